@@ -1,0 +1,213 @@
+"""Graphs: a straight line of ops over numbered values, at level `aten` or `core`.
+
+    graph core (%0: f32[8, 128] "x", %1: f32[128] "self.weight"):
+        %2: f32[8, 128] = mul(%0, %1)
+        return %2
+
+A value is a number; `Op.results` names the values an op defines. At level `aten` an op is an ATen
+overload with its arguments as recorded, composites already decomposed by torch; ops may write to
+their arguments and results may alias them, and both facts stand in the op. At level `core` every
+op is a row of `ops.CORE` (or `library`, an ATen overload kept whole), nothing is written, and
+`Graph.writes` says what is stored back into the inputs at the end.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias, Union
+
+from preheat.ir.scalar import Scalar
+from preheat.ir.types import TensorType, Type
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """The value `id` as an argument."""
+
+    id: int
+
+    def __str__(self) -> str:
+        return f"%{self.id}"
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A torch constant by name: kind "dtype", "device", "layout" or "memory_format"."""
+
+    kind: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.name}"
+
+
+Arg: TypeAlias = Union[Ref, Token, Scalar, int, float, bool, complex, str, None, tuple["Arg", ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One operation. `name`: "aten.add.Tensor" (namespace.op.overload) at level aten, "add" at core.
+
+    args, attrs   level aten: positional and keyword arguments as torch got them.
+                  level core: args are only `Ref`s, attrs are the constants of `ops.CORE[name]`.
+    results       the values defined, one for each tensor or number returned (-1: result unused
+                  and not representable); a list result is flattened.
+    types         one a result.
+    writes        values whose memory the op changes (level aten).
+    aliases       one a result: the value whose storage it shares, or -1 for a fresh storage. A
+                  result that *is* its argument (in-place ops) has the same id as the argument.
+    is_grad_enabled   grad mode when the op ran: an autograd boundary follows from it.
+    regions       the graphs of higher-order ops (cond, checkpoint, autograd.Function halves).
+    """
+
+    name: str
+    args: tuple[Arg, ...]
+    results: tuple[int, ...]
+    types: tuple[Type, ...]
+    attrs: tuple[tuple[str, Arg], ...] = ()
+    writes: tuple[int, ...] = ()
+    aliases: tuple[int, ...] = ()
+    is_grad_enabled: bool = False
+    regions: tuple["Graph", ...] = ()
+
+    def attr(self, name: str, default: Arg = None) -> Arg:
+        for key, value in self.attrs:
+            if key == name:
+                return value
+        return default
+
+    @property
+    def result(self) -> int:
+        (one,) = self.results
+        return one
+
+    @property
+    def type(self) -> Type:
+        (one,) = self.types
+        return one
+
+    def refs(self) -> Iterator[int]:
+        """The values read, in order of appearance, keywords last."""
+        for arg in self.args:
+            yield from refs_of(arg)
+        for _, arg in self.attrs:
+            yield from refs_of(arg)
+
+
+def refs_of(arg: Arg) -> Iterator[int]:
+    """The values named in `arg`, however deep."""
+    if isinstance(arg, Ref):
+        yield arg.id
+    elif isinstance(arg, tuple):
+        for part in arg:
+            yield from refs_of(part)
+
+
+def map_refs(arg: Arg, change) -> Arg:
+    """`arg` with each `Ref` replaced by `change(ref.id)` (an Arg)."""
+    if isinstance(arg, Ref):
+        return change(arg.id)
+    if isinstance(arg, tuple):
+        return tuple(map_refs(part, change) for part in arg)
+    return arg
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """An input value: its type, a name for people ("self.layers[0].weight"), its alias set.
+
+    Inputs with equal `alias_set` >= 0 may overlap in memory; -1 overlaps no other input.
+    """
+
+    id: int
+    type: Type
+    name: str = ""
+    alias_set: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """Inputs, ops in program order, outputs; at level core also what is written back.
+
+    writes   (input id, value id): after all ops, the memory of the input takes the value.
+    """
+
+    level: str
+    inputs: tuple[Input, ...]
+    ops: tuple[Op, ...]
+    outputs: tuple[int, ...]
+    writes: tuple[tuple[int, int], ...] = ()
+
+    def types(self) -> dict[int, Type]:
+        """The type of every value."""
+        found: dict[int, Type] = {i.id: i.type for i in self.inputs}
+        for op in self.ops:
+            for result, type in zip(op.results, op.types):
+                found.setdefault(result, type)
+        return found
+
+    def uses(self) -> dict[int, int]:
+        """How often each value is read by ops, outputs and writes."""
+        count: dict[int, int] = {}
+        for op in self.ops:
+            for ref in op.refs():
+                count[ref] = count.get(ref, 0) + 1
+        for value in (*self.outputs, *(v for _, v in self.writes)):
+            count[value] = count.get(value, 0) + 1
+        return count
+
+    def next_id(self) -> int:
+        """A number above every value's."""
+        ids = [i.id for i in self.inputs] + [r for op in self.ops for r in op.results]
+        return max(ids, default=-1) + 1
+
+
+@dataclass
+class Builder:
+    """Appends ops to a graph under construction; `finish` freezes it.
+
+        b = Builder("core"); x = b.input(tensor("float32", (8,)), "x")
+        b.finish([b.add("neg", [x], tensor("float32", (8,)))])
+    """
+
+    level: str
+    inputs: list[Input] = field(default_factory=list)
+    ops: list[Op] = field(default_factory=list)
+    next_id: int = 0
+    type_of: dict[int, Type] = field(default_factory=dict)
+
+    def fresh(self) -> int:
+        self.next_id += 1
+        return self.next_id - 1
+
+    def input(self, type: Type, name: str = "", alias_set: int = -1) -> int:
+        value = self.fresh()
+        self.inputs.append(Input(value, type, name, alias_set))
+        self.type_of[value] = type
+        return value
+
+    def add(self, name: str, refs, type: Type, **attrs: Arg) -> int:
+        """Appends a core op with one result; returns the result's value."""
+        value = self.fresh()
+        self.append(Op(name, tuple(Ref(r) for r in refs), (value,), (type,), tuple(sorted(attrs.items()))))
+        return value
+
+    def append(self, op: Op) -> None:
+        self.ops.append(op)
+        for result, type in zip(op.results, op.types):
+            self.type_of.setdefault(result, type)
+            self.next_id = max(self.next_id, result + 1)
+
+    def finish(self, outputs, writes=()) -> Graph:
+        return Graph(self.level, tuple(self.inputs), tuple(self.ops), tuple(outputs), tuple(writes))
+
+
+def with_ops(graph: Graph, ops) -> Graph:
+    """`graph` with other ops."""
+    return replace(graph, ops=tuple(ops))
+
+
+def tensor_type(type: Type) -> TensorType:
+    """`type`, known to be a tensor's. Raises TypeError if it is not."""
+    if not isinstance(type, TensorType):
+        raise TypeError(f"expected a tensor type, got {type}")
+    return type

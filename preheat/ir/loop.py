@@ -1,0 +1,111 @@
+"""Kernels: how a fused group is computed. One kernel is one pass over memory.
+
+    kernel softmax_3(%p0: f32 in, %p1: f32 out) over i0:512 parallel
+      stage j:128 vector
+        v0 = load p0[i0*128 + j]
+        r0 = max v0
+      stage j:128 vector
+        v1 = load p0[i0*128 + j]
+        v2 = sub v1, r0
+        v3 = exp v2
+        r1 = sum v3
+        keep v3
+      stage j:128 vector
+        v4 = div v3, r1
+        store p1[i0*128 + j] = v4
+
+The outer `axes` are independent of each other; the flattened range of the first `parallel` of them
+is what threads share: the native form is `void kernel(ptr args, i64 begin, i64 end)` over it, with
+`args` an array of one data pointer a parameter (already offset) followed by the error-flag pointer.
+
+A stage walks its own axes inside the outer ones, the last innermost. Exactly one axis of a kernel
+is the vector axis: the last axis of every stage (`Kernel.lane` None: "row form"; reductions along
+it give one value a row), or the outer axis `lane` ("lane form": each stage walks its axes
+sequentially for a vector of lanes; reductions give one value a lane). A reduction's result is
+usable in the later stages of the same kernel; so is a value marked `keep`, which has the same
+position in the later stage (rows are kept in a per-thread scratch row; the generator decides whether
+it is memory or registers).
+"""
+
+from dataclasses import dataclass
+from typing import Union
+
+from preheat.ir.scalar import Dim
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A loop: its name ("i0", "j") and extent."""
+
+    name: str
+    extent: Dim
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """An element offset: `base` + sum of stride * (axis by name, or SSA value by number)."""
+
+    base: Dim
+    terms: tuple[tuple[Union[str, int], Dim], ...] = ()
+
+    def stride(self, axis: str) -> Dim:
+        return next((s for name, s in self.terms if name == axis), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """A buffer of the kernel. role: "in", "out" or "inout" (read and written at the same places)."""
+
+    dtype: str
+    role: str
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LoopOp:
+    """One SSA value `id` of `dtype`.
+
+    op "load"    param, index; `mask` (a bool value or None): lanes where it is false give `other`
+    op "store"   param, index, args (value,); `mask` likewise; no result (id -1)
+    op "const"   `other` is the number
+    op "axis"    the position along the axis named `axis`, as int64
+    op "reduce"  args (value,), `how` in sum prod max min any all argmax argmin
+    op "check"   args (condition,): where false, bit `how` ("index", "zero_division") of the error flag is set
+    any elementwise name of `ops.CORE`, `cast` to `dtype` included.
+    `keep` marks a value that later stages use at the same position.
+    """
+
+    op: str
+    id: int
+    dtype: str
+    args: tuple[int, ...] = ()
+    param: int = -1
+    index: Index | None = None
+    mask: int | None = None
+    other: int | float | bool | None = None
+    axis: str = ""
+    how: str = ""
+    keep: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A walk over `axes` (inside the kernel's own), doing `body` at each position.
+
+    Reductions of a stage run over all of `axes`.
+    """
+
+    axes: tuple[Axis, ...]
+    body: tuple[LoopOp, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A named loop nest. Equal kernels (by digest without the name) are generated once."""
+
+    name: str
+    params: tuple[Param, ...]
+    axes: tuple[Axis, ...]
+    stages: tuple[Stage, ...]
+    parallel: int = 1
+    lane: str | None = None

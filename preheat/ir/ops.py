@@ -1,0 +1,94 @@
+"""The core ops: what each is called, what it takes, what it means.
+
+A row of `CORE` is the whole definition that passes, schedule and generators share; the meaning is
+executable in `bridge/interpret.py`, the oracle of every rewrite and kernel.
+
+Conventions of level core:
+* Elementwise ops take operands of exactly the result's sizes and of one dtype (`where`: the first
+  is bool; comparisons and logical ops yield bool). Broadcasting is an explicit `expand`, promotion
+  an explicit `cast`. 16-bit floats are computed in float32: decompose writes cast, op, cast.
+  A cast with attr `free=True` was put there by decompose and may be dropped with its inverse
+  (float32 -> bfloat16 -> float32); a cast without it is the user's and rounds.
+* Integer ops wrap. Float ops follow IEEE; maximum, minimum, max and min propagate NaN.
+* Axes are non-negative. Movement ops never compute; their result types carry the strides that
+  eager's view has. A value that is materialised has exactly the strides of its type.
+* `library` is an ATen overload kept whole: `Op.args` and `attrs` are as at level aten, except that
+  it never writes and its results never alias. attr `op` names the overload.
+"""
+
+from typing import NamedTuple
+
+
+class OpSpec(NamedTuple):
+    """kind: elementwise, creation, reduce, movement, gather, product, library."""
+
+    kind: str
+    arity: int  # number of tensor operands; -1 for any
+    attrs: tuple[str, ...]
+    meaning: str
+
+
+def _rows(kind: str, arity: int, attrs: str, **meanings: str) -> dict[str, OpSpec]:
+    return {name: OpSpec(kind, arity, tuple(attrs.split()), text) for name, text in meanings.items()}
+
+
+CORE: dict[str, OpSpec] = {
+    **_rows(
+        "elementwise", 1, "",
+        neg="-x", abs="|x|", sign="-1, 0 or 1; NaN stays", exp="e**x", exp2="2**x", expm1="e**x - 1",
+        log="natural logarithm", log2="base 2", log10="base 10", log1p="log(1 + x)", sqrt="square root",
+        rsqrt="1 / sqrt(x)", reciprocal="1 / x", sin="sine", cos="cosine", tan="tangent",
+        asin="arcsine", acos="arccosine", atan="arctangent", sinh="hyperbolic sine",
+        cosh="hyperbolic cosine", tanh="hyperbolic tangent", asinh="inverse of sinh",
+        acosh="inverse of cosh", atanh="inverse of tanh", erf="error function", erfc="1 - erf(x)",
+        sigmoid="1 / (1 + e**-x)", floor="towards -inf", ceil="towards +inf", trunc="towards 0",
+        round="to nearest, ties to even", logical_not="x == 0, as bool", bitwise_not="~x",
+        isnan="as bool", isinf="as bool",
+    ),
+    **_rows("elementwise", 1, "dtype free", cast="x in another dtype; float to int truncates; to bool is x != 0"),
+    **_rows("elementwise", 1, "dtype", bitcast="the same bits in a dtype of equal size"),
+    **_rows(
+        "elementwise", 2, "",
+        add="x + y (bool: or)", sub="x - y", mul="x * y (bool: and)", div="x / y, floats only",
+        floordiv="floor(x / y); integers raise the zero-division flag", truncdiv="x / y towards zero",
+        remainder="x - floor(x / y) * y, sign of y", fmod="x - trunc(x / y) * y, sign of x",
+        pow="x ** y", atan2="angle of (y, x)", copysign="|x| with the sign of y",
+        maximum="larger, NaN wins", minimum="smaller, NaN wins", fmax="larger, NaN loses",
+        fmin="smaller, NaN loses", eq="x == y", ne="x != y", lt="x < y", le="x <= y", gt="x > y",
+        ge="x >= y", logical_and="as bool", logical_or="as bool", logical_xor="as bool",
+        bitwise_and="x & y", bitwise_or="x | y", bitwise_xor="x ^ y", shl="x << y", shr="x >> y",
+    ),
+    **_rows("elementwise", 3, "", where="y where x, else z"),
+    **_rows("creation", 0, "value", full="every element is `value` (a number), cast to the result's dtype"),
+    **_rows("creation", 0, "axis start step", iota="start + step * (index along `axis`)"),
+    **_rows(
+        "reduce", 1, "axes keepdim",
+        sum="in the result's dtype (16-bit floats accumulate in float32)", prod="product",
+        max="largest, NaN wins", min="smallest, NaN wins", any="as bool", all="as bool",
+    ),
+    **_rows(
+        "reduce", 1, "axis keepdim",
+        argmax="int64 index of the first largest along `axis` (NaN is largest)",
+        argmin="int64 index of the first smallest along `axis` (NaN is smallest)",
+    ),
+    **_rows("movement", 1, "", reshape="same elements in row-major order, the result's sizes"),
+    **_rows("movement", 1, "axes", permute="result axis i is operand axis axes[i]", flip="reversed along `axes`"),
+    **_rows("movement", 1, "", expand="axes of size 1 repeat; new axes in front; the result's sizes"),
+    **_rows("movement", 1, "axis start step", slice="every `step`-th from `start`, result size along `axis` many"),
+    **_rows("movement", 1, "low high value", pad="`value` around: low[i] before and high[i] after axis i (>= 0)"),
+    **_rows("movement", -1, "axis", cat="operands one after the other along `axis`"),
+    **_rows("movement", 2, "axis start step", place="the first operand with `slice(axis, start, step)` replaced by the second"),
+    **_rows("gather", 2, "axis", take="result[.., i.., ..] = x[.., index[i..], ..]: index_select, embedding; "
+            "index of any rank stands in place of `axis`; negative indices count from the end; out of "
+            "range raises the index flag",
+            gather="torch.gather along `axis`"),
+    **_rows("gather", -1, "axes", index="x[.., i0, .., i1, ..] with index tensors (of one broadcast shape, given as operands "
+            "1..) at `axes`, adjacent or not, as torch indexing places them"),
+    **_rows("product", 2, "", matmul="[*B, M, K] @ [*B, K, N], equal batch axes"),
+    **_rows("library", -1, "op", library="the ATen overload `op`, called as it is"),
+}
+
+ELEMENTWISE = frozenset(n for n, s in CORE.items() if s.kind == "elementwise")
+REDUCE = frozenset(n for n, s in CORE.items() if s.kind == "reduce")
+MOVEMENT = frozenset(n for n, s in CORE.items() if s.kind == "movement")
+COMPARISONS = frozenset("eq ne lt le gt ge logical_and logical_or logical_xor logical_not isnan isinf".split())

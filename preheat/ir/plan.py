@@ -1,0 +1,127 @@
+"""Plans: buffers and calls in order. What `schedule` decides and `run` does.
+
+    plan (2 inputs, 1 output, arena 4096 bytes)
+      b0 input 0   f32[8, 128]
+      b1 input 1   f32[128]
+      b2 arena 0   f32[8, 128]
+      b3 output 0  f32[8]
+      kernel mul_0 (b0, b1, b2) over 8
+      ...
+
+A plan knows no address. `Target` is the machine it is for, `Image` the machine code, `Artifact`
+all that a second process needs.
+"""
+
+from dataclasses import dataclass
+from typing import Union
+
+from preheat.ir.graph import Arg
+from preheat.ir.loop import Kernel
+from preheat.ir.scalar import Dim
+from preheat.ir.types import TensorType
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """kind "cpu" or "cuda"; `features` decide vector width, never a CPU's name."""
+
+    kind: str
+    arch: str  # "x86_64", "aarch64", "sm_90"
+    features: tuple[str, ...] = ()
+    vector_bytes: int = 16
+    compiler: str = ""  # llvmlite and LLVM versions
+
+    def elems(self, itemsize: int) -> int:
+        return max(1, self.vector_bytes // itemsize)
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """Memory of a tensor value. `type` gives sizes and the exact strides.
+
+    kind "input"   the `index`-th input of the segment (may be written: an in-place write)
+    kind "output"  a fresh tensor, the `index`-th result of the plan
+    kind "arena"   at byte `index` of the arena that a call leases (64-byte aligned)
+    kind "owned"   made by a library call, freed after its last use
+    kind "view"    of buffer `base`, `index` elements further, with the type's sizes and strides
+    """
+
+    kind: str
+    index: int
+    type: TensorType
+    base: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class KernelCall:
+    """Runs kernel number `kernel` with one buffer a parameter over [0, `extent`)."""
+
+    kernel: int
+    buffers: tuple[int, ...]
+    extent: Dim
+    bytes: Dim = 0  # moved by one run, for the cost model and the report
+
+
+@dataclass(frozen=True, slots=True)
+class ProductCall:
+    """out[b, m, n] = sum_k a[b, m, k] * b[b, k, n] (+ beta * out), by the BLAS.
+
+    Strides of a, b and out are those of their buffers' types (the last two axes are the matrix);
+    each matrix has one unit stride. Batch axes are flattened to `batch`, with one stride an operand.
+    """
+
+    a: int
+    b: int
+    out: int
+    beta: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryCall:
+    """The ATen overload `op` on `args` and `attrs`, in which `Ref(k)` means buffer k.
+
+    results   buffers of kind "owned" or "output"; -1 for one that is not needed
+    """
+
+    op: str
+    args: tuple[Arg, ...]
+    attrs: tuple[tuple[str, Arg], ...]
+    results: tuple[int, ...]
+
+
+Call = Union[KernelCall, ProductCall, LibraryCall]
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A result of the plan: `buffer`, or, when `alias` is set, a view made on a live tensor.
+
+    alias "input"   of input `base`;  alias "output"   of result `base`
+    `offset` is in elements from the base's *storage start* for inputs relative to the base's own
+    first element; sizes and strides are `type`'s.
+    """
+
+    type: TensorType
+    buffer: int = -1
+    alias: str = ""
+    base: int = -1
+    offset: Dim = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    inputs: tuple[TensorType, ...]
+    buffers: tuple[Buffer, ...]
+    kernels: tuple[Kernel, ...]
+    calls: tuple[Call, ...]
+    outputs: tuple[Output, ...]
+    arena_bytes: Dim = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """Position-independent machine code without imports: one flat block and its entry offsets."""
+
+    code: bytes
+    entries: tuple[tuple[str, int], ...]
+    target: Target

@@ -1,0 +1,135 @@
+"""Scalars: numbers of the program that may only be known when it runs. `Dim` is the integer case.
+
+    s0*8 + 1        Scalar("add", (Scalar("mul", (s0, 8)), 1), "int")
+
+A number that is known is a plain `int`, `float` or `bool`, so a static size is its own constant
+`Dim`. Building an expression folds constants; equal expressions are equal objects by value.
+"""
+
+import math
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias, Union
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """`op` applied to `args`; `type` is "int", "float" or "bool". A symbol has op "sym"."""
+
+    op: str
+    args: tuple["Number | str", ...]
+    type: str
+
+    def __add__(self, other: "Number") -> "Number":
+        return apply("add", self, other)
+
+    def __radd__(self, other: "Number") -> "Number":
+        return apply("add", other, self)
+
+    def __sub__(self, other: "Number") -> "Number":
+        return apply("sub", self, other)
+
+    def __rsub__(self, other: "Number") -> "Number":
+        return apply("sub", other, self)
+
+    def __mul__(self, other: "Number") -> "Number":
+        return apply("mul", self, other)
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, other: "Number") -> "Number":
+        return apply("floordiv", self, other)
+
+    def __mod__(self, other: "Number") -> "Number":
+        return apply("mod", self, other)
+
+    def __neg__(self) -> "Number":
+        return apply("neg", self)
+
+    def __str__(self) -> str:
+        if self.op == "sym":
+            return str(self.args[0])
+        sign = INFIX.get(self.op)
+        if sign:
+            return f"({self.args[0]} {sign} {self.args[1]})"
+        return f"{self.op}({', '.join(str(a) for a in self.args)})"
+
+
+Number: TypeAlias = Union[int, float, bool, Scalar]
+Dim: TypeAlias = Union[int, Scalar]
+
+INFIX = {
+    "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**",
+    "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
+}
+EVALUATE: dict[str, Callable] = {
+    "add": operator.add, "sub": operator.sub, "mul": operator.mul, "truediv": operator.truediv,
+    "floordiv": operator.floordiv, "mod": operator.mod, "pow": operator.pow, "neg": operator.neg,
+    "abs": abs, "min": min, "max": max, "eq": operator.eq, "ne": operator.ne, "lt": operator.lt,
+    "le": operator.le, "gt": operator.gt, "ge": operator.ge, "not": operator.not_,
+    "and": lambda a, b: a and b, "or": lambda a, b: a or b, "float": float, "int": int,
+    "bool": bool, "floor": math.floor, "ceil": math.ceil, "sqrt": math.sqrt,
+}
+_BOOL = {"eq", "ne", "lt", "le", "gt", "ge", "not", "and", "or", "bool"}
+_FLOAT = {"truediv", "float", "sqrt"}
+
+
+def symbol(name: str, type: str = "int") -> Scalar:
+    """A number that the program's inputs decide."""
+    return Scalar("sym", (name,), type)
+
+
+def type_of(value: Number) -> str:
+    """"int", "float" or "bool"."""
+    return value.type if isinstance(value, Scalar) else type(value).__name__
+
+
+def apply(op: str, *args: Number) -> Number:
+    """`op` on `args`, folded when every argument is known and on the units 0 and 1."""
+    if not any(isinstance(a, Scalar) for a in args):
+        return EVALUATE[op](*args)
+    is_integer = all(type_of(a) != "float" for a in args)
+    if len(args) == 2 and is_integer:
+        a, b = args
+        if op == "add" and _is(a, 0):
+            return b
+        if op in ("add", "sub") and _is(b, 0):
+            return a
+        if op == "mul" and (_is(a, 0) or _is(b, 0)):
+            return 0
+        if op == "mul" and _is(a, 1):
+            return b
+        if op in ("mul", "floordiv") and _is(b, 1):
+            return a
+    if op in _BOOL:
+        result = "bool"
+    elif op in _FLOAT or not is_integer:
+        result = "float"
+    else:
+        result = "int"
+    return Scalar(op, tuple(args), result)
+
+
+def _is(value: Number, constant: int) -> bool:
+    return type(value) is int and value == constant
+
+
+def evaluate(value: Number, symbols: Mapping[str, Number]) -> Number:
+    """The value of `value` where each symbol has the value `symbols` gives it.
+
+    Raises KeyError for a symbol without a value.
+    """
+    if not isinstance(value, Scalar):
+        return value
+    if value.op == "sym":
+        return symbols[value.args[0]]
+    return EVALUATE[value.op](*(evaluate(a, symbols) for a in value.args))
+
+
+def product(dims) -> Dim:
+    """The product of `dims`; 1 for none."""
+    total: Dim = 1
+    for dim in dims:
+        total = total * dim
+    return total

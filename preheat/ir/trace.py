@@ -1,0 +1,295 @@
+"""Traces: what a capture knows. Sources, guards, recipes, nodes and points.
+
+    entry(2 args)
+      s0 = entry                      the compiled function or module
+      s1 = arg 0
+      s3 = s0.__dict__["weight"]
+      node 0
+        guard s1 tensor f32[8, 128]
+        guard s3 tensor f32[128]
+        body  (s1, s3) -> %2
+        return %2
+
+Everything here is data: indices into tables, primitives and names. What has no name that another
+process could resolve stands in `Captured.objects` and is referred to as `Live(k)`; a trace with a
+`Live` cannot be stored, and says so.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias, Union
+
+from preheat.ir.graph import Arg, Graph
+from preheat.ir.scalar import Number
+from preheat.ir.types import TensorType
+
+
+# ---------------------------------------------------------------------------- names of objects
+@dataclass(frozen=True, slots=True)
+class Named:
+    """An importable object: `sys.modules[module]`, then the attributes of `qualname` ("" = the module)."""
+
+    module: str
+    qualname: str
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """Object `index` of `Captured.objects`: known in this process only."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """The object that source `index` resolves to."""
+
+    index: int
+
+
+Constant: TypeAlias = Union[None, bool, int, float, complex, str, bytes, Named, Live, At, tuple["Constant", ...]]
+
+
+# ---------------------------------------------------------------------------- sources
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where an outside object comes from: a root, or one step from source `parent`.
+
+    roots (parent -1)
+      entry            the compiled function or module itself
+      arg i            positional argument i, as passed
+      kwarg name       keyword argument, as passed
+      named (m, q)     an importable object;  live k: object k of this process
+      slot k           a runtime value of the trace (host result, carried value)
+    steps
+      attr name        getattr(o, name) of a C-level attribute that runs no Python (fn.__defaults__)
+      dict             object.__getattribute__(o, "__dict__"), or the namespace of a module
+      item key         o[key] of an exact dict (or subclass, by dict.__getitem__), list or tuple
+      key i            the i-th key of a dict, in order
+      type             type(o)
+      class name       the raw attribute that lookup along type `o`'s MRO finds
+      cell             o.cell_contents
+      closure i        o.__closure__[i]
+      globals          o.__globals__
+      len              len(o) of an exact container
+    """
+
+    parent: int
+    kind: str
+    key: Constant = None
+
+
+# ---------------------------------------------------------------------------- guards
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """A claim about memory at the start of a node. `source` indexes `Trace.sources`, or is -1.
+
+    kind         expected                claim
+    type         Named | Live            type(o) is it
+    is           Named | Live | At | None, True, False, Ellipsis    o is it
+    isnot        At | Named | Live       o is not it (two outside objects that differed)
+    value        primitive               same type and equal, floats by bits
+    tensor       TensorFacts             an exact tensor (or subclass `cls`) with these facts
+    code         digest (str)            a function whose __code__ has it (bytecode, names, constants);
+                                         in the process that captured: whose __code__ is the same object
+    absent       key                     key not in dict
+    contains     (Constant, bool)        (c in o) is it, for exact dict, set, frozenset
+    keys         tuple                   the dict's keys, in order
+    len          int                     len(o)
+    set          tuple                   the set's elements, as a set
+    noattr       name                    no such C-level attribute
+    class        (name, Constant)        raw attribute along the MRO of type `o`; Named/Live/At/primitive,
+                                         or the string "<absent>"
+    mro          tuple of Named | Live   type(o)'s... the type o's MRO
+    isinstance   (Constant, bool)        isinstance(o, c) is it (ABCs)
+    ambient      (name, Constant)        a row of bridge/ambient (source -1)
+    overlap      (source, bool)          memory of the two tensors overlaps, or not
+    """
+
+    source: int
+    kind: str
+    expected: Any
+
+
+@dataclass(frozen=True, slots=True)
+class TensorFacts:
+    """What is checked of a tensor on every call. `cls` None: exactly torch.Tensor or Parameter by `type` guard."""
+
+    type: TensorType
+    requires_grad: bool
+    is_view_of_inference: bool = False  # is_inference()
+    is_conj: bool = False
+    is_neg: bool = False
+    layout: str = "strided"
+    dispatch_keys: str = ""  # text of the key set where it matters; "" = ordinary dense
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """A function whose bytecode the machine ran. `where` is its source; `digest` its code's."""
+
+    where: int
+    digest: str
+    file: str = ""
+    line: int = 0
+    name: str = ""
+
+
+# ---------------------------------------------------------------------------- recipes
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of a recipe; its result is numbered by its place.
+
+    value k          the k-th output of the node's body
+    source s         the object that source s resolved to
+    const c          a Constant
+    number n         the value of a Scalar
+    list, tuple, set, frozenset   args: steps
+    dict             args: key step, value step, ...
+    new              args: class step, then arguments of cls.__new__
+    call             args: callable step, then positional arguments
+    append           args: container step, item step            (no result)
+    setitem          args: container, key, value                (no result)
+    setattr          args: object, name (str), value            (object.__setattr__; no result)
+    update_dict      args: object, name (str), value            (o.__dict__[name] = v; no result)
+    cell             args: () or (content,); set_cell: cell, content
+    function         args: code constant, globals source, name, defaults, closure cells ..., see recipes
+    method           args: function step, self step
+    """
+
+    kind: str
+    args: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """Rebuilds a value: `steps` in order, then `result` is the number of the step returned."""
+
+    steps: tuple[Step, ...]
+    result: int
+
+
+# ---------------------------------------------------------------------------- nodes and points
+@dataclass(frozen=True, slots=True)
+class Write:
+    """An effect of Python, done at a node's commit, in program order.
+
+    kind   attr, item, delattr, delitem, cell, call (a mutating method), ambient (net change of state)
+    """
+
+    kind: str
+    target: int  # source
+    key: Constant
+    recipe: Recipe | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Return:
+    recipe: Recipe
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    test: Number
+    targets: tuple[tuple[Constant, int], ...]  # value, point
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    call: Recipe
+    slot: int
+    point: int
+
+
+@dataclass(frozen=True, slots=True)
+class Goto:
+    point: int
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    point: int
+    moves: tuple[tuple[int, int], ...]
+
+
+End: TypeAlias = Union[Return, Branch, Host, Goto, Loop]
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """Guards on memory as the node starts; tensor ops; writes; an end.
+
+    inputs   for each input of `body`, the source that gives the tensor (or number)
+    body     a graph at level aten, or None when the node runs no tensor op
+    """
+
+    guards: tuple[Guard, ...]
+    inputs: tuple[int, ...]
+    body: Graph | None
+    commit: tuple[Write, ...]
+    end: End
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Recipes for the open frames' locals and stacks, outermost first."""
+
+    frames: tuple[Recipe, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A place where the machine can take over. The entry has no snapshot."""
+
+    snapshot: Snapshot | None
+    slots: tuple[int, ...]
+    variants: tuple[int, ...]  # nodes
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """The shape of a call: number of positional arguments, names of keyword arguments in order."""
+
+    positional: int
+    keywords: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    signature: Signature
+    sources: tuple[Source, ...]
+    points: tuple[Point, ...]
+    nodes: tuple[Node, ...]
+    codes: tuple[Code, ...] = ()
+    python: str = ""  # "3.11": bytecode and layouts are of one minor version
+
+
+@dataclass
+class Captured:
+    """A trace with the live objects it names in this process. `why_not_stored` is "" when portable."""
+
+    trace: Trace
+    objects: tuple[Any, ...] = ()
+    why_not_stored: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Break:
+    """Why a call (or a part of it) was not captured: a row of `capture/reasons.py` with its place."""
+
+    reason: str
+    detail: str
+    file: str
+    line: int
+    code: str  # the source line
+    hint: str
+
+
+@dataclass
+class Outcome:
+    """What a capture yields: the program's own result or exception, and a trace or a break."""
+
+    result: Any = None
+    error: BaseException | None = None
+    captured: Captured | None = None
+    breaks: tuple[Break, ...] = ()
+    counts: dict[str, int] = field(default_factory=dict)  # bytecodes, ops, frames
