@@ -5,12 +5,13 @@
         event.set(ops=303)
 
 Nothing else in Preheat measures time. Listeners run in the thread that emits, in order of
-subscription; one that raises is a fault of the listener and propagates.
+subscription; one that raises is a fault of the listener and propagates. Events of kind "stage"
+carry the text of a stage's product, which costs time to print: ask `wants("stage")` first.
 """
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,22 +35,28 @@ class Event:
 
 
 Listener = Callable[[Event], None]
+COSTLY = frozenset({"stage"})  # kinds that only listeners who name them get
 
 
 class Bus:
     """A list of listeners. The process has one, `bus`; tests may make their own."""
 
     def __init__(self) -> None:
-        self._listeners: tuple[Listener, ...] = ()
+        self._listeners: tuple[tuple[Listener, frozenset[str]], ...] = ()
 
-    def subscribe(self, listener: Listener) -> Callable[[], None]:
-        """Adds `listener`; returns the function that removes it."""
-        self._listeners = (*self._listeners, listener)
+    def subscribe(self, listener: Listener, kinds: Iterable[str] | None = None) -> Callable[[], None]:
+        """Adds `listener` for `kinds` (None: all but the costly); returns the function that removes it."""
+        row = (listener, frozenset(kinds) if kinds is not None else frozenset(KINDS) - COSTLY)
+        self._listeners = (*self._listeners, row)
 
         def unsubscribe() -> None:
-            self._listeners = tuple(x for x in self._listeners if x is not listener)
+            self._listeners = tuple(other for other in self._listeners if other is not row)
 
         return unsubscribe
+
+    def wants(self, kind: str) -> bool:
+        """Whether anyone listens for `kind`."""
+        return any(kind in kinds for _, kinds in self._listeners)
 
     def emit(self, kind: str, **data: Any) -> None:
         """Tells the listeners that `kind` happened now."""
@@ -57,8 +64,9 @@ class Bus:
 
     def send(self, event: Event) -> None:
         assert event.kind in KINDS, event.kind
-        for listener in self._listeners:
-            listener(event)
+        for listener, kinds in self._listeners:
+            if event.kind in kinds:
+                listener(event)
 
     @contextlib.contextmanager
     def timed(self, kind: str, **data: Any) -> Iterator[Event]:
@@ -72,4 +80,4 @@ class Bus:
 
 
 bus = Bus()
-emit, timed, subscribe = bus.emit, bus.timed, bus.subscribe
+emit, timed, subscribe, wants = bus.emit, bus.timed, bus.subscribe, bus.wants

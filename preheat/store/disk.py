@@ -1,0 +1,172 @@
+"""A folder of entries that many processes share.
+
+    <folder>/<name>-<hash>/<fields digest>/fields          the key's fields, for the reason of a miss
+    <folder>/<name>-<hash>/<fields digest>/<hint>-<digest>  one entry: header line, then the payload
+
+An entry is written under a temporary name and renamed, so it is there whole or not at all. Its first
+line names the format and the digest of what follows; a file that does not match is removed and
+counts as a miss, with the reason. Nothing is locked: renames are atomic, the same content has the
+same name, and an entry that vanishes while it is read is a miss. When the folder grows over
+`limit_bytes` the entries that were used longest ago go first.
+
+Guarantees: `read` yields payloads exactly as `write` got them, or says why not; no file outside the
+folder is touched; errors of the disk (full, read-only) are misses with a reason, never exceptions.
+"""
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from preheat.base.events import emit
+from preheat.store.key import Key, difference
+
+FORMAT = "preheat-entry-1"
+
+
+@dataclass(frozen=True)
+class Found:
+    """An entry that was read and verified."""
+
+    path: Path
+    payload: bytes
+
+
+@dataclass(frozen=True)
+class Disk:
+    """The cache in `folder`, at most `limit_bytes` large."""
+
+    folder: Path
+    limit_bytes: int = 2 << 30
+
+    def read(self, key: Key, hint: str) -> Iterator[Found]:
+        """The verified entries of `key` whose `hint` matches, newest first.
+
+        `hint` is a cheap digest of the call (shapes, dtypes): entries with another hint are not read.
+        """
+        shelf = self.folder / key.shelf / key.digest
+        try:
+            paths = sorted(shelf.glob(f"{hint}-*"), key=_last_use, reverse=True)
+        except OSError as error:
+            emit("cache", hit=False, name=key.name, why=f"cannot read {shelf.name}: {error.strerror}")
+            return
+        if not paths:
+            emit("cache", hit=False, name=key.name, why=self._why_absent(key))
+        for path in paths:
+            payload, why = _load(path)
+            if payload is None:
+                emit("cache", hit=False, name=key.name, why=f"{path.name}: {why}; removed")
+                _remove(path)
+                continue
+            _touch(path)
+            yield Found(path, payload)
+
+    def write(self, key: Key, hint: str, payload: bytes) -> Path | None:
+        """Stores `payload`; returns its path, or None when the disk refused (an event says why)."""
+        digest = _digest(payload)
+        shelf = self.folder / key.shelf / key.digest
+        path = shelf / f"{hint}-{digest[:16]}"
+        try:
+            shelf.mkdir(parents=True, exist_ok=True)
+            if not (shelf / "fields").exists():
+                lines = "".join(f"{k}\t{v}\n" for k, v in sorted(key.fields.items()))
+                _write_whole(shelf / "fields", lines.encode())
+            _write_whole(path, f"{FORMAT} {digest}\n".encode() + payload)
+        except OSError as error:
+            emit("cache", hit=False, name=key.name, why=f"not stored: {error.strerror or error}")
+            return None
+        self._shrink()
+        return path
+
+    def entries(self) -> list[tuple[Path, int, float]]:
+        """(path, bytes, time of last use) of every entry."""
+        found = []
+        for path in self.folder.glob("*/*/*-*"):
+            try:
+                stat = path.stat()
+            except OSError:
+                continue  # removed by another process meanwhile
+            found.append((path, stat.st_size, stat.st_mtime))
+        return found
+
+    def clear(self) -> int:
+        """Removes every entry; returns how many."""
+        entries = self.entries()
+        for path, _, _ in entries:
+            _remove(path)
+        return len(entries)
+
+    def _shrink(self) -> None:
+        entries = sorted(self.entries(), key=lambda row: row[2])
+        total = sum(size for _, size, _ in entries)
+        for path, size, _ in entries:
+            if total <= self.limit_bytes:
+                return
+            _remove(path)
+            emit("cache", hit=False, name=path.parent.parent.name, why="removed: the cache is over its limit")
+            total -= size
+
+    def _why_absent(self, key: Key) -> str:
+        neighbours = sorted((self.folder / key.shelf).glob("*/fields"), key=_last_use, reverse=True)
+        for path in neighbours:
+            if path.parent.name == key.digest:
+                return "no entry for these shapes and types"
+        for path in neighbours:
+            try:
+                rows = (line.split("\t", 1) for line in path.read_text().splitlines())
+                return difference(key.fields, {name: value for name, value in rows})
+            except (OSError, ValueError):
+                continue
+        return "nothing stored under this name"
+
+
+def _load(path: Path) -> tuple[bytes | None, str]:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        return None, f"cannot be read ({error.strerror})"
+    header, _, payload = data.partition(b"\n")
+    words = header.decode("ascii", "replace").split()
+    if len(words) != 2 or words[0] != FORMAT:
+        return None, "not an entry of this format"
+    if words[1] != _digest(payload):
+        return None, "its digest does not match its content"
+    return payload, ""
+
+
+def _write_whole(path: Path, data: bytes) -> None:
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".new")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        os.replace(name, path)
+    except BaseException:
+        _remove(Path(name))
+        raise
+
+
+def _digest(payload: bytes) -> str:
+    return hashlib.blake2b(payload, digest_size=16).hexdigest()
+
+
+def _last_use(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _touch(path: Path) -> None:
+    try:
+        os.utime(path)
+    except OSError:
+        pass  # a read-only cache serves as well; only the order of removal is lost
+
+
+def _remove(path: Path) -> None:
+    try:
+        path.unlink()
+    except OSError:
+        pass  # gone already, or not ours to remove
