@@ -1,0 +1,53 @@
+"""Marks on functions, and whether this code is being captured.
+
+    @preheat.disable              f.__preheat_disable__ is True: capture calls f natively, unrecorded
+    torch.compiler.disable(f)     sets the mark of torch's own; it means the same to us
+    preheat.compile(f)            wrapper.__preheat__ is the Compiled; capture goes on in its `.target`
+
+Marks are read from the object's own `__dict__`, so that no user code runs and a class does not
+pass its mark on to its instances. Capture treats `is_compiling` as the constant True.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from contextvars import ContextVar
+from typing import Any
+
+DISABLE = "__preheat_disable__"
+COMPILED = "__preheat__"
+_DISABLING = (DISABLE, "_torchdynamo_disable")
+
+_is_capturing: ContextVar[bool] = ContextVar("preheat_is_capturing", default=False)
+
+
+def is_disabled(fn: Any) -> bool:
+    """Whether `fn` (a function, or the function of a bound method) must not be captured."""
+    own = _own_dict(getattr(fn, "__func__", fn))
+    return any(own.get(mark) is True for mark in _DISABLING)
+
+
+def compiled_of(fn: Any) -> Any:
+    """The `Compiled` behind a function that `preheat.compile` returned, or None."""
+    return _own_dict(fn).get(COMPILED)
+
+
+def is_compiling() -> bool:
+    """Whether the caller is being captured right now (replayed code never asks again)."""
+    return _is_capturing.get()
+
+
+@contextlib.contextmanager
+def capturing() -> Iterator[None]:
+    """In this block, and in this thread only, `is_compiling()` is True."""
+    token = _is_capturing.set(True)
+    try:
+        yield
+    finally:
+        _is_capturing.reset(token)
+
+
+def _own_dict(value: Any) -> dict[str, Any]:
+    try:
+        return object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return {}

@@ -1,0 +1,94 @@
+"""Options, modes and backends: what may be asked for, and what each asks.
+
+    preheat.compile(f, options={"recompile_limit": 4})     checked_options -> every option's value
+    preheat.compile(f, options={"recompile_limits": 4})    UserError: did you mean 'recompile_limit'?
+
+Guarantees that whoever reads options later finds each key with a value of its type.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from preheat.base.errors import UserError, nearest
+
+
+class Option(NamedTuple):
+    """A row of `OPTIONS`. `minimum` bounds numbers."""
+
+    type: type
+    default: Any
+    meaning: str
+    minimum: int | None = None
+
+
+class Mode(NamedTuple):
+    """A row of `MODES`. `missing` says what of it is not there yet; "" means all of it is."""
+
+    meaning: str
+    missing: str = ""
+
+
+OPTIONS: dict[str, Option] = {
+    "cache": Option(bool, True, "keep compiled programs in PREHEAT_CACHE_DIR and look there first"),
+    "recompile_limit": Option(
+        int, 8, "variants of one function; a call that none of them fits then runs eager", 1),
+    "max_ops": Option(int, 100_000, "tensor operations in one capture; beyond it the call runs eager", 1),
+    "max_bytecodes": Option(
+        int, 50_000_000, "bytecodes interpreted in one capture; beyond it the call runs eager", 1),
+}
+
+_NO_GRAPHS = "CUDA graphs are not there yet"
+_NO_SEARCH = "the search over kernels and products is not there yet"
+MODES: dict[str, Mode] = {
+    "default": Mode("fused kernels, library products"),
+    "reduce-overhead": Mode("as default, launched as CUDA graphs", _NO_GRAPHS),
+    "max-autotune": Mode("wide search over kernels, and CUDA graphs", f"{_NO_SEARCH}, nor are CUDA graphs"),
+    "max-autotune-no-cudagraphs": Mode("wide search over kernels", _NO_SEARCH),
+}
+
+BACKENDS: dict[str, str] = {
+    "preheat": "captured graphs become generated kernels and library calls",
+    "eager": "captured graphs run op by op through torch",
+}
+
+
+def checked_options(given: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Every option with its value: `given`, the rest by default.
+
+    Raises UserError for an unknown key (naming the nearest), a wrong type or a value out of range.
+    """
+    values = {name: option.default for name, option in OPTIONS.items()}
+    if given is None:
+        return values
+    if not isinstance(given, Mapping):
+        raise UserError(f"options must be a dict, got {type(given).__name__}")
+    for name, value in given.items():
+        option = OPTIONS.get(name)
+        if option is None:
+            raise UserError(f"unknown option {name!r}: {nearest(name, OPTIONS)}")
+        if type(value) is not option.type:
+            raise UserError(
+                f"option {name!r} takes {option.type.__name__}, got {value!r} ({type(value).__name__})")
+        if option.minimum is not None and value < option.minimum:
+            raise UserError(f"option {name!r} must be at least {option.minimum}, got {value!r}")
+        values[name] = value
+    return values
+
+
+def checked_mode(mode: str | None) -> str:
+    """`mode`, or "default" for None. Raises UserError for an unknown one, naming the nearest."""
+    if mode is None:
+        return "default"
+    if not isinstance(mode, str) or mode not in MODES:
+        raise UserError(f"unknown mode {mode!r}: {nearest(mode, MODES)}")
+    return mode
+
+
+def checked_backend(backend: Any) -> str:
+    """`backend` by name. Raises UserError for an unknown one, naming the nearest."""
+    if callable(backend):
+        raise UserError(
+            "a callable as backend is not there yet: use one of " + ", ".join(map(repr, BACKENDS)))
+    if not isinstance(backend, str) or backend not in BACKENDS:
+        raise UserError(f"unknown backend {backend!r}: {nearest(backend, BACKENDS)}")
+    return backend
