@@ -1,0 +1,98 @@
+"""Names of importable objects, and back, without running any of the user's Python.
+
+    name_of(torch.nn.Linear.forward) == ("torch.nn.modules.linear", "Linear.forward")
+    find("torch.nn.modules.linear", "Linear.forward") is torch.nn.Linear.forward
+
+A name is only given if `find` leads from it to the very same object, so a name is as good as the
+object. `find` reads raw dictionaries: no descriptor, `__getattr__` or metaclass takes part, so the
+last part may be a property or a classmethod as it stands in the class.
+"""
+
+import enum
+import sys
+import types
+
+_MRO = type.__dict__["__mro__"]
+_NAMESPACE = type.__dict__["__dict__"]
+_MISSING = object()
+
+
+def find(module: str, qualname: str) -> object:
+    """The object `qualname` of module `module`; "" is the module. Raises LookupError if there is none."""
+    here: object = sys.modules.get(module, _MISSING)
+    if here is _MISSING:
+        raise LookupError(f"module {module!r} is not imported")
+    for part in qualname.split(".") if qualname else ():
+        there = _step(here, part)
+        if there is _MISSING:
+            raise LookupError(f"{module}.{qualname}: no {part!r}")
+        here = there
+    return here
+
+
+def name_of(value: object, *hints: tuple[str, str]) -> tuple[str, str] | None:
+    """The (module, qualname) of `value`, trying `hints` first; None if no name leads to it."""
+    for module, qualname in (*hints, *_guesses(value)):
+        if type(module) is not str or type(qualname) is not str or "<locals>" in qualname:
+            continue
+        try:
+            if find(module, qualname) is value:
+                return module, qualname
+        except LookupError:
+            continue
+    return None
+
+
+def raw_attribute(cls: type, name: str, default: object = None) -> object:
+    """What lookup of `name` along the MRO of `cls` finds, no descriptor run; `default` if nothing."""
+    for base in _MRO.__get__(cls):
+        namespace = _NAMESPACE.__get__(base)
+        if name in namespace:
+            return namespace[name]
+    return default
+
+
+def _step(here: object, part: str) -> object:
+    if isinstance(here, types.ModuleType):
+        return object.__getattribute__(here, "__dict__").get(part, _MISSING)
+    if isinstance(here, type):
+        if issubclass(here, enum.Enum):
+            member = raw_attribute(here, "_member_map_", {}).get(part, _MISSING)
+            if member is not _MISSING:
+                return member
+        return raw_attribute(here, part, _MISSING)
+    return _MISSING
+
+
+def _guesses(value: object):
+    """Names that `value` claims, most likely first. Reads C-level attributes only."""
+    kind = type(value)
+    if kind is types.ModuleType:
+        yield value.__name__, ""
+    elif isinstance(value, type):
+        yield _text(value, "__module__"), value.__qualname__
+    elif kind is types.FunctionType:
+        yield value.__module__, value.__qualname__
+    elif kind is types.BuiltinFunctionType:
+        owner = value.__self__
+        if isinstance(owner, types.ModuleType):
+            yield owner.__name__, value.__name__
+        elif isinstance(owner, type):
+            yield _text(owner, "__module__"), f"{owner.__qualname__}.{value.__name__}"
+        yield value.__module__, value.__name__
+    elif kind in _DESCRIPTORS:
+        owner = value.__objclass__
+        yield _text(owner, "__module__"), f"{owner.__qualname__}.{value.__name__}"
+    elif isinstance(value, enum.Enum):
+        yield _text(kind, "__module__"), f"{kind.__qualname__}.{value._name_}"
+
+
+def _text(cls: type, name: str) -> str:
+    found = raw_attribute(cls, name, "builtins")
+    return found if type(found) is str else "builtins"
+
+
+_DESCRIPTORS = (
+    types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType,
+    types.MemberDescriptorType, types.ClassMethodDescriptorType,
+)
