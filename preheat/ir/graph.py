@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias, Union
 
-from preheat.ir.scalar import Scalar
+from preheat.ir.scalar import Dim, Scalar
 from preheat.ir.types import TensorType, Type
 
 
@@ -125,10 +125,31 @@ class Input:
 
 
 @dataclass(frozen=True, slots=True)
+class OutputAlias:
+    """Where an output lives: kind "fresh" (memory of its own), "input" or "output".
+
+    "input" is the memory of the `base`-th input, "output" that of the `base`-th output (which is
+    fresh); its first element is `offset` elements after the base's first one, sizes and strides are
+    those of the output's type.
+    """
+
+    kind: str = "fresh"
+    base: int = -1
+    offset: Dim = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Graph:
     """Inputs, ops in program order, outputs; at level core also what is written back.
 
-    writes   (input id, value id): after all ops, the memory of the input takes the value.
+    writes           (input id, value id): after all ops, the memory of the input takes the value.
+    output_aliases   one an output, or empty when every output is fresh. An aliased output has its
+                     value too (as of the end, after the writes). Outputs past those of the recorded
+                     graph may stand at the end: the memory that others are views of.
+    in_place         written inputs whose value may be stored straight into the input's memory when
+                     it is made (a `place` on the input stores its region only) instead of after all
+                     ops: as the ops stand, nothing after the value's op reads the old memory and
+                     nothing after it can raise. Who delays a read must keep it before the store.
     """
 
     level: str
@@ -136,6 +157,8 @@ class Graph:
     ops: tuple[Op, ...]
     outputs: tuple[int, ...]
     writes: tuple[tuple[int, int], ...] = ()
+    output_aliases: tuple[OutputAlias, ...] = ()
+    in_place: tuple[int, ...] = ()
 
     def types(self) -> dict[int, Type]:
         """The type of every value."""

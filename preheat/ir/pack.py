@@ -24,6 +24,7 @@ NOUNS: tuple[type, ...] = (
     trace.Named, trace.Live, trace.At, trace.Source, trace.Guard, trace.TensorFacts, trace.Code,
     trace.Step, trace.Recipe, trace.Write, trace.Return, trace.Branch, trace.Host, trace.Goto,
     trace.Loop, trace.Node, trace.Snapshot, trace.Point, trace.Signature, trace.Trace,
+    graph.OutputAlias,
 )
 _NUMBER = {cls: i for i, cls in enumerate(NOUNS)}
 _FIELDS = {cls: tuple(f.name for f in dataclasses.fields(cls)) for cls in NOUNS}

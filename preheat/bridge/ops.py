@@ -1,0 +1,188 @@
+"""ATen overloads by name: which torch function a name is, its parameters, and what it may do.
+
+    "aten.add.Tensor"  ->  torch.ops.aten.add.Tensor
+    arguments(Op("aten.sum.dim_IntList", (Ref(0), (1,)), ...))
+                       ->  {"self": Ref(0), "dim": (1,), "keepdim": False, "dtype": None}
+
+Everything above this file knows overloads only by name; the facts it gives out (`Schema`) are plain
+data. `private` is the one door to torch names that are no contract: it answers None when absent.
+Source: the operator schemas of torch (aten/src/ATen/native/README.md).
+"""
+
+import functools
+import operator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from preheat.base.errors import InternalError
+from preheat.ir.graph import Arg, Op, Ref, Token
+from preheat.ir.scalar import Scalar
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A parameter of an overload. `is_written`: its memory changes; `alias`: its alias set or ""."""
+
+    name: str
+    type: str
+    has_default: bool
+    default: Arg
+    is_keyword_only: bool
+    is_written: bool
+    alias: str
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """An overload's facts. `is_random`: draws from a generator. `returns`: the alias set of each."""
+
+    name: str
+    parameters: tuple[Parameter, ...]
+    returns: tuple[str, ...]
+    is_mutable: bool
+    is_random: bool
+    is_view: bool
+    is_data_dependent: bool
+
+
+@functools.lru_cache(maxsize=None)
+def overload(name: str) -> Any:
+    """The torch overload called `name`: "namespace.op.overload". Raises InternalError if absent."""
+    try:
+        space, op, variant = name.split(".")
+        return getattr(getattr(getattr(torch.ops, space), op), variant)
+    except (ValueError, AttributeError) as error:
+        raise InternalError(f"no overload {name!r} in torch {torch.__version__}") from error
+
+
+def exists(name: str) -> bool:
+    """Whether torch has the overload `name`."""
+    try:
+        overload(name)
+    except InternalError:
+        return False
+    return True
+
+
+def name_of(function: Any) -> str:
+    """The name of a torch overload; the inverse of `overload`."""
+    return f"{function.namespace}.{function._opname}.{function._overloadname}"
+
+
+@functools.lru_cache(maxsize=None)
+def schema(name: str) -> Schema:
+    """The facts of the overload `name`."""
+    function = overload(name)
+    raw = function._schema
+    parameters = tuple(
+        Parameter(
+            a.name, str(a.type), a.has_default_value(),
+            encode(a.default_value) if a.has_default_value() else None,
+            a.kwarg_only, bool(a.alias_info and a.alias_info.is_write), _alias_set(a.alias_info),
+        )
+        for a in raw.arguments
+    )
+    return Schema(
+        name, parameters, tuple(_alias_set(r.alias_info) for r in raw.returns),
+        raw.is_mutable, torch.Tag.nondeterministic_seeded in function.tags,
+        any(p.alias and not p.is_written for p in parameters),
+        torch.Tag.data_dependent_output in function.tags or torch.Tag.dynamic_output_shape in function.tags,
+    )
+
+
+def arguments(op: Op) -> dict[str, Arg]:
+    """The arguments of a level aten op (or `library` op) by parameter name, defaults filled in."""
+    name = op.attr("op") if op.name == "library" else op.name
+    parameters = schema(name).parameters
+    found: dict[str, Arg] = {p.name: p.default for p in parameters}
+    found.update({p.name: arg for p, arg in zip(parameters, op.args)})
+    found.update({key: arg for key, arg in op.attrs if not (key == "op" and op.name == "library")})
+    return found
+
+
+@functools.lru_cache(maxsize=None)
+def functional(name: str) -> str | None:
+    """The overload that computes what `name` writes, without writing: add_.Tensor -> add.Tensor.
+
+    One result for each written parameter. None when torch has no such overload.
+    """
+    space, op, variant = name.split(".")
+    kept = [(p.name, p.type) for p in schema(name).parameters if not (p.is_written and p.is_keyword_only)]
+    candidates = [f"{space}.{op.removesuffix('_')}.{variant}"]
+    packet = getattr(getattr(torch.ops, space), op.removesuffix("_"), None)
+    if packet is not None:
+        candidates += [f"{space}.{op.removesuffix('_')}.{v}" for v in packet.overloads()]
+    for candidate in candidates:
+        if exists(candidate) and not schema(candidate).is_mutable:
+            if [(p.name, p.type) for p in schema(candidate).parameters] == kept:
+                return candidate
+    return None
+
+
+def _alias_set(info: Any) -> str:
+    return "" if info is None else "|".join(sorted(info.before_set))
+
+
+# ---------------------------------------------------------------------------- constants
+_DTYPES = {
+    str(value).removeprefix("torch."): value for value in vars(torch).values() if isinstance(value, torch.dtype)
+}
+_LAYOUTS = {
+    str(value).removeprefix("torch."): value for value in vars(torch).values() if isinstance(value, torch.layout)
+}
+_FORMATS = {
+    str(value).removeprefix("torch."): value
+    for value in vars(torch).values() if isinstance(value, torch.memory_format)
+}
+_CONSTANTS = {"dtype": _DTYPES, "layout": _LAYOUTS, "memory_format": _FORMATS}
+
+
+def constant(token: Token) -> Any:
+    """The torch object that `token` names."""
+    if token.kind == "device":
+        return torch.device(token.name)
+    try:
+        return _CONSTANTS[token.kind][token.name]
+    except KeyError:
+        raise InternalError(f"torch {torch.__version__} has no {token}") from None
+
+
+def encode(value: Any) -> Arg:
+    """A Python or torch constant as an argument of the IR. Raises TypeError for anything else."""
+    if value is None or isinstance(value, (bool, int, float, complex, str, Token, Ref, Scalar)):
+        return value
+    if isinstance(value, (tuple, list)):
+        return tuple(encode(part) for part in value)
+    if isinstance(value, torch.device):
+        return Token("device", str(value))
+    for kind, cls in (("dtype", torch.dtype), ("layout", torch.layout), ("memory_format", torch.memory_format)):
+        if isinstance(value, cls):
+            return Token(kind, str(value).removeprefix("torch."))
+    raise TypeError(f"no argument of the IR: {type(value).__name__}")
+
+
+def decode(arg: Arg, values: Any) -> Any:
+    """`arg` as torch takes it, with each `Ref` looked up in `values`."""
+    if isinstance(arg, Ref):
+        return values[arg.id]
+    if isinstance(arg, Token):
+        return constant(arg)
+    if isinstance(arg, tuple):
+        return [decode(part, values) for part in arg]
+    return arg
+
+
+def dtype(name: str) -> torch.dtype:
+    """torch's dtype called `name`."""
+    return constant(Token("dtype", name))
+
+
+@functools.lru_cache(maxsize=None)
+def private(path: str) -> Any:
+    """torch's object at the dotted `path` below `torch`, or None: for names that are no contract."""
+    try:
+        return operator.attrgetter(path)(torch)
+    except AttributeError:
+        return None
