@@ -1,0 +1,146 @@
+"""Ambient state: what decides the meaning of a program besides its arguments and memory.
+
+    AMBIENT["grad_enabled"]()  -> False
+    ambient_now()              -> (("grad_enabled", False), ("inference_mode", False), ...)
+    steps_aside()              -> "a function mode is active", or "" when compiled code may run
+
+Every entry guards every row of `AMBIENT` (`Guard(-1, "ambient", (name, value))`), read before the
+recorder's own mode is entered. Values are primitives and tuples of them, so they can be stored.
+Thread counts are no row: they change speed, and library calls read them anew.
+
+State that a compiled call can neither guard nor reproduce (a foreign mode that sees every op, a
+trace function that sees every line) makes the call plain Python: the rows of `_ASIDE`.
+"""
+
+import sys
+from collections.abc import Callable
+from types import MappingProxyType
+
+import torch
+from torch.autograd import forward_ad
+
+from preheat.ir.trace import Constant
+
+_C = torch._C
+
+
+def _dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _autocast(device: str) -> Callable[[], Constant]:
+    """(enabled, dtype) of autocast on `device`; the dtype counts only while it is enabled."""
+
+    def read() -> Constant:
+        if not torch.is_autocast_enabled(device):
+            return False, ""
+        return True, _dtype_name(torch.get_autocast_dtype(device))
+
+    return read
+
+
+def _default_device() -> Constant:
+    """The device of new tensors. Without a function mode it is the CPU: the setting is a mode."""
+    return "cpu" if _C._len_torch_function_stack() == 0 else str(torch.get_default_device())
+
+
+def _functorch_level() -> Constant:
+    level = _C._functorch.maybe_current_level()
+    return -1 if level is None else level
+
+
+def _deterministic() -> Constant:
+    """(enabled, only warn, fill uninitialised memory)."""
+    return (
+        _C._get_deterministic_algorithms(), _C._get_deterministic_algorithms_warn_only(),
+        _C._get_deterministic_fill_uninitialized_memory(),
+    )
+
+
+def _attention() -> Constant:
+    """Which kernels `scaled_dot_product_attention` may choose: the choice was made at capture."""
+    return (
+        _C._get_flash_sdp_enabled(), _C._get_mem_efficient_sdp_enabled(), _C._get_math_sdp_enabled(),
+        _C._get_cudnn_sdp_enabled(), *_C._get_sdp_priority_order(),
+    )
+
+
+def _library_choice() -> Constant:
+    """Switches by which composites chose an op at capture."""
+    return _C._get_mkldnn_enabled(), _C._get_nnpack_enabled(), _C._get_cudnn_enabled()
+
+
+def _precision() -> Constant:
+    """How many bits float32 products may drop."""
+    return _C._get_float32_matmul_precision(), _C._get_fp32_precision_getter("mkldnn", "matmul")
+
+
+def _saved_tensor_hooks() -> Constant:
+    return _C._autograd._top_saved_tensors_default_hooks(False) is not None
+
+
+def _monitoring() -> Constant:
+    """Names of the tools that `sys.monitoring` (Python 3.12) calls; () before."""
+    monitoring = getattr(sys, "monitoring", None)
+    if monitoring is None:
+        return ()
+    tools = ((monitoring.get_tool(i), i) for i in range(6))
+    return tuple(name for name, i in tools if name is not None and monitoring.get_events(i))
+
+
+AMBIENT: MappingProxyType[str, Callable[[], Constant]] = MappingProxyType({
+    "grad_enabled": torch.is_grad_enabled,
+    "inference_mode": torch.is_inference_mode_enabled,
+    "autocast_cpu": _autocast("cpu"),
+    "autocast_cuda": _autocast("cuda"),
+    "autocast_cache": torch.is_autocast_cache_enabled,
+    "default_dtype": lambda: _dtype_name(torch.get_default_dtype()),
+    "default_device": _default_device,
+    "function_modes": _C._len_torch_function_stack,
+    "function_overrides": _C._is_torch_function_enabled,
+    "dispatch_modes": _C._len_torch_dispatch_stack,
+    "functorch_level": _functorch_level,
+    "forward_ad_level": lambda: forward_ad._current_level,
+    "forward_ad": _C._is_fwd_grad_enabled,
+    "anomaly": lambda: (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
+    "saved_tensor_hooks": _saved_tensor_hooks,
+    "jit_tracing": lambda: _C._get_tracing_state() is not None,
+    "torch_profiler": _C._autograd._profiler_enabled,
+    "deterministic": _deterministic,
+    "attention": _attention,
+    "library_choice": _library_choice,
+    "precision": _precision,
+    "warn_always": torch.is_warn_always_enabled,
+    "trace_function": lambda: sys.gettrace() is not None,
+    "profile_function": lambda: sys.getprofile() is not None,
+    "monitoring": _monitoring,
+})
+
+# Rows whose state sees or changes every op, line or gradient: name, the ordinary value, the reason.
+_ASIDE: tuple[tuple[str, Constant, str], ...] = (
+    ("trace_function", False, "a trace function (debugger, coverage) watches every line"),
+    ("profile_function", False, "a profile function watches every call"),
+    ("monitoring", (), "a sys.monitoring tool watches the code"),
+    ("torch_profiler", False, "the torch profiler records every op"),
+    ("function_modes", 0, "a torch function mode (default device included) is active"),
+    ("function_overrides", True, "torch function overrides are disabled"),
+    ("dispatch_modes", 0, "a foreign dispatch mode is active"),
+    ("functorch_level", -1, "the call is inside a torch.func transform"),
+    ("forward_ad_level", -1, "forward-mode AD is active"),
+    ("saved_tensor_hooks", False, "saved-tensor hooks are active"),
+    ("jit_tracing", False, "torch.jit.trace is running"),
+    ("anomaly", (False, True), "anomaly detection is on"),
+)
+
+
+def ambient_now() -> tuple[tuple[str, Constant], ...]:
+    """Every row's name and present value: what an entry guards."""
+    return tuple((name, read()) for name, read in AMBIENT.items())
+
+
+def steps_aside() -> str:
+    """Why the present state lets only plain Python run, or "" if compiled code may."""
+    for name, ordinary, reason in _ASIDE:
+        if AMBIENT[name]() != ordinary:
+            return reason
+    return ""
