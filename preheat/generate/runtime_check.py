@@ -1,0 +1,141 @@
+"""The native guard checker: one function for every guard set, driven by a table of rows.
+
+    i64 @preheat_check(ptr rows, i64 n, ptr args)     -1, or the index of the first row that differs
+
+A row claims that the 8 bytes at some place have some value under a mask; `run/rows.py` chooses the
+rows so that equal bits imply that the guards hold. The function only loads and compares: no imports,
+no allocation, no reference counts. The caller holds the GIL, and the objects at absolute addresses
+alive. `args` are the call's objects: positional, then keyword arguments in the signature's order.
+
+Row (32 bytes, little endian; `ROW` packs one)
+    i64 address     added to the base, or the function, see the kinds
+    i64 expected
+    i64 mask        bits that count
+    u16 kind, u16 base, u16 save, u16 other           base, save, other: numbers of slots
+
+Slots are 256 words that live during one check: slot 0 is 0, slot 1 is `args`, slot 2 takes what
+nobody needs. Each row computes a word, passes if `(word ^ expected) & mask == 0`, and saves the
+word to slot `save`, so that later rows can start from a pointer that an earlier one loaded.
+
+    kind 0 load      word = 8 bytes at slot[base] + address
+    kind 1 call      word = function `address` called with slot[base] as its one i64 argument
+    kind 2 same      word = slot[base] ^ slot[other]
+    kind 3 apart     word = 1 if slot[base] == slot[other] else 0
+    kind 4 disjoint  word = 0 if the `address` bytes at slot[base] and the `expected` bytes at slot[other]
+                     have none in common, else 1; passes if 0 (the mask does not count)
+
+Order matters: a row may trust every row before it (a pointer compared equal to that of a held
+object is alive; a type compared equal fixes the layout behind it).
+"""
+
+import struct
+
+ROW = struct.Struct("<qqqHHHH")
+LOAD, CALL, SAME, APART, DISJOINT = range(5)
+SLOTS = 256
+ZERO, ARGS, TRASH, FIRST_FREE = range(4)
+
+CHECK_TEXT = """
+%Row = type { i64, i64, i64, i16, i16, i16, i16 }
+
+define i64 @preheat_check(ptr %rows, i64 %n, ptr %args) {
+entry:
+  %slots = alloca [256 x i64], align 64
+  store i64 0, ptr %slots
+  %slot1 = getelementptr i64, ptr %slots, i64 1
+  %args.word = ptrtoint ptr %args to i64
+  store i64 %args.word, ptr %slot1
+  %some = icmp sgt i64 %n, 0
+  br i1 %some, label %row, label %pass
+
+row:
+  %i = phi i64 [ 0, %entry ], [ %i.next, %next ]
+  %at = getelementptr %Row, ptr %rows, i64 %i
+  %address = load i64, ptr %at
+  %expected.at = getelementptr %Row, ptr %at, i64 0, i32 1
+  %expected = load i64, ptr %expected.at
+  %mask.at = getelementptr %Row, ptr %at, i64 0, i32 2
+  %mask = load i64, ptr %mask.at
+  %kind.at = getelementptr %Row, ptr %at, i64 0, i32 3
+  %kind = load i16, ptr %kind.at
+  %base.at = getelementptr %Row, ptr %at, i64 0, i32 4
+  %base.slot = load i16, ptr %base.at
+  %base.index = zext i16 %base.slot to i64
+  %base.slot.at = getelementptr i64, ptr %slots, i64 %base.index
+  %base = load i64, ptr %base.slot.at
+  %is.load = icmp eq i16 %kind, 0
+  br i1 %is.load, label %load, label %other
+
+load:
+  %place = add i64 %base, %address
+  %place.ptr = inttoptr i64 %place to ptr
+  %loaded = load i64, ptr %place.ptr, align 1
+  br label %compare
+
+other:
+  %other.at = getelementptr %Row, ptr %at, i64 0, i32 6
+  %other.slot = load i16, ptr %other.at
+  %other.index = zext i16 %other.slot to i64
+  %other.slot.at = getelementptr i64, ptr %slots, i64 %other.index
+  %second = load i64, ptr %other.slot.at
+  switch i16 %kind, label %fail [
+    i16 1, label %call
+    i16 2, label %same
+    i16 3, label %apart
+    i16 4, label %disjoint
+  ]
+
+call:
+  %function = inttoptr i64 %address to ptr
+  %answer = call i64 %function(i64 %base)
+  br label %compare
+
+same:
+  %difference = xor i64 %base, %second
+  br label %compare
+
+apart:
+  %are.equal = icmp eq i64 %base, %second
+  %equal.word = zext i1 %are.equal to i64
+  br label %compare
+
+disjoint:
+  %first.end = add i64 %base, %address
+  %second.end = add i64 %second, %expected
+  %is.before = icmp ule i64 %first.end, %second
+  %is.after = icmp ule i64 %second.end, %base
+  %is.disjoint = or i1 %is.before, %is.after
+  br i1 %is.disjoint, label %next, label %fail
+
+compare:
+  %word = phi i64 [ %loaded, %load ], [ %answer, %call ], [ %difference, %same ], [ %equal.word, %apart ]
+  %bits = xor i64 %word, %expected
+  %counted = and i64 %bits, %mask
+  %passes = icmp eq i64 %counted, 0
+  br i1 %passes, label %keep, label %fail
+
+keep:
+  %save.at = getelementptr %Row, ptr %at, i64 0, i32 5
+  %save.slot = load i16, ptr %save.at
+  %save.index = zext i16 %save.slot to i64
+  %save.slot.at = getelementptr i64, ptr %slots, i64 %save.index
+  store i64 %word, ptr %save.slot.at
+  br label %next
+
+next:
+  %i.next = add nuw nsw i64 %i, 1
+  %more = icmp slt i64 %i.next, %n
+  br i1 %more, label %row, label %pass
+
+fail:
+  ret i64 %i
+
+pass:
+  ret i64 -1
+}
+"""
+
+
+def check_text() -> str:
+    """The LLVM IR text of the checker; its only function is `@preheat_check`."""
+    return CHECK_TEXT
