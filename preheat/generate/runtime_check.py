@@ -13,9 +13,10 @@ Row (32 bytes, little endian; `ROW` packs one)
     i64 mask        bits that count
     u16 kind, u16 base, u16 save, u16 other           base, save, other: numbers of slots
 
-Slots are 256 words that live during one check: slot 0 is 0, slot 1 is `args`, slot 2 takes what
-nobody needs. Each row computes a word, passes if `(word ^ expected) & mask == 0`, and saves the
-word to slot `save`, so that later rows can start from a pointer that an earlier one loaded.
+Slots are 256 words that live during one check: slot 0 is always 0, slot 1 is `args`. Each row computes
+a word, passes if `(word ^ expected) & mask == 0`, and saves the word to slot `save` unless that is 0,
+so that later rows can start from a pointer that an earlier one loaded. Most rows load from an
+absolute address and save nothing: their last 8 bytes are 0, and they take the short way.
 
     kind 0 load      word = 8 bytes at slot[base] + address
     kind 1 call      word = function `address` called with slot[base] as its one i64 argument
@@ -33,10 +34,10 @@ import struct
 ROW = struct.Struct("<qqqHHHH")
 LOAD, CALL, SAME, APART, DISJOINT = range(5)
 SLOTS = 256
-ZERO, ARGS, TRASH, FIRST_FREE = range(4)
+ZERO, ARGS, FIRST_FREE = range(3)
 
 CHECK_TEXT = """
-%Row = type { i64, i64, i64, i16, i16, i16, i16 }
+%Row = type { i64, i64, i64, i64 }  ; address, expected, mask, route
 
 define i64 @preheat_check(ptr %rows, i64 %n, ptr %args) {
 entry:
@@ -56,13 +57,25 @@ row:
   %expected = load i64, ptr %expected.at
   %mask.at = getelementptr %Row, ptr %at, i64 0, i32 2
   %mask = load i64, ptr %mask.at
-  %kind.at = getelementptr %Row, ptr %at, i64 0, i32 3
-  %kind = load i16, ptr %kind.at
-  %base.at = getelementptr %Row, ptr %at, i64 0, i32 4
-  %base.slot = load i16, ptr %base.at
-  %base.index = zext i16 %base.slot to i64
-  %base.slot.at = getelementptr i64, ptr %slots, i64 %base.index
-  %base = load i64, ptr %base.slot.at
+  %route.at = getelementptr %Row, ptr %at, i64 0, i32 3
+  %route = load i64, ptr %route.at
+  %is.plain = icmp eq i64 %route, 0
+  br i1 %is.plain, label %plain, label %routed
+
+plain:
+  %plain.ptr = inttoptr i64 %address to ptr
+  %plain.word = load i64, ptr %plain.ptr, align 1
+  %plain.bits = xor i64 %plain.word, %expected
+  %plain.counted = and i64 %plain.bits, %mask
+  %plain.passes = icmp eq i64 %plain.counted, 0
+  br i1 %plain.passes, label %next, label %fail
+
+routed:
+  %kind = trunc i64 %route to i16
+  %base.bits = lshr i64 %route, 16
+  %base.index = and i64 %base.bits, 255
+  %base.at = getelementptr i64, ptr %slots, i64 %base.index
+  %base = load i64, ptr %base.at
   %is.load = icmp eq i16 %kind, 0
   br i1 %is.load, label %load, label %other
 
@@ -73,11 +86,10 @@ load:
   br label %compare
 
 other:
-  %other.at = getelementptr %Row, ptr %at, i64 0, i32 6
-  %other.slot = load i16, ptr %other.at
-  %other.index = zext i16 %other.slot to i64
-  %other.slot.at = getelementptr i64, ptr %slots, i64 %other.index
-  %second = load i64, ptr %other.slot.at
+  %other.index = lshr i64 %route, 48
+  %other.masked = and i64 %other.index, 255
+  %other.at = getelementptr i64, ptr %slots, i64 %other.masked
+  %second = load i64, ptr %other.at
   switch i16 %kind, label %fail [
     i16 1, label %call
     i16 2, label %same
@@ -115,11 +127,14 @@ compare:
   br i1 %passes, label %keep, label %fail
 
 keep:
-  %save.at = getelementptr %Row, ptr %at, i64 0, i32 5
-  %save.slot = load i16, ptr %save.at
-  %save.index = zext i16 %save.slot to i64
-  %save.slot.at = getelementptr i64, ptr %slots, i64 %save.index
-  store i64 %word, ptr %save.slot.at
+  %save.bits = lshr i64 %route, 32
+  %save.index = and i64 %save.bits, 255
+  %saves = icmp ne i64 %save.index, 0
+  br i1 %saves, label %save, label %next
+
+save:
+  %save.at = getelementptr i64, ptr %slots, i64 %save.index
+  store i64 %word, ptr %save.at
   br label %next
 
 next:
