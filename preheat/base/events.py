@@ -7,6 +7,19 @@
 Nothing else in Preheat measures time. Listeners run in the thread that emits, in order of
 subscription; one that raises is a fault of the listener and propagates. Events of kind "stage"
 carry the text of a stage's product, which costs time to print: ask `wants("stage")` first.
+
+    kind           data; `name` is the function or module compiled; listeners bear absent fields
+    capture        name, captured (bool), bytecodes, ops, frames
+    break          name, reason, detail, file, line, code, hint    (the fields of ir.trace.Break)
+    guard_failed   name, why (the guard, with the value found): a new variant is made
+    compile        name, kernels, calls, bytes (of machine code)
+    kernel         name, text (the generated code)
+    cache          name, hit (True, False, or None for what is neither: not stored, evicted), why, bytes
+    tune           name, choice, table
+    replay         name
+    fallback       what, why: a part that runs op by op
+    graph          name, text
+    stage          name ("trace", "aten", "core", "plan", "llvm", ...), text
 """
 
 import contextlib

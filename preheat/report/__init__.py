@@ -1,0 +1,1 @@
+"""Who listens to events: counters, logs, explanations, the folder of stages. Nothing here steers."""

@@ -1,0 +1,197 @@
+"""The public functions. Checks what the caller asked for and hands out callables and modules.
+
+    compile(f)         a function that calls a `Compiled`        compile(module)   a module, see module.py
+    compile(mode=m)    a decorator                               disable(f)        f, never captured
+
+Guarantees that a wrong option, mode, backend or target is a `UserError` at this line, never later.
+"""
+
+import functools
+import os
+import types
+import warnings
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, overload
+
+from preheat.base import marks
+from preheat.base.errors import UserError
+from preheat.base.options import (
+    MODES, OPTIONS, Option, checked_backend, checked_mode, checked_options,
+)
+from preheat.bridge.modules import is_module
+from preheat.dispatch import Compiled
+from preheat.module import CompiledModule, compiled_module
+from preheat.report.explain import Explanation, explain_call
+
+Target = TypeVar("Target", bound=Callable[..., Any])
+
+# Every Compiled alive, for `reset()`; holds none of them.
+_living: "weakref.WeakSet[Compiled]" = weakref.WeakSet()
+
+
+@overload
+def compile(
+    model: Target, *, fullgraph: bool = ..., dynamic: bool | None = ..., backend: str = ...,
+    mode: str | None = ..., options: Mapping[str, Any] | None = ..., disable: bool = ...,
+) -> Target: ...
+
+
+@overload
+def compile(
+    model: None = None, *, fullgraph: bool = ..., dynamic: bool | None = ..., backend: str = ...,
+    mode: str | None = ..., options: Mapping[str, Any] | None = ..., disable: bool = ...,
+) -> Callable[[Target], Target]: ...
+
+
+def compile(
+    model: Any = None, *, fullgraph: bool = False, dynamic: bool | None = None,
+    backend: str = "preheat", mode: str | None = None, options: Mapping[str, Any] | None = None,
+    disable: bool = False,
+) -> Any:
+    """`model` compiled: the same results, computed faster. The signature is torch.compile's.
+
+    model      a function, bound method or other callable: returns a function that behaves like it.
+               A `torch.nn.Module`: returns a module that shares its parameters, buffers, hooks and
+               attributes and is an instance of its class. A class: its instances are called
+               compiled; returns the class. Left out: returns a decorator.
+    fullgraph  a call that cannot be captured as one graph raises `UserError` instead of running eager
+    dynamic    accepted; sizes are static in this version (each new size is one more variant)
+    backend    "preheat", or "eager": captured graphs run op by op
+    mode       a name of `base.options.MODES`; what a mode lacks so far is said in a warning
+    options    a dict checked against `preheat.options()`
+    disable    returns `model` as it is, as does PREHEAT_DISABLE=1
+
+    Raises UserError for an unknown backend, mode or option (naming the nearest) or a target that
+    cannot be called.
+    """
+    settings = {
+        "fullgraph": _checked_bool("fullgraph", fullgraph),
+        "dynamic": dynamic if dynamic is None else _checked_bool("dynamic", dynamic),
+        "backend": checked_backend(backend),
+        "mode": checked_mode(mode),
+        "options": checked_options(options),
+    }
+    if MODES[settings["mode"]].missing:
+        warnings.warn(
+            f"preheat: mode {settings['mode']!r} compiles as 'default': {MODES[settings['mode']].missing}",
+            UserWarning, stacklevel=2)
+    if model is None:
+        return functools.partial(_compile, settings=settings, is_disabled=disable)
+    return _compile(model, settings, disable)
+
+
+def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None) -> Any:
+    """`fn` (a function, module or class), never captured: it runs as plain Python, callees included.
+
+    Also a decorator, with or without arguments; `reason` is for the reader. A module is changed in
+    place and returned. Raises UserError for recursive=False.
+    """
+    if not recursive:
+        raise UserError("disable(recursive=False) is not there yet: disable the callees' caller whole")
+    if fn is None:
+        return functools.partial(disable, reason=reason)
+    if is_module(fn):
+        fn.forward = disable(fn.forward, reason=reason)
+        return fn
+    if isinstance(fn, type):
+        fn.__call__ = disable(fn.__call__, reason=reason)
+        return fn
+    _check_callable("disable", fn)
+
+    @functools.wraps(fn, updated=_updated(fn))
+    def plain(*args: Any, **kwargs: Any) -> Any:
+        return fn(*args, **kwargs)
+
+    setattr(plain, marks.DISABLE, True)
+    return plain
+
+
+def explain(fn: Any) -> Callable[..., Explanation]:
+    """A function that calls `fn` once, compiling it anew, and returns the `Explanation`.
+
+    `fn` may be compiled already; its own variants and the cache on disk are left alone.
+    """
+    target, settings = _unwrapped(fn)
+    settings = settings or {"options": checked_options(None)}
+    fresh = Compiled(target, **{
+        **settings, "fullgraph": False, "options": {**settings["options"], "cache": False}})
+
+    def explained(*args: Any, **kwargs: Any) -> Explanation:
+        return explain_call(lambda: fresh(*args, **kwargs), fresh.name)
+
+    return explained
+
+
+def options() -> dict[str, Option]:
+    """What `compile(options=...)` takes: name -> (type, default, meaning, minimum)."""
+    return dict(OPTIONS)
+
+
+def reset() -> None:
+    """Forgets every compiled variant of this process; the cache on disk stays."""
+    for compiled in list(_living):
+        compiled.reset()
+
+
+# ---------------------------------------------------------------------------- helpers
+def _compile(model: Any, settings: dict[str, Any], is_disabled: bool) -> Any:
+    if is_disabled or os.environ.get("PREHEAT_DISABLE") == "1" or marks.is_disabled(model):
+        return model
+    model, _ = _unwrapped(model)
+    if is_module(model):
+        return compiled_module(model, settings, _made)
+    if isinstance(model, type):
+        model.__call__ = _compile(_call_of(model), settings, is_disabled)
+        return model
+    _check_callable("compile", model)
+    compiled = _made(model, settings)
+
+    @functools.wraps(model, updated=_updated(model))
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return compiled(*args, **kwargs)
+
+    setattr(call, marks.COMPILED, compiled)
+    return call
+
+
+def _made(target: Callable, settings: dict[str, Any]) -> Compiled:
+    compiled = Compiled(target, **settings)
+    _living.add(compiled)
+    return compiled
+
+
+def _unwrapped(fn: Any) -> tuple[Any, dict[str, Any] | None]:
+    """What `fn` compiles and how it was asked to; `fn` itself and None if it is not compiled."""
+    if isinstance(fn, CompiledModule):
+        return CompiledModule.original(fn), CompiledModule.settings(fn)
+    compiled = marks.compiled_of(fn)
+    if compiled is None:
+        return fn, None
+    names = ("fullgraph", "dynamic", "backend", "mode", "options")
+    return compiled.target, {name: getattr(compiled, name) for name in names}
+
+
+def _call_of(cls: type) -> Callable:
+    """The `__call__` that instances of `cls` are called by."""
+    call = getattr(cls, "__call__", None)
+    if not isinstance(call, types.FunctionType):
+        raise UserError(f"cannot compile class {cls.__qualname__}: its instances cannot be called")
+    return call
+
+
+def _updated(fn: Any) -> tuple[str, ...]:
+    """A function's own attributes go along; an object's state is not copied onto its wrapper."""
+    return ("__dict__",) if isinstance(fn, types.FunctionType) else ()
+
+
+def _check_callable(verb: str, fn: Any) -> None:
+    if not callable(fn):
+        raise UserError(
+            f"cannot {verb} {fn!r} ({type(fn).__name__}): give a function, a module or another callable")
+
+
+def _checked_bool(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise UserError(f"{name} must be True or False, got {value!r}")
+    return value

@@ -1,0 +1,102 @@
+"""Listeners: counters count, logs read well, stages become files, explanations collect."""
+
+import logging
+
+import pytest
+
+from preheat.base.errors import UserError
+from preheat.base.events import Event, bus, emit
+from preheat.report.counters import counters
+from preheat.report.explain import explain_call
+from preheat.report.logs import CHANNELS, Logs, checked_channels
+from preheat.report.stages import StageFolder
+from preheat.report.start import start
+
+BREAK = {"name": "f", "reason": "host_call", "detail": "print", "file": "model.py", "line": 12,
+         "code": '    print("loss", x)', "hint": "move it out"}
+TRACE = "entry(1 args)\n  s1 = arg 0\n  node 0\n    guard s1 tensor f32[8]\n    body (s1) -> %1\n"
+
+
+@pytest.fixture
+def no_new_listeners(monkeypatch):
+    monkeypatch.setattr(bus, "_listeners", bus._listeners)
+
+
+def test_counters_follow_the_table():
+    before = counters()
+    emit("capture", name="f", captured=True)
+    emit("capture", name="f", captured=False)
+    emit("cache", name="f", hit=True)
+    emit("cache", name="f", hit=None, why="not stored: a lambda")
+    emit("break", **BREAK)
+    after = counters()
+    changed = {name: after[name] - before[name] for name in after if after[name] != before[name]}
+    assert changed == {"captures": 1, "cache_hits": 1, "breaks": 1}
+
+
+def test_logs_show_their_channels_only(caplog):
+    logs = Logs(["graph_breaks", "guards"])
+    with caplog.at_level(logging.INFO):
+        for channel in ("graph_breaks", "guards"):
+            logging.getLogger(f"preheat.{channel}").propagate = True
+        logs(Event("break", BREAK))
+        logs(Event("stage", {"name": "trace", "text": TRACE}))
+        logs(Event("stage", {"name": "core", "text": "graph core"}))
+    assert [r.message for r in caplog.records] == [
+        'model.py:12: host_call: print  (in f)\n    print("loss", x)\n    move it out',
+        "1 guards\n    s1 tensor f32[8]",
+    ]
+
+
+@pytest.mark.parametrize("name", CHANNELS)
+def test_every_channel_survives_bare_events(name):
+    logs = Logs([name])
+    for kind in logs.kinds:
+        logs(Event(kind, {}))
+        logs(Event(kind, {"name": "plan", "text": "x", "hit": True, "why": "y"}, seconds=0.1))
+
+
+def test_channel_names():
+    assert checked_channels("") == () and checked_channels("all") == tuple(CHANNELS)
+    assert checked_channels("cache, guards,cache") == ("cache", "guards")
+    with pytest.raises(UserError, match="did you mean 'graph_breaks'"):
+        checked_channels("graph_break")
+
+
+def test_stage_folder(tmp_path, no_new_listeners):
+    start({"PREHEAT_COMPILE_DEBUG": "1", "PREHEAT_COMPILE_DEBUG_DIR": str(tmp_path / "out")})
+    assert bus.wants("stage")
+    emit("stage", name="core", text="graph core ()")
+    emit("compile", name="f", kernels=2)
+    (folder,) = (tmp_path / "out").iterdir()
+    assert [p.name for p in sorted(folder.iterdir())] == ["000_core.txt", "001_compile.txt"]
+    assert (folder / "000_core.txt").read_text() == "graph core ()\n"
+
+
+def test_stage_folder_names_are_file_names(tmp_path):
+    StageFolder(tmp_path)(Event("kernel", {"name": "a/b c", "text": "x"}))
+    assert [p.name for p in tmp_path.iterdir()] == ["000_a_b_c.txt"]
+
+
+def test_explanation_collects_and_reads():
+    def call():
+        emit("capture", name="f", captured=True)
+        emit("stage", name="trace", text=TRACE)
+        emit("compile", name="f", kernels=2)
+        return 7
+
+    found = explain_call(call, "f")
+    assert (found.graph_count, found.break_count, found.kernels, found.result) == (1, 0, 2, 7)
+    assert found.guards == ("s1 tensor f32[8]",)
+    assert str(found).startswith("f: 1 graph, 0 breaks, 1 guard, 2 kernels")
+
+
+def test_explanation_of_a_break_and_of_an_exception():
+    def call():
+        emit("capture", name="f", captured=False)
+        emit("break", **BREAK)
+        raise KeyError("k")
+
+    found = explain_call(call, "f")
+    assert found.break_count == 1 and found.breaks[0].line == 12 and isinstance(found.error, KeyError)
+    assert 'model.py:12: host_call: print\n      print("loss", x)\n      move it out' in str(found)
