@@ -6,6 +6,8 @@ Reads metadata only, never an element. Works on exact tensors and parameters; `i
 whether a tensor is one, dense and unwrapped.
 """
 
+from collections.abc import Hashable, Iterator
+
 import torch
 
 from preheat.ir.trace import TensorFacts
@@ -26,6 +28,11 @@ def type_of(tensor: torch.Tensor) -> TensorType:
         _DTYPE_NAMES[tensor.dtype], tuple(tensor.shape), tensor.stride(),
         _DEVICE_NAMES.get(device) or str(device),
     )
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """"float32" of torch.float32."""
+    return _DTYPE_NAMES[dtype]
 
 
 def tensor_facts(tensor: torch.Tensor) -> TensorFacts:
@@ -65,3 +72,29 @@ def overlaps(first: torch.Tensor, second: torch.Tensor) -> bool:
     """Whether the extents of two tensors have a byte in common (strides may still keep them apart)."""
     (a, b), (c, d) = extent(first), extent(second)
     return a < d and c < b
+
+
+def call_facts(value: object, depth: int = 4) -> Iterator[Hashable]:
+    """What tells kinds of calls apart, cheaply: type names and lengths of `value`'s containers,
+    dtype, sizes and strides of its tensors. Decides no correctness; runs no user code."""
+    cls = type(value)
+    if isinstance(value, torch.Tensor):
+        plain = is_plain(value)
+        yield cls.__name__, tuple(value.shape), value.dtype, value.stride() if plain else None, value.requires_grad
+    elif depth and cls in (tuple, list):
+        yield cls.__name__, len(value)
+        for part in value:
+            yield from call_facts(part, depth - 1)
+    elif depth and cls is dict:
+        for key, part in value.items():
+            yield key if type(key) is str else type(key).__name__
+            yield from call_facts(part, depth - 1)
+    else:
+        yield cls.__name__
+
+
+def module_facts(target: object) -> tuple[Hashable, ...]:
+    """The facts of a module's parameters, or () when `target` is no module."""
+    if not isinstance(target, torch.nn.Module):
+        return ()
+    return tuple(fact for parameter in target.parameters() for fact in call_facts(parameter))

@@ -64,6 +64,11 @@ def load(image: Image) -> Loaded:
     return Loaded(pages, base, dict(image.entries))
 
 
+def machine_name() -> str:
+    """This machine as generated code sees it: architecture and the features that matter."""
+    return " ".join((_ARCH.get(platform.machine(), platform.machine()), *sorted(running_features())))
+
+
 def missing_features(target: Target) -> tuple[str, ...]:
     """What `target` needs and the running CPU lacks: () if code for it can run here."""
     if target.arch != _ARCH.get(platform.machine()):

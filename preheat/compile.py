@@ -1,0 +1,97 @@
+"""The sentence: capture, transform, schedule, generate. Imported only when something is new.
+
+    made = compile_call(target, args, kwargs, request)
+    made.outcome     the program's own result, or its exception, and the breaks if there are any
+    made.artifact    trace, plan and code, or None when the call could not be captured
+
+A process that finds everything in the cache never imports this module, nor what it imports.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from preheat.base.errors import Unsupported
+from preheat.base.events import emit, timed, wants
+from preheat.capture.capture import capture
+from preheat.generate.build import build, host_target
+from preheat.generate.runtime import build_runtime
+from preheat.ir.artifact import Artifact, artifact
+from preheat.ir.graph import Graph
+from preheat.ir.plan import Image, Plan, Target
+from preheat.ir.text import show
+from preheat.ir.trace import Outcome, Trace
+from preheat.schedule.schedule import schedule
+from preheat.transform.pipeline import lower
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the caller asked for: `backend` "preheat" or "eager", and limits of capture."""
+
+    name: str
+    backend: str
+    limits: Any = None
+
+
+@dataclass(frozen=True)
+class Made:
+    """`fault` is our own failure after a good capture: the outcome stands, there is no artifact."""
+
+    outcome: Outcome
+    artifact: Artifact | None = None
+    fault: Exception | None = None
+
+
+def compile_call(target: Any, args: tuple, kwargs: dict, request: Request) -> Made:
+    """Runs `target(*args, **kwargs)` for real, once, and compiles what it did.
+
+    Never raises on its own account for a program it cannot compile: the outcome carries a break.
+    """
+    with timed("capture", name=request.name) as event:
+        outcome = capture(target, args, kwargs, limits=request.limits)
+        event.set(**outcome.counts, captured=outcome.captured is not None)
+    if outcome.captured is None:
+        return Made(outcome)
+    trace = outcome.captured.trace
+    _stage("trace", trace)
+    if request.backend == "eager":
+        return Made(outcome, artifact(trace))
+    try:
+        return Made(outcome, compile_trace(trace, request.name))
+    except Exception as fault:  # the program has run: whatever we did wrong must not cost its result
+        return Made(outcome, fault=fault)
+
+
+def compile_trace(trace: Trace, name: str) -> Artifact:
+    """The artifact of a one-node trace. A graph the compiler cannot lower runs op by op, reported."""
+    (node,) = trace.nodes
+    if node.body is None:
+        return artifact(trace)
+    with timed("compile", name=name) as event:
+        target = host_target()
+        try:
+            plan = compile_graph(node.body, target)
+        except Unsupported as reason:
+            emit("fallback", what=f"the graph of {name}", why=str(reason))
+            return artifact(trace)
+        image = build(plan.kernels, target)
+        event.set(kernels=len(plan.kernels), calls=len(plan.calls), bytes=len(image.code))
+    return artifact(trace, plan, image)
+
+
+def compile_graph(graph: Graph, target: Target) -> Plan:
+    """A plan for `graph` (level aten)."""
+    core = lower(graph, observer=_stage if wants("stage") else None)
+    plan = schedule(core, target)
+    _stage("plan", plan)
+    return plan
+
+
+def runtime_image() -> Image:
+    """The native checker and driver for this machine."""
+    return build_runtime(host_target())
+
+
+def _stage(name: str, noun: Any) -> None:
+    if wants("stage"):
+        emit("stage", name=name, text=show(noun))

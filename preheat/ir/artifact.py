@@ -1,0 +1,45 @@
+"""What a second process needs of one compiled variant: the trace to check, the plan to run, the code.
+
+The trace's node is stored without its body: replay needs only guards and recipe. `body` keeps it,
+encoded, for `explain` and for the executor that runs graphs op by op.
+"""
+
+from dataclasses import dataclass, replace
+
+from preheat.ir.graph import Graph
+from preheat.ir.pack import decode, encode
+from preheat.ir.plan import Image, Plan
+from preheat.ir.trace import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """`plan` and `image` are None when the body runs op by op (backend "eager")."""
+
+    trace: Trace
+    plan: Plan | None
+    image: Image | None
+    body: bytes
+
+    def graph(self) -> Graph:
+        """The recorded graph at level aten."""
+        return decode(self.body)
+
+
+def artifact(trace: Trace, plan: Plan | None = None, image: Image | None = None) -> Artifact:
+    """Takes the body out of `trace` and packs it apart."""
+    (node,) = trace.nodes
+    slim = replace(trace, nodes=(replace(node, body=None),))
+    return Artifact(slim, plan, image, encode(node.body))
+
+
+def to_bytes(made: Artifact) -> bytes:
+    return encode((made.trace, made.plan, made.image, made.body))
+
+
+def from_bytes(data: bytes) -> Artifact:
+    """Raises ValueError when `data` is not an artifact."""
+    parts = decode(data)
+    if not isinstance(parts, tuple) or len(parts) != 4 or not isinstance(parts[0], Trace):
+        raise ValueError("not an artifact")
+    return Artifact(*parts)
