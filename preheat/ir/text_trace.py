@@ -1,0 +1,199 @@
+"""Text of traces: sources as the paths a user would write, guards and recipes as Python-like lines.
+
+    entry(2 args)
+      node 0
+        guard x.shape ...
+        body (arg0, self.weight) -> 1 output
+        return {"logits": %0}
+
+A trace is only printed: it is read back from its bytes (`pack`), never from text.
+"""
+
+from collections.abc import Callable
+
+from preheat.ir.trace import (
+    At, Branch, Constant, Goto, Guard, Host, Live, Loop, Named, Node, Recipe, Return, Step,
+    TensorFacts, Trace,
+)
+from preheat.ir.words import show_number, show_type
+
+
+def show_trace(trace: Trace, show_body: Callable[..., str]) -> str:
+    """The text of `trace`; `show_body(graph, indent)` spells its graphs."""
+    signature = trace.signature
+    words = [f"{signature.positional} args", *(f"{name}=" for name in signature.keywords)]
+    lines = [f"entry({', '.join(words)})" + (f"   python {trace.python}" if trace.python else "")]
+    for number, point in enumerate(trace.points[1:], start=1):
+        lines.append(f"  point {number}: nodes {', '.join(map(str, point.variants))}")
+    for number, node in enumerate(trace.nodes):
+        lines.append(f"  node {number}")
+        lines += [f"    {line}" for line in _show_node(trace, node, show_body)]
+    return "\n".join(lines)
+
+
+def _show_node(trace: Trace, node: Node, show_body: Callable[..., str]) -> list[str]:
+    lines = [f"guard {show_guard(trace, guard)}" for guard in node.guards]
+    if node.body is not None:
+        feeds = ", ".join(source_path(trace, source) for source in node.inputs)
+        lines += [f"body ({feeds})", *show_body(node.body, "  ").splitlines()]
+    for write in node.commit:
+        target = source_path(trace, write.target)
+        value = "" if write.recipe is None else f" = {'; '.join(show_recipe(trace, write.recipe))}"
+        lines.append(f"commit {write.kind} {target} {show_constant(trace, write.key)}{value}")
+    return lines + _show_end(trace, node.end)
+
+
+def _show_end(trace: Trace, end: object) -> list[str]:
+    if isinstance(end, Return):
+        *steps, result = show_recipe(trace, end.recipe)
+        return [*steps, f"return {result}"]
+    if isinstance(end, Branch):
+        targets = ", ".join(f"{show_constant(trace, v)}: point {p}" for v, p in end.targets)
+        return [f"branch {show_number(end.test)} {{{targets}}}"]
+    if isinstance(end, Host):
+        *steps, result = show_recipe(trace, end.call)
+        return [*steps, f"host slot {end.slot} = {result} -> point {end.point}"]
+    if isinstance(end, Goto):
+        return [f"goto point {end.point}"]
+    assert isinstance(end, Loop), end
+    moves = ", ".join(f"slot {a} = slot {b}" for a, b in end.moves)
+    return [f"loop point {end.point} ({moves})"]
+
+
+# ---------------------------------------------------------------------------- sources
+_ROOTS: dict[str, Callable[[Trace, Constant], str]] = {
+    "entry": lambda trace, key: "self",
+    "arg": lambda trace, key: f"arg{key}",
+    "kwarg": lambda trace, key: f"{key}",
+    "named": lambda trace, key: show_constant(trace, key),
+    "live": lambda trace, key: show_constant(trace, key),
+    "slot": lambda trace, key: f"slot{key}",
+}
+_STEPS: dict[str, Callable[[str, str], str]] = {
+    "attr": lambda o, key: f"{o}.{key}",
+    "dict": lambda o, key: f"{o}.__dict__",
+    "item": lambda o, key: f"{o}[{key}]",
+    "key": lambda o, key: f"list({o})[{key}]",
+    "type": lambda o, key: f"type({o})",
+    "class": lambda o, key: f"{o}.{key}",
+    "cell": lambda o, key: f"{o}.cell_contents",
+    "closure": lambda o, key: f"{o}.__closure__[{key}]",
+    "globals": lambda o, key: f"{o}.__globals__",
+    "len": lambda o, key: f"len({o})",
+}
+
+
+def source_path(trace: Trace, number: int) -> str:
+    """The source as a user would write it: `self.layers[3].weight`."""
+    if number < 0:
+        return ""
+    source = trace.sources[number]
+    if source.parent < 0:
+        key = source.key
+        if source.kind in ("named", "live") and not isinstance(key, (Named, Live)):
+            key = Live(key) if isinstance(key, int) else Named(*key)
+        return _ROOTS.get(source.kind, lambda t, k: f"{source.kind}({k})")(trace, key)
+    parent = trace.sources[source.parent]
+    above = source_path(trace, source.parent)
+    is_name = source.kind == "item" and isinstance(source.key, str) and source.key.isidentifier()
+    if is_name and parent.kind == "dict":
+        return f"{above.removesuffix('.__dict__')}.{source.key}"
+    # nn.Module keeps parameters, buffers and modules in dicts of these names.
+    for table in ("._parameters", "._buffers", "._modules"):
+        if source.kind == "item" and isinstance(source.key, str) and above.endswith(table):
+            owner = above.removesuffix(table)
+            return f"{owner}[{source.key}]" if source.key.isdigit() else f"{owner}.{source.key}"
+    key = source.key if source.kind in ("attr", "class") else show_constant(trace, source.key)
+    return _STEPS.get(source.kind, lambda o, k: f"{o}.<{source.kind} {k}>")(above, key)
+
+
+def show_constant(trace: Trace, constant: Constant) -> str:
+    """A constant as Python-like text."""
+    if isinstance(constant, Named):
+        return f"{constant.module}.{constant.qualname}".rstrip(".")
+    if isinstance(constant, Live):
+        return f"<live {constant.index}>"
+    if isinstance(constant, At):
+        return source_path(trace, constant.index)
+    if isinstance(constant, tuple):
+        inner = ", ".join(show_constant(trace, part) for part in constant)
+        return f"({inner},)" if len(constant) == 1 else f"({inner})"
+    return repr(constant)
+
+
+# ---------------------------------------------------------------------------- guards
+_CLAIMS: dict[str, str] = {
+    "type": "type({o}) is {e}", "is": "{o} is {e}", "isnot": "{o} is not {e}", "value": "{o} == {e}",
+    "tensor": "{o}: {e}", "code": "{o}.__code__ has digest {e}", "absent": "{e} not in {o}",
+    "contains": "({e}) for `in {o}`", "keys": "list({o}) == {e}", "len": "len({o}) == {e}",
+    "set": "{o} == {{{e}}}", "noattr": "not hasattr({o}, {e})", "class": "lookup in the MRO of {o}: {e}",
+    "mro": "{o}.__mro__ is {e}", "isinstance": "isinstance({o}, ...) is {e}", "ambient": "ambient {e}",
+    "overlap": "memory of {o} overlaps: {e}",
+}
+
+
+def show_guard(trace: Trace, guard: Guard) -> str:
+    """A guard as a claim in Python-like text."""
+    if isinstance(guard.expected, TensorFacts):
+        facts = guard.expected
+        expected = show_type(facts.type) + (" requires_grad" if facts.requires_grad else "")
+    else:
+        expected = show_constant(trace, guard.expected)
+    claim = _CLAIMS.get(guard.kind, guard.kind + " {o} {e}")
+    return claim.format(o=source_path(trace, guard.source), e=expected)
+
+
+# ---------------------------------------------------------------------------- recipes
+_EFFECTS: dict[str, str] = {
+    "append": "{0}.append({1})", "setitem": "{0}[{1}] = {2}", "setattr": "object.__setattr__({0}, {1}, {2})",
+    "update_dict": "{0}.__dict__[{1}] = {2}", "set_cell": "{0}.cell_contents = {1}",
+}
+
+
+def show_recipe(trace: Trace, recipe: Recipe) -> list[str]:
+    """One line for each step that has an effect or is used twice; last, the result as an expression."""
+    used: dict[int, int] = {}
+    for step in recipe.steps:
+        for operand in _operands(step):
+            used[operand] = used.get(operand, 0) + 1
+    texts: dict[int, str] = {}
+    lines: list[str] = []
+    for number, step in enumerate(recipe.steps):
+        text = _show_step(trace, step, texts)
+        if step.kind in _EFFECTS:
+            lines.append(text)
+        elif used.get(number, 0) > 1 and step.args and step.kind not in _LEAVES:
+            lines.append(f"r{number} = {text}")
+            texts[number] = f"r{number}"
+        else:
+            texts[number] = text
+    return [*lines, texts.get(recipe.result, "None")]
+
+
+_LEAVES = frozenset(("value", "source", "const", "number"))
+
+
+def _operands(step: Step) -> list[int]:
+    return [] if step.kind in _LEAVES else [a for a in step.args if type(a) is int]
+
+
+def _show_step(trace: Trace, step: Step, texts: dict[int, str]) -> str:
+    if step.kind == "value":
+        return f"output {step.args[0]}"
+    if step.kind == "source":
+        return source_path(trace, step.args[0])
+    if step.kind in ("const", "number"):
+        number = step.args[0]
+        return show_constant(trace, number) if step.kind == "const" else show_number(number)
+    args = [texts.get(a, f"r{a}") if type(a) is int else show_constant(trace, a) for a in step.args]
+    if step.kind in _EFFECTS and len(args) >= _EFFECTS[step.kind].count("{"):
+        return _EFFECTS[step.kind].format(*args)
+    if step.kind == "list":
+        return f"[{', '.join(args)}]"
+    if step.kind == "tuple":
+        return f"({', '.join(args)}{',' if len(args) == 1 else ''})"
+    if step.kind == "dict":
+        return "{" + ", ".join(f"{k}: {v}" for k, v in zip(args[::2], args[1::2])) + "}"
+    if step.kind in ("new", "call") and args:
+        return f"{args[0]}{'.__new__' if step.kind == 'new' else ''}({', '.join(args[1:])})"
+    return f"{step.kind}({', '.join(args)})"
