@@ -1,0 +1,126 @@
+"""Where a plan's buffers lie, and the tensors that show them.
+
+    b0 input 0   f32[8, 128]          root b0, byte 0
+    b4 view b0   f32[128] + 256       root b0, byte 1024
+    b5 arena 64  f32[8]               root b5, byte 64 of the arena
+
+Shared by the Python executor and the native driver: both must agree on every byte. All sizes are
+numbers here; a symbolic one raises Unsupported.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from preheat.base.errors import InternalError, Unsupported
+from preheat.bridge.ops import dtype as torch_dtype
+from preheat.ir.graph import refs_of
+from preheat.ir.plan import Call, KernelCall, LibraryCall, Plan, ProductCall
+from preheat.ir.scalar import Dim, Scalar
+from preheat.ir.types import TensorType
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """`offset_bytes` from the start of buffer `root` (no view); from the arena's start for an arena."""
+
+    root: int
+    kind: str
+    offset_bytes: int
+
+
+def places(plan: Plan) -> tuple[Place, ...]:
+    """Where each buffer of `plan` is. Raises InternalError for a view that leads nowhere."""
+    found: list[Place] = []
+    for number, buffer in enumerate(plan.buffers):
+        offset, root, steps = 0, number, 0
+        while plan.buffers[root].kind == "view":
+            base = plan.buffers[root].base
+            offset += known(plan.buffers[root].index) * plan.buffers[base].type.itemsize
+            root, steps = base, steps + 1
+            if steps > len(plan.buffers):
+                raise InternalError(f"buffer {number} is a view of itself")
+        kind = plan.buffers[root].kind
+        if kind == "arena":
+            offset += known(plan.buffers[root].index)
+        found.append(Place(root, kind, offset))
+    return tuple(found)
+
+
+def known(dim: Dim) -> int:
+    """`dim`, which must be a number."""
+    if isinstance(dim, Scalar):
+        raise Unsupported("symbolic", f"the size {dim} is only known at run time")
+    return dim
+
+
+def extent_bytes(type: TensorType) -> int:
+    """From the first byte of a tensor of `type` to the one after its last; 0 when it has no element."""
+    if known(type.elems) == 0:
+        return 0
+    return (sum((s - 1) * t for s, t in zip(type.sizes, type.strides)) + 1) * type.itemsize
+
+
+def empty(type: TensorType) -> torch.Tensor:
+    """A fresh tensor of exactly `type`."""
+    return torch.empty_strided(type.sizes, type.strides, dtype=torch_dtype(type.dtype), device=type.device)
+
+
+def show_bytes(memory: torch.Tensor, offset_bytes: int, type: TensorType) -> torch.Tensor:
+    """The tensor of `type` at `offset_bytes` of the uint8 tensor `memory`."""
+    part = memory[offset_bytes:offset_bytes + extent_bytes(type)].view(torch_dtype(type.dtype))
+    return part.as_strided(type.sizes, type.strides, part.storage_offset())
+
+
+def show_view(base: torch.Tensor, offset_bytes: int, type: TensorType) -> torch.Tensor:
+    """The view of `type`, `offset_bytes` after the first element of `base`."""
+    if torch_dtype(type.dtype) is not base.dtype:
+        raise Unsupported("alias", f"a view of {base.dtype} memory as {type.dtype}")
+    return base.as_strided(type.sizes, type.strides, base.storage_offset() + offset_bytes // type.itemsize)
+
+
+def has_type(tensor: torch.Tensor, type: TensorType) -> bool:
+    """Whether `tensor` has exactly the dtype, sizes and strides of `type`."""
+    return tensor.dtype is torch_dtype(type.dtype) and tensor.shape == type.sizes and tensor.stride() == type.strides
+
+
+def written_buffers(plan: Plan, call: Call) -> tuple[int, ...]:
+    """The buffers whose memory `call` changes."""
+    if isinstance(call, KernelCall):
+        params = plan.kernels[call.kernel].params
+        return tuple(b for p, b in zip(params, call.buffers, strict=True) if p.role != "in")
+    if isinstance(call, ProductCall):
+        return (call.out,)
+    return tuple(b for b in call.results if b >= 0)
+
+
+def read_buffers(plan: Plan, call: Call) -> tuple[int, ...]:
+    """The buffers that `call` reads."""
+    if isinstance(call, KernelCall):
+        params = plan.kernels[call.kernel].params
+        return tuple(b for p, b in zip(params, call.buffers, strict=True) if p.role != "out")
+    if isinstance(call, ProductCall):
+        return (call.a, call.b, call.out) if call.beta else (call.a, call.b)
+    return library_refs(call)
+
+
+def library_refs(call: LibraryCall) -> tuple[int, ...]:
+    """The buffers that a library call takes, each once, in order of appearance."""
+    arguments = (*call.args, *(arg for _, arg in call.attrs))
+    return tuple(dict.fromkeys(number for arg in arguments for number in refs_of(arg)))
+
+
+def writes_inputs(plan: Plan) -> tuple[tuple[int, ...], int]:
+    """(input buffers that the plan writes, in order; number of the first call that does).
+
+    The number is len(plan.calls) when none does.
+    """
+    where = places(plan)
+    written: dict[int, None] = {}
+    first = len(plan.calls)
+    for number, call in enumerate(plan.calls):
+        roots = [where[b].root for b in written_buffers(plan, call) if where[b].kind == "input"]
+        if roots:
+            first = min(first, number)
+        written.update(dict.fromkeys(roots))
+    return tuple(written), first

@@ -1,0 +1,197 @@
+"""Executables: a plan run from Python. Fallback and oracle of the native driver.
+
+    Executable(plan, load(image))([x, weight])  ->  [y]
+
+Kernels are called through ctypes on data pointers, products and library calls through torch. Every
+call leases an arena of its own from a pool, so two threads or a recursion may be in one executable.
+
+Requires: inputs of exactly the plan's types (guards saw to it), written ones without overlap.
+Guarantees: outputs have exactly the types' sizes and strides, alias outputs share memory with their
+base; when a `Fault` is raised, no input was written.
+"""
+
+import ctypes
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+from torch.autograd.graph import increment_version
+
+from preheat.base.errors import InternalError
+from preheat.ir.plan import KernelCall, LibraryCall, Output, Plan, ProductCall
+from preheat.run.buffers import (
+    Place, empty, known, places, read_buffers, show_bytes, show_view, writes_inputs,
+)
+from preheat.run.library import Fault, library_function
+from preheat.run.load import Loaded
+
+Values = list  # of torch.Tensor | None, one a buffer, the error flag (a ctypes integer) last
+Action = Callable[[Values], None]
+
+_KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+
+
+class Executable:
+    """`plan` on this machine. Call it with the list of input tensors; it returns the results.
+
+    kernels   the loaded image that holds the plan's kernels, None when it has none
+    """
+
+    def __init__(self, plan: Plan, kernels: Loaded | None):
+        self.plan, self.kernels = plan, kernels
+        self.places = places(plan)
+        self.arena_bytes = known(plan.arena_bytes)
+        self.written, self.first_write = writes_inputs(plan)
+        self._library_outputs = {
+            b for call in plan.calls if isinstance(call, LibraryCall) for b in call.results if b >= 0
+        }
+        self._actions = tuple(_action(plan, kernels, call) for call in plan.calls)
+        self._free_after = _last_uses(plan, self.places)
+        self._arenas: list[torch.Tensor] = []  # append and pop are atomic: a pool without a lock
+
+    def __call__(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The results of the plan. Raises Fault, or what a library call raises after a write."""
+        arena = self._lease()
+        try:
+            values = self._values(inputs, arena)
+            self._run(values)
+            return self._results(inputs, values)
+        finally:
+            self._arenas.append(arena)
+
+    def _lease(self) -> torch.Tensor:
+        try:
+            return self._arenas.pop()
+        except IndexError:
+            with torch.inference_mode(False):  # an arena must serve calls in any mode
+                return torch.empty(max(self.arena_bytes, 1), dtype=torch.uint8, device="cpu")
+
+    def _values(self, inputs: Sequence[torch.Tensor], arena: torch.Tensor) -> Values:
+        """The tensor of every buffer that exists from the start."""
+        if len(inputs) != len(self.plan.inputs):
+            raise InternalError(f"the plan takes {len(self.plan.inputs)} inputs, not {len(inputs)}")
+        values: Values = [None] * len(self.plan.buffers) + [ctypes.c_int64(0)]
+        for number, (buffer, place) in enumerate(zip(self.plan.buffers, self.places)):
+            if buffer.kind == "input":
+                values[number] = inputs[buffer.index]
+            elif place.kind == "arena":
+                values[number] = show_bytes(arena, place.offset_bytes, buffer.type)
+            elif buffer.kind == "output" and number not in self._library_outputs:
+                values[number] = empty(buffer.type)
+        return values
+
+    def _run(self, values: Values) -> None:
+        has_written = False
+        for number, action in enumerate(self._actions):
+            if number == self.first_write:
+                _test(values)
+                has_written = True
+            self._show_views(values, number)
+            try:
+                action(values)
+            except Fault:
+                raise
+            except Exception as error:
+                if has_written:
+                    raise
+                raise Fault(f"call {number} of the plan raised {error!r}") from error
+            for buffer in self._free_after[number]:
+                values[buffer] = None
+        _test(values)
+        if self.written:
+            increment_version([values[b] for b in self.written])
+
+    def _show_views(self, values: Values, number: int) -> None:
+        """Makes the views that call `number` uses: their root may have just come into being."""
+        for buffer in _buffers(self.plan, self.plan.calls[number]):
+            place = self.places[buffer]
+            if self.plan.buffers[buffer].kind == "view" and place.kind != "arena":
+                base, type = values[place.root], self.plan.buffers[buffer].type
+                values[buffer] = show_view(base, place.offset_bytes, type)
+
+    def _results(self, inputs: Sequence[torch.Tensor], values: Values) -> list[torch.Tensor]:
+        results: list[torch.Tensor] = []
+        for output in self.plan.outputs:
+            results.append(_result(output, inputs, results, values))
+        return results
+
+
+def _result(output: Output, inputs, results, values: Values) -> torch.Tensor:
+    if not output.alias:
+        return values[output.buffer]
+    base = (inputs if output.alias == "input" else results)[output.base]
+    return show_view(base, known(output.offset) * output.type.itemsize, output.type)
+
+
+def _test(values: Values) -> None:
+    flag = values[-1].value
+    if flag:
+        raise Fault("a kernel found an index out of range or a division by zero", flag)
+
+
+def _buffers(plan: Plan, call) -> tuple[int, ...]:
+    if isinstance(call, KernelCall):
+        return call.buffers
+    if isinstance(call, ProductCall):
+        return call.a, call.b, call.out
+    return read_buffers(plan, call)
+
+
+def _last_uses(plan: Plan, where: tuple[Place, ...]) -> tuple[tuple[int, ...], ...]:
+    """For each call the owned buffers (and views of them) that nothing needs after it."""
+    last: dict[int, int] = {}
+    for number, call in enumerate(plan.calls):
+        used = (*_buffers(plan, call), *(call.results if isinstance(call, LibraryCall) else ()))
+        last.update({where[b].root: number for b in used if b >= 0})
+    kept = {where[o.buffer].root for o in plan.outputs if o.buffer >= 0}
+    free: list[list[int]] = [[] for _ in plan.calls]
+    for buffer, place in enumerate(where):
+        if place.kind == "owned" and place.root not in kept and place.root in last:
+            free[last[place.root]].append(buffer)
+    return tuple(map(tuple, free))
+
+
+# ---------------------------------------------------------------------------- one action a call
+def _action(plan: Plan, kernels: Loaded | None, call) -> Action:
+    if isinstance(call, KernelCall):
+        return _kernel_action(plan, kernels, call)
+    if isinstance(call, ProductCall):
+        return partial(_product, call)
+    return _library_action(plan, call)
+
+
+def _kernel_action(plan: Plan, kernels: Loaded | None, call: KernelCall) -> Action:
+    name = plan.kernels[call.kernel].name
+    if kernels is None:
+        raise InternalError(f"the plan calls kernel {name} and has no code")
+    run, extent = _KERNEL(kernels.address(name)), known(call.extent)
+    pointers = ctypes.c_void_p * (len(call.buffers) + 1)
+
+    def action(values: Values) -> None:
+        if extent > 0:
+            flag = values[-1]
+            run(pointers(*(values[b].data_ptr() for b in call.buffers), ctypes.addressof(flag)), 0, extent)
+
+    return action
+
+
+def _product(call: ProductCall, values: Values) -> None:
+    a, b, out = values[call.a], values[call.b], values[call.out]
+    with torch.no_grad():
+        product = torch.matmul(a, b)
+        out.copy_(product.add_(out, alpha=call.beta) if call.beta else product)
+
+
+def _library_action(plan: Plan, call: LibraryCall) -> Action:
+    function, refs = library_function(plan, call)
+    needed = tuple(b for b in call.results if b >= 0)
+
+    def action(values: Values) -> None:
+        results = function(*(values[r] for r in refs))
+        if len(needed) == 1:
+            values[needed[0]] = results
+        else:
+            for buffer, result in zip(needed, results or ()):
+                values[buffer] = result
+
+    return action

@@ -1,0 +1,100 @@
+"""Library calls as Python functions of their tensors: one straight-line function a call.
+
+    b3 = aten.convolution.default(b0, b1, None, [1, 1], ...)
+        ->  def library(b0, b1):
+                r = op(b0, b1, None, c0, ...)
+                if r.stride() != c4 or r.shape != c5: r = conform(r, c6)
+                return r
+
+The overload is bound once, constants are bound once, and a result is checked against the type that
+the plan promised: what it depends on (an algorithm, a flag of the library) no guard sees.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from preheat.base.errors import InternalError, PreheatError
+from preheat.bridge.ops import constant, dtype as torch_dtype, overload
+from preheat.ir.graph import Arg, Ref, Token
+from preheat.ir.plan import LibraryCall, Plan
+from preheat.ir.scalar import Scalar
+from preheat.ir.types import TensorType
+from preheat.run.buffers import empty, has_type, known, library_refs
+
+
+class Fault(PreheatError):
+    """The plan cannot finish this call and has changed nothing outside: run the program eager.
+
+    `flag` holds the bits of the error flag ("index", "zero_division"), 0 when it was no kernel.
+    """
+
+    def __init__(self, message: str, flag: int = 0):
+        super().__init__(message)
+        self.flag = flag
+
+
+def library_function(plan: Plan, call: LibraryCall) -> tuple[Callable, tuple[int, ...]]:
+    """(function, the buffers it takes as positional tensors).
+
+    The function returns the tensor of the one needed result, a tuple of the needed ones in the
+    order of `call.results`, or None when none is needed. It raises what the overload raises, and
+    Fault when a result is not what the plan expects.
+    """
+    refs = library_refs(call)
+    writer = _Writer()
+    arguments = [writer.argument(arg) for arg in call.args]
+    arguments += [f"{key}={writer.argument(arg)}" for key, arg in call.attrs]
+    names = {"op": overload(call.op), "conform": conform, "Fault": Fault, **writer.constants}
+    lines = [f"r = op({', '.join(arguments)})"]
+    needed = [(k, b) for k, b in enumerate(call.results) if b >= 0]
+    is_single = len(call.results) == 1
+    for k, b in needed:
+        type = plan.buffers[b].type
+        names |= {f"sizes{k}": torch.Size(map(known, type.sizes)), f"strides{k}": tuple(map(known, type.strides)),
+                  f"type{k}": type, f"dtype{k}": torch_dtype(type.dtype)}
+        lines += [
+            f"r{k} = r" if is_single else f"r{k} = r[{k}]",
+            f"if r{k}.stride() != strides{k} or r{k}.shape != sizes{k} or r{k}.dtype is not dtype{k}: "
+            f"r{k} = conform(r{k}, type{k})",
+        ]
+    results = [f"r{k}" for k, _ in needed]
+    lines.append("return " + (results[0] if len(results) == 1 else f"({', '.join(results)})" if results else "None"))
+    text = f"def library({', '.join(f'b{r}' for r in refs)}):\n    " + "\n    ".join(lines) + "\n"
+    exec(compile(text, f"<preheat library call {call.op}>", "exec"), names)  # noqa: S102 - our own text
+    return names["library"], refs
+
+
+def conform(tensor: Any, type: TensorType) -> torch.Tensor:
+    """`tensor` in the layout of `type`: itself if it has it, else a copy. Raises Fault if it cannot."""
+    if not isinstance(tensor, torch.Tensor):
+        raise Fault(f"a library result should be {type} and is {tensor!r}")
+    if has_type(tensor, type):
+        return tensor
+    if tensor.dtype is not torch_dtype(type.dtype) or tensor.shape != type.sizes:
+        raise Fault(f"a library result should be {type} and is {tensor.dtype} {list(tensor.shape)}")
+    return empty(type).copy_(tensor)
+
+
+class _Writer:
+    """Argument expressions of one call and the constants they name."""
+
+    def __init__(self) -> None:
+        self.constants: dict[str, Any] = {}
+
+    def argument(self, arg: Arg) -> str:
+        if isinstance(arg, Ref):
+            return f"b{arg.id}"
+        if isinstance(arg, tuple):
+            return "[" + ", ".join(self.argument(part) for part in arg) + "]"
+        if isinstance(arg, Scalar):
+            known(arg)
+        if arg is None or type(arg) in (bool, int, str):
+            return repr(arg)
+        value = constant(arg) if isinstance(arg, Token) else arg
+        if not isinstance(value, (float, complex, torch.dtype, torch.device, torch.layout, torch.memory_format)):
+            raise InternalError(f"no argument of a library call: {value!r}")
+        name = f"c{len(self.constants)}"
+        self.constants[name] = value
+        return name

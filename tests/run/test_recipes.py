@@ -1,0 +1,108 @@
+"""Recipes: every step kind, identity and cycles, and what is refused."""
+
+import collections
+import math
+import types
+
+import pytest
+import torch
+
+from preheat.base.errors import InternalError, Unsupported
+from preheat.ir.scalar import symbol
+from preheat.ir.trace import At, Live, Named, Recipe, Step
+from preheat.run.recipes import compile_recipe
+
+
+def build(steps, values=(), objects=(), live=(), result=None):
+    recipe = Recipe(tuple(Step(kind, tuple(args)) for kind, *args in steps), len(steps) - 1 if result is None else result)
+    made = compile_recipe(recipe, len(values), live)
+    return made.function(*values, *(objects[s] for s in made.sources)), made
+
+
+def test_one_value_needs_no_call():
+    result, made = build([("value", 0)], ["v"])
+    assert result == "v" and made.shape == "value"
+
+
+def test_tuple_of_all_values_needs_no_call():
+    result, made = build([("value", 0), ("value", 1), ("tuple", 0, 1)], ["a", "b"])
+    assert result == ("a", "b") and made.shape == "tuple"
+    _, swapped = build([("value", 0), ("value", 1), ("tuple", 1, 0)], ["a", "b"])
+    assert swapped.shape == "call"
+
+
+def test_containers_and_constants():
+    result, _ = build([
+        ("value", 0), ("const", "key"), ("const", None), ("const", 1.5), ("list", 0, 2, 3), ("dict", 1, 4),
+        ("const", (1, "x", Named("math", "inf"))), ("tuple", 5, 6), ("set", 3), ("frozenset", 3), ("tuple", 7, 8, 9),
+    ], ["v"])
+    assert result == (({"key": ["v", None, 1.5]}, (1, "x", math.inf)), {1.5}, frozenset({1.5}))
+
+
+def test_identity_and_cycles():
+    result, _ = build([("list",), ("append", 0, 0), ("tuple", 0, 0)])
+    assert result[0] is result[1] and result[0][0] is result[0]
+
+
+def test_sources_in_order_of_use_and_live_objects():
+    live = object()
+    result, made = build(
+        [("source", 7), ("const", At(3)), ("const", Live(0)), ("tuple", 0, 1, 2)], objects={7: "seven", 3: "three"},
+        live=(live,),
+    )
+    assert made.sources == (7, 3) and result == ("seven", "three", live)
+
+
+class Point:
+    __slots__ = ("x", "__dict__")
+
+    def __setattr__(self, name, value):
+        raise AssertionError("the user's code ran")
+
+
+class Ordered(collections.OrderedDict):
+    def __setitem__(self, key, value):
+        raise AssertionError("the user's code ran")
+
+
+class Stack(list):
+    def append(self, item):
+        raise AssertionError("the user's code ran")
+
+
+def test_objects_are_filled_without_user_code():
+    result, _ = build([
+        ("const", Live(0)), ("new", 0), ("const", 5), ("setattr", 1, "x", 2), ("update_dict", 1, "y", 2),
+        ("const", Live(1)), ("call", 5), ("const", "k"), ("setitem", 6, 7, 2),
+        ("const", Live(2)), ("new", 9), ("append", 10, 2), ("tuple", 1, 6, 10),
+    ], live=(Point, Ordered, Stack))
+    point, ordered, stack = result
+    assert (point.x, point.y) == (5, 5) and list(ordered.items()) == [("k", 5)] and list(stack) == [5]
+
+
+def test_cells_functions_and_methods():
+    def outer(x):
+        return lambda self: (self, x)
+
+    code = outer(1).__code__
+    result, _ = build([
+        ("value", 0), ("cell",), ("set_cell", 1, 0), ("const", Live(0)), ("const", Live(1)), ("const", "made"),
+        ("const", None), ("function", 3, 4, 5, 6, 1), ("method", 7, 0),
+    ], ["v"], live=(code, globals()))
+    assert isinstance(result, types.MethodType) and result() == ("v", "v") and result.__name__ == "made"
+
+
+def test_named_constants():
+    result, _ = build([("const", Named("torch", "float32"))])
+    assert result is torch.float32
+    with pytest.raises(Unsupported):
+        build([("const", Named("torch", "no_such_name"))])
+
+
+def test_refusals():
+    with pytest.raises(Unsupported):
+        build([("number", symbol("s0"))])
+    with pytest.raises(InternalError):
+        build([("append", 0, 0)])
+    with pytest.raises(InternalError):
+        build([("teleport",)])
