@@ -1,0 +1,52 @@
+# Everything works from a clean clone: the first target that needs it makes .venv.
+#   make demo    a real model, compiled, timed        make test    the quick suite
+SHELL := /bin/bash
+PYTHON ?= python3.11
+VENV ?= .venv
+TORCH ?= torch==2.13.0
+PY := $(VENV)/bin/python
+WORKERS ?= 2
+# One thread a worker: the suite judges results, not speed.
+PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -q -n $(WORKERS)
+# addopts of pyproject.toml leave the slow suites out; -m replaces that choice.
+
+.PHONY: demo test test-slow test-opinfo test-fuzz test-conformance test-nocompiler bench clean
+
+demo: $(VENV)/installed
+	$(PY) -m preheat demo
+
+bench: $(VENV)/installed
+	$(PY) -m preheat bench
+
+test: $(VENV)/installed
+	$(PYTEST) tests
+
+test-slow: $(VENV)/installed
+	$(PYTEST) -m slow tests
+
+test-opinfo: $(VENV)/installed
+	$(PYTEST) -m opinfo tests
+
+test-fuzz: $(VENV)/installed
+	$(PYTEST) -m fuzz tests
+
+test-conformance: $(VENV)/installed
+	$(PYTEST) -m conformance tests
+
+# The whole quick suite where no C or C++ compiler can be found.
+test-nocompiler: $(VENV)/installed
+	rm -rf $(VENV)/no-compiler && mkdir -p $(VENV)/no-compiler
+	for tool in bash sh env git rm mkdir cat ls uname ldconfig; do \
+	  path=$$(command -v $$tool) && ln -sf $$path $(VENV)/no-compiler/$$tool || true; done
+	PATH=$(CURDIR)/$(VENV)/no-compiler; \
+	for tool in cc gcc g++ c++ clang clang++ nvcc; do \
+	  if command -v $$tool >/dev/null; then echo "$$tool is still on PATH"; exit 1; fi; done; \
+	unset CC CXX; OMP_NUM_THREADS=1 $(CURDIR)/$(PY) -m pytest -q -n $(WORKERS) tests
+
+$(VENV)/installed: pyproject.toml constraints.txt
+	test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt $(TORCH) -e '.[demo,dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info

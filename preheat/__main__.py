@@ -1,0 +1,5 @@
+"""`python -m preheat`: the command line."""
+
+from preheat.cli import main
+
+main()
