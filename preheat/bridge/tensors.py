@@ -8,6 +8,8 @@ whether a tensor is one, dense and unwrapped.
 
 from collections.abc import Hashable, Iterator
 
+import functools
+
 import torch
 
 from preheat.ir.trace import TensorFacts
@@ -52,6 +54,39 @@ def is_plain(tensor: torch.Tensor) -> bool:
         and tensor.device.type != "meta"
         and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
     )
+
+
+def unusual_keys(tensor: torch.Tensor) -> str:
+    """The dispatch key set of `tensor` as text, or "" if it is the one of an ordinary dense tensor.
+
+    Zero tensors, functionalised and wrapped ones have class Tensor but other keys. Conjugate and
+    negative bits are facts of their own and do not count here.
+    """
+    keys = torch._C._dispatch_keys(tensor)
+    plain = keys.raw_repr() & ~_VIEW_BITS
+    return "" if plain == _ordinary_keys(tensor.device.type, tensor.is_inference()) else str(keys)
+
+
+@functools.lru_cache
+def _ordinary_keys(device_type: str, is_inference: bool) -> int:
+    """The raw key set of a dense tensor on a device of this type; 0 for a type we do not know."""
+    backend = {"cpu": "CPU", "cuda": "CUDA"}.get(device_type)
+    if backend is None:
+        return 0
+    names = [backend, f"Autocast{backend}"]
+    if not is_inference:
+        names += ["ADInplaceOrView", f"Autograd{backend}"]
+    return _raw_keys(*names)
+
+
+def _raw_keys(*names: str) -> int:
+    keys = torch._C.DispatchKeySet(torch._C._parse_dispatch_key(names[0]))
+    for name in names[1:]:
+        keys = keys | torch._C.DispatchKeySet(torch._C._parse_dispatch_key(name))
+    return keys.raw_repr()
+
+
+_VIEW_BITS = _raw_keys("Conjugate", "Negative")
 
 
 def storage_key(tensor: torch.Tensor) -> int:

@@ -103,6 +103,7 @@ class Guard:
     isinstance   (Constant, bool)        isinstance(o, c) is it (ABCs)
     ambient      (name, Constant)        a row of bridge/ambient (source -1)
     overlap      (source, bool)          memory of the two tensors overlaps, or not
+    alias        ((source, ...), ...)    tensors of one group overlap, of different groups do not (source -1)
     """
 
     source: int

@@ -1,0 +1,407 @@
+"""The guard checker in plain Python: the oracle of the native one, and its fallback.
+
+    checker = Checker(trace, model, objects)
+    checker.check((x,), {})    ->  None, the guards hold
+                               ->  Failure: "self.layers[3].weight: f32[8] expected, found f16[8]"
+    checker.resolve((x,), {})  ->  the object of every source, or the Failure
+
+Sources are resolved in order and each guard is judged as soon as all that it speaks of is there, so
+a `type` guard protects the steps that go through its object. Values are compared by type and bits:
+True is not 1, -0.0 is not 0.0, NaN is the same NaN. Nothing of the user runs, but the metaclass that
+an `isinstance` guard names.
+"""
+
+import struct
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from preheat.base.digest import code_digest
+from preheat.base.errors import Unsupported
+from preheat.base.names import raw_attribute
+from preheat.bridge.ambient import AMBIENT
+from preheat.bridge.tensors import extent, is_plain, overlaps, tensor_facts, unusual_keys
+from preheat.ir.text_trace import show_constant, source_path
+from preheat.ir.trace import At, Constant, Guard, Live, Named, TensorFacts, Trace
+from preheat.run import resolve as steps
+from preheat.run.resolve import Call, NotThere, constant, resolve_source
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A guard that does not hold, or a source that is not there (then `guard` is None).
+
+    `path` is the source as user code; `expected` and `found` are text.
+    """
+
+    guard: Guard | None
+    path: str
+    expected: str
+    found: str
+
+    def __str__(self) -> str:
+        if self.guard is None:
+            return f"{self.path}: {self.found}"
+        return f"{self.path}: expected {self.expected}, found {self.found}"
+
+
+class Checker:
+    """The guards of node `node` of `trace`, bound to a target and the trace's live objects.
+
+    Raises NotThere when a name that a guard expects does not resolve in this process, Unsupported
+    for a guard of an unknown kind or one that needs symbolic sizes.
+    """
+
+    def __init__(self, trace: Trace, target: Any, objects: Sequence[Any] = (), node: int = 0):
+        self.trace, self.target, self.objects = trace, target, tuple(objects)
+        self.guards = trace.nodes[node].guards
+        self._ambient, self._due = _schedule(self.guards, len(trace.sources), self.objects)
+
+    def check(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Failure | None:
+        """None if every guard holds in a call with these arguments, else the first that does not."""
+        found = self.resolve(args, kwargs)
+        return found if isinstance(found, Failure) else None
+
+    def resolve(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any] | Failure:
+        """The object of every source, all guards checked; or the first guard that fails."""
+        failure = self.check_ambient()
+        if failure is not None:
+            return failure
+        call = Call(self.target, args, kwargs, self.objects)
+        found: list[Any] = []
+        for number, source in enumerate(self.trace.sources):
+            try:
+                found.append(resolve_source(source, call, found))
+            except NotThere as why:
+                return Failure(None, source_path(self.trace, number), "", str(why))
+            for claim in self._due[number]:
+                failure = self._judge(claim, found)
+                if failure is not None:
+                    return failure
+        return found
+
+    def check_ambient(self) -> Failure | None:
+        """None if every ambient guard holds now."""
+        for claim in self._ambient:
+            failure = self._judge(claim, ())
+            if failure is not None:
+                return failure
+        return None
+
+    def holds(self, guard: Guard, found: Sequence[Any]) -> Failure | None:
+        """None if `guard` holds for resolved objects `found`."""
+        return self._judge(_bind(guard, self.objects), found)
+
+    def _judge(self, claim: "_Claim", found: Sequence[Any]) -> Failure | None:
+        guard = claim.guard
+        value = found[guard.source] if guard.source >= 0 else None
+        expected = claim.expected
+        if claim.refers:
+            expected = constant(guard.expected, self.objects, found)
+        try:
+            wrong = CLAIMS[guard.kind](value, expected, found)
+        except NotThere as why:
+            wrong = str(why)
+        if wrong is None:
+            return None
+        return Failure(guard, _subject(self.trace, guard), _expectation(self.trace, guard), wrong)
+
+
+@dataclass(frozen=True)
+class _Claim:
+    """A guard with its expected constant made an object; `refers`: it names sources (`At`)."""
+
+    guard: Guard
+    expected: Any
+    refers: bool
+
+
+def _schedule(guards, sources: int, objects) -> tuple[list[_Claim], list[list[_Claim]]]:
+    """Ambient claims, and for each source the claims to judge once it is resolved."""
+    ambient: list[_Claim] = []
+    due: list[list[_Claim]] = [[] for _ in range(sources)]
+    for guard in guards:
+        claim = _bind(guard, objects)
+        last = max((guard.source, *_mentioned(guard)))
+        (ambient if last < 0 else due[last]).append(claim)
+    return ambient, due
+
+
+def _bind(guard: Guard, objects) -> _Claim:
+    if guard.kind not in CLAIMS:
+        raise Unsupported("guard_kind", f"a guard of kind {guard.kind!r}")
+    if isinstance(guard.expected, TensorFacts):
+        if not all(type(n) is int for n in (*guard.expected.type.sizes, *guard.expected.type.strides)):
+            raise Unsupported("symbolic_guard", f"sizes {guard.expected.type} are not all known")
+        return _Claim(guard, guard.expected, False)
+    refers = any(True for _ in _references(guard.expected))
+    return _Claim(guard, None if refers else constant(guard.expected, objects), refers)
+
+
+def _mentioned(guard: Guard):
+    """The sources that a guard speaks of besides its own."""
+    yield from _references(guard.expected)
+    if guard.kind == "overlap":
+        yield guard.expected[0]
+    elif guard.kind == "alias":
+        for group in guard.expected:
+            yield from group
+
+
+def _references(value: Constant):
+    if value.__class__ is At:
+        yield value.index
+    elif value.__class__ is tuple:
+        for part in value:
+            yield from _references(part)
+
+
+# ---------------------------------------------------------------------------- text
+def _subject(trace: Trace, guard: Guard) -> str:
+    if guard.kind == "ambient":
+        return f"ambient {guard.expected[0]}"
+    if guard.kind == "alias":
+        return "memory of the inputs"
+    return source_path(trace, guard.source)
+
+
+def _expectation(trace: Trace, guard: Guard) -> str:
+    expected = guard.expected
+    if guard.kind in _EXPECTATIONS:
+        return _EXPECTATIONS[guard.kind](trace, expected)
+    return _facts_text(expected) if isinstance(expected, TensorFacts) else show_constant(trace, expected)
+
+
+_EXPECTATIONS: Mapping[str, Callable[[Trace, Any], str]] = types.MappingProxyType({
+    "type": lambda trace, e: f"a {show_constant(trace, e)}",
+    "isnot": lambda trace, e: f"another object than {show_constant(trace, e)}",
+    "code": lambda trace, e: f"code {e[:8]}",
+    "absent": lambda trace, e: f"no key {show_constant(trace, e)}",
+    "contains": lambda trace, e: f"{'a' if e[1] else 'no'} member {show_constant(trace, e[0])}",
+    "keys": lambda trace, e: f"keys {show_constant(trace, e)}",
+    "len": lambda trace, e: f"length {e}",
+    "set": lambda trace, e: f"elements {show_constant(trace, e)}",
+    "noattr": lambda trace, e: f"no attribute {e!r}",
+    "class": lambda trace, e: f"class attribute {e[0]} to be {show_constant(trace, e[1])}",
+    "mro": lambda trace, e: f"MRO {show_constant(trace, e)}",
+    "isinstance": lambda trace, e: f"{'an' if e[1] else 'no'} instance of {show_constant(trace, e[0])}",
+    "ambient": lambda trace, e: repr(e[1]),
+    "overlap": lambda trace, e: f"{'' if e[1] else 'no '}overlap with {source_path(trace, e[0])}",
+    "alias": lambda trace, e: "overlap only inside "
+    + ", ".join("{" + ", ".join(source_path(trace, s) for s in group) + "}" for group in e if len(group) > 1)
+    if any(len(group) > 1 for group in e) else "no overlap",
+})
+
+
+def _facts_text(facts: TensorFacts) -> str:
+    marks = {
+        "requires_grad": facts.requires_grad, "inference": facts.is_view_of_inference,
+        "conjugate": facts.is_conj, "negative": facts.is_neg,
+        facts.layout: facts.layout != "strided", facts.dispatch_keys: bool(facts.dispatch_keys),
+    }
+    return " ".join([str(facts.type), *(mark for mark, is_set in marks.items() if is_set)])
+
+
+def _text(value: Any) -> str:
+    """`value` as text, without running the user's `__repr__`."""
+    kind = type(value)
+    if kind in _PRINTABLE:
+        return repr(value)[:80]
+    if issubclass(kind, type):
+        return f"class {type.__dict__['__qualname__'].__get__(value)}"
+    if kind in (types.FunctionType, types.BuiltinFunctionType, types.ModuleType):
+        return f"{kind.__name__} {value.__name__}"
+    return f"a {kind.__qualname__}"
+
+
+_PRINTABLE = frozenset((type(None), bool, int, float, complex, str, bytes, type(Ellipsis)))
+
+
+# ---------------------------------------------------------------------------- claims
+def same(value: Any, expected: Any) -> bool:
+    """Same type and equal; floats by their bits, tuples item by item, other objects by identity."""
+    kind = type(expected)
+    if type(value) is not kind:
+        return False
+    if kind in _EXACT:
+        return value == expected
+    if kind is float:
+        return value is expected or struct.pack("<d", value) == struct.pack("<d", expected)
+    if kind is complex:
+        return same(value.real, expected.real) and same(value.imag, expected.imag)
+    if kind is tuple:
+        return len(value) == len(expected) and all(map(same, value, expected))
+    return value is expected
+
+
+_EXACT = frozenset((bool, int, str, bytes))
+
+# A claim takes (object, expected, all resolved objects): None if it holds, else what was found, as text.
+
+
+def _is_type(value: Any, expected: Any, found) -> str | None:
+    return None if type(value) is expected else f"a {type(value).__module__}.{type(value).__qualname__}"
+
+
+def _is(value: Any, expected: Any, found) -> str | None:
+    return None if value is expected else _other(value, expected)
+
+
+def _is_not(value: Any, expected: Any, found) -> str | None:
+    return "the same object" if value is expected else None
+
+
+def _equals(value: Any, expected: Any, found) -> str | None:
+    return None if same(value, expected) else _other(value, expected)
+
+
+def _other(value: Any, expected: Any) -> str:
+    text = _text(value)
+    return f"another one ({text})" if text == _text(expected) and text.startswith("a ") else text
+
+
+def _tensor(value: Any, expected: TensorFacts, found) -> str | None:
+    if not issubclass(type(value), torch.Tensor):
+        return _text(value)
+    if not is_plain(value):
+        return f"a {type(value).__qualname__} of another class or layout, or wrapped"
+    facts = tensor_facts(value)
+    if facts != expected:
+        return _facts_text(facts)
+    keys = unusual_keys(value)
+    return None if keys == expected.dispatch_keys else f"dispatch keys {keys or '(ordinary)'}"
+
+
+def _code(value: Any, expected: str, found) -> str | None:
+    if type(value) is not types.FunctionType:
+        return _text(value)
+    digest = code_digest(value.__code__)
+    return None if digest == expected else f"code {digest[:8]}"
+
+
+def _absent(value: Any, expected: Any, found) -> str | None:
+    return f"{_text(expected)} in it" if _has(value, expected) else None
+
+
+def _contains(value: Any, expected: tuple, found) -> str | None:
+    has = _has(value, expected[0])
+    return None if has is expected[1] else ("it is in" if has else "it is not in")
+
+
+def _has(value: Any, key: Any) -> bool:
+    for base, contains in _MEMBERSHIP:
+        if issubclass(type(value), base):
+            return contains(value, key)
+    raise NotThere(f"a {type(value).__qualname__}")
+
+
+_MEMBERSHIP: tuple[tuple[type, Callable[[Any, Any], bool]], ...] = tuple(
+    (base, base.__contains__) for base in (dict, set, frozenset, types.MappingProxyType)
+)
+
+
+def _keys(value: Any, expected: tuple, found) -> str | None:
+    now = tuple(steps.keys(value))
+    return None if same(now, expected) else f"keys ({', '.join(map(_text, now))})"
+
+
+def _len(value: Any, expected: int, found) -> str | None:
+    now = steps.length(value)
+    return None if now == expected else f"length {now}"
+
+
+def _set(value: Any, expected: tuple, found) -> str | None:
+    if not issubclass(type(value), (set, frozenset)):
+        return _text(value)
+    iterate = set.__iter__ if issubclass(type(value), set) else frozenset.__iter__
+    now = list(iterate(value))
+    is_same = len(now) == len(expected) and all(any(same(a, b) for a in now) for b in expected)
+    return None if is_same else f"{len(now)} elements: {', '.join(map(_text, now))}"
+
+
+def _no_attribute(value: Any, expected: str, found) -> str | None:
+    descriptor = raw_attribute(type(value), expected, _ABSENT)
+    if descriptor is not _ABSENT:
+        if type(descriptor) not in steps.C_DESCRIPTORS:
+            return "one that is no C-level attribute"
+        try:
+            descriptor.__get__(value, type(value))
+        except AttributeError:  # a slot without a value
+            return None
+        return "one"
+    if issubclass(type(value), type) and raw_attribute(value, expected, _ABSENT) is not _ABSENT:
+        return "one in the class"
+    return None
+
+
+def _class(value: Any, expected: tuple, found) -> str | None:
+    name, wanted = expected
+    if not issubclass(type(value), type):
+        return _text(value)
+    now = raw_attribute(value, name, _ABSENT)
+    if now is _ABSENT or wanted == "<absent>":
+        return None if now is _ABSENT and wanted == "<absent>" else ("none" if now is _ABSENT else _text(now))
+    return None if same(now, wanted) else _other(now, wanted)
+
+
+def _mro(value: Any, expected: tuple, found) -> str | None:
+    if not issubclass(type(value), type):
+        return _text(value)
+    now = type.__dict__["__mro__"].__get__(value)
+    is_same = len(now) == len(expected) and all(a is b for a, b in zip(now, expected))
+    return None if is_same else f"({', '.join(map(_text, now))})"
+
+
+def _isinstance(value: Any, expected: tuple, found) -> str | None:
+    now = isinstance(value, expected[0])
+    return None if now is expected[1] else f"isinstance(...) is {now}"
+
+
+def _ambient(value: Any, expected: tuple, found) -> str | None:
+    name, wanted = expected
+    if name not in AMBIENT:
+        return "a state that this version does not know"
+    now = AMBIENT[name]()
+    return None if same(now, wanted) else repr(now)
+
+
+def _overlap(value: Any, expected: tuple, found) -> str | None:
+    now = overlaps(value, found[expected[0]])
+    return None if now is expected[1] else ("overlap" if now else "none")
+
+
+def _alias(value: Any, expected: tuple, found) -> str | None:
+    """One sweep over the extents in order of their first byte: n log n for n tensors."""
+    group_of = {source: number for number, group in enumerate(expected) for source in group}
+    spans = sorted((*extent(found[source]), source) for source in group_of)
+    reach, widest = -1, -1  # the furthest byte so far, and whose it is
+    joined: set[int] = set()
+    for start, end, source in spans:
+        if start == end:
+            continue
+        if start < reach:
+            if group_of[source] != group_of[widest]:
+                return f"sources {widest} and {source} share memory"
+            joined.update((source, widest))
+        if end > reach:
+            reach, widest = end, source
+    apart = [s for group in expected if len(group) > 1 for s in group if s not in joined and _bytes(found[s])]
+    return f"source {apart[0]} shares no memory" if apart else None
+
+
+def _bytes(tensor: torch.Tensor) -> int:
+    start, end = extent(tensor)
+    return end - start
+
+
+_ABSENT = object()
+
+CLAIMS: Mapping[str, Callable[[Any, Any, Sequence[Any]], str | None]] = types.MappingProxyType({
+    "type": _is_type, "is": _is, "isnot": _is_not, "value": _equals, "tensor": _tensor, "code": _code,
+    "absent": _absent, "contains": _contains, "keys": _keys, "len": _len, "set": _set,
+    "noattr": _no_attribute, "class": _class, "mro": _mro, "isinstance": _isinstance,
+    "ambient": _ambient, "overlap": _overlap, "alias": _alias,
+})

@@ -1,0 +1,243 @@
+"""Sources to objects: walks from a call's arguments to everything that its trace consulted.
+
+    resolve(trace, model, (x,), {})  ->  [model, {...its __dict__}, "relu", x, ...]   one a source
+                                     ->  Miss(7, "no key 'bias'") if a source is not there any more
+
+No code of the user runs: attributes are read through C descriptors only, containers through the
+methods of their exact base class. A step whose object has no such base class is a miss, so a change
+of type can not smuggle a `__getattr__` or `__getitem__` in. Semantics of each step: `ir/trace.Source`.
+"""
+
+import collections
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from preheat.base.errors import Unsupported
+from preheat.base.names import find, raw_attribute
+from preheat.ir.trace import At, Constant, Live, Named, Source, Trace
+
+
+@dataclass(frozen=True)
+class Miss:
+    """Source number `source` does not resolve, and why."""
+
+    source: int
+    why: str
+
+
+class NotThere(Exception):
+    """A step of a source has nowhere to go. Its message says why."""
+
+
+def resolve(
+    trace: Trace, target: Any, args: Sequence, kwargs: Mapping[str, Any], objects: Sequence = (),
+) -> list[Any] | Miss:
+    """The object of every source of `trace` in a call `target(*args, **kwargs)`.
+
+    `objects` are the trace's live objects (`Captured.objects`). Checks no guard.
+    """
+    call = Call(target, args, kwargs, objects)
+    found: list[Any] = []
+    for number, source in enumerate(trace.sources):
+        try:
+            found.append(resolve_source(source, call, found))
+        except NotThere as why:
+            return Miss(number, str(why))
+    return found
+
+
+@dataclass(frozen=True)
+class Call:
+    """What the roots of sources resolve in."""
+
+    target: Any
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    objects: Sequence[Any] = ()
+
+
+def resolve_source(source: Source, call: Call, found: Sequence[Any]) -> Any:
+    """The object of `source`; `found` holds the objects of the sources before it. Raises NotThere."""
+    if source.parent < 0:
+        return ROOTS[source.kind](call, source.key)
+    key = source.key
+    if key.__class__ in _NAMES:
+        key = constant(key, call.objects, found)
+    return STEPS[source.kind](found[source.parent], key)
+
+
+def constant(value: Constant, objects: Sequence[Any], found: Sequence[Any] = ()) -> Any:
+    """The object that `value` means: names and references become objects, tuples go deep.
+
+    Raises NotThere for a name that does not resolve in this process.
+    """
+    kind = value.__class__
+    if kind is Named:
+        return _named(value.module, value.qualname)
+    if kind is Live:
+        if value.index >= len(objects):
+            raise NotThere(f"live object {value.index} is of another process")
+        return objects[value.index]
+    if kind is At:
+        return found[value.index]
+    if kind is tuple:
+        return tuple(constant(part, objects, found) for part in value)
+    return value
+
+
+_NAMES = frozenset((Named, Live, At, tuple))
+
+
+# ---------------------------------------------------------------------------- roots
+def _argument(call: Call, index: int) -> Any:
+    if index >= len(call.args):
+        raise NotThere(f"only {len(call.args)} positional arguments")
+    return call.args[index]
+
+
+def _keyword(call: Call, name: str) -> Any:
+    if name not in call.kwargs:
+        raise NotThere(f"no keyword argument {name!r}")
+    return call.kwargs[name]
+
+
+def _named(module: str, qualname: str) -> Any:
+    try:
+        return find(module, qualname)
+    except LookupError as why:
+        raise NotThere(str(why)) from None
+
+
+def _named_root(call: Call, key: Any) -> Any:
+    return _named(key.module, key.qualname) if isinstance(key, Named) else _named(*key)
+
+
+def _live_root(call: Call, key: Any) -> Any:
+    return constant(key if isinstance(key, Live) else Live(key), call.objects)
+
+
+def _slot(call: Call, key: Any) -> Any:
+    raise Unsupported("slot", f"slot {key} has no value at the entry of a call")
+
+
+ROOTS: Mapping[str, Callable[[Call, Any], Any]] = types.MappingProxyType({
+    "entry": lambda call, key: call.target,
+    "arg": _argument, "kwarg": _keyword, "named": _named_root, "live": _live_root, "slot": _slot,
+})
+
+
+# ---------------------------------------------------------------------------- steps
+C_DESCRIPTORS = (types.GetSetDescriptorType, types.MemberDescriptorType)
+
+# Containers whose items can be read without user code, most derived first: class, item, length.
+_CONTAINERS: tuple[tuple[type, Callable, Callable], ...] = (
+    (dict, dict.__getitem__, dict.__len__), (list, list.__getitem__, list.__len__),
+    (tuple, tuple.__getitem__, tuple.__len__), (str, str.__getitem__, str.__len__),
+    (set, None, set.__len__), (frozenset, None, frozenset.__len__),
+    (types.MappingProxyType, types.MappingProxyType.__getitem__, types.MappingProxyType.__len__),
+    (collections.deque, collections.deque.__getitem__, collections.deque.__len__),
+    (bytes, bytes.__getitem__, bytes.__len__), (range, range.__getitem__, range.__len__),
+)
+
+
+def _container(value: Any) -> tuple[type, Callable, Callable]:
+    for row in _CONTAINERS:
+        if issubclass(type(value), row[0]):
+            return row
+    raise NotThere(f"a {type(value).__qualname__} is no builtin container")
+
+
+def attribute(value: Any, name: str) -> Any:
+    """`value.name` where `name` is a C-level attribute of its type. Raises NotThere if it is not."""
+    descriptor = raw_attribute(type(value), name, _ABSENT)
+    if type(descriptor) not in C_DESCRIPTORS:
+        raise NotThere(f"{type(value).__qualname__} has no C-level attribute {name!r}")
+    try:
+        return descriptor.__get__(value, type(value))
+    except AttributeError:
+        raise NotThere(f"{type(value).__qualname__} has no value for {name!r}") from None
+
+
+def namespace(value: Any) -> Any:
+    """`value.__dict__`, read without user code: a dict, or a class's read-only view of its own."""
+    return attribute(value, "__dict__")
+
+
+def item(value: Any, key: Any) -> Any:
+    """`value[key]` of a builtin container, by the method of the builtin class."""
+    read = _container(value)[1]
+    if read is None:
+        raise NotThere(f"a {type(value).__qualname__} has no items by key")
+    try:
+        return read(value, key)
+    except (KeyError, IndexError):
+        raise NotThere(f"no item {key!r}") from None
+    except TypeError as why:
+        raise NotThere(str(why)) from None
+
+
+def length(value: Any) -> int:
+    """`len(value)` of a builtin container, by the method of the builtin class."""
+    return _container(value)[2](value)
+
+
+def keys(value: Any) -> list[Any]:
+    """The keys of a dict in its order, by the method of the builtin class."""
+    if issubclass(type(value), collections.OrderedDict):
+        return list(collections.OrderedDict.__iter__(value))
+    if issubclass(type(value), dict):
+        return list(dict.__iter__(value))
+    if type(value) is types.MappingProxyType:
+        return list(value)
+    raise NotThere(f"a {type(value).__qualname__} has no keys")
+
+
+def _key(value: Any, index: int) -> Any:
+    found = keys(value)
+    if index >= len(found):
+        raise NotThere(f"only {len(found)} keys")
+    return found[index]
+
+
+def class_attribute(cls: Any, name: str) -> Any:
+    """The raw attribute that lookup along the MRO of type `cls` finds."""
+    if not issubclass(type(cls), type):
+        raise NotThere(f"a {type(cls).__qualname__} is no type")
+    found = raw_attribute(cls, name, _ABSENT)
+    if found is _ABSENT:
+        raise NotThere(f"no attribute {name!r} along the MRO of {cls.__qualname__}")
+    return found
+
+
+def _closure(function: Any, index: int) -> Any:
+    cells = attribute(function, "__closure__")
+    if cells is None or index >= len(cells):
+        raise NotThere(f"no closure cell {index}")
+    return cells[index]
+
+
+def _cell(value: Any, key: Any) -> Any:
+    if type(value) is not types.CellType:
+        raise NotThere(f"a {type(value).__qualname__} is no cell")
+    try:
+        return value.cell_contents
+    except ValueError:
+        raise NotThere("the cell is empty") from None
+
+
+_ABSENT = object()
+
+STEPS: Mapping[str, Callable[[Any, Any], Any]] = types.MappingProxyType({
+    "attr": attribute,
+    "dict": lambda value, key: namespace(value),
+    "item": item,
+    "key": _key,
+    "type": lambda value, key: type(value),
+    "class": class_attribute,
+    "cell": _cell,
+    "closure": _closure,
+    "globals": lambda value, key: attribute(value, "__globals__"),
+    "len": lambda value, key: length(value),
+})
