@@ -81,6 +81,9 @@ def _verify_ends(graph: Graph, types: dict[int, Type]) -> None:
             _require(alias.kind == "fresh", where, f"unknown kind {alias.kind!r}")
 
 
+OPTIONAL = frozenset(("free", "wrap"))  # attrs that are False when absent
+
+
 def _verify_core_op(op: Op, types: dict[int, Type], where: str) -> None:
     spec = CORE.get(op.name)
     _require(spec is not None, where, "not a row of CORE")
@@ -90,7 +93,7 @@ def _verify_core_op(op: Op, types: dict[int, Type], where: str) -> None:
         return
     _require(all(isinstance(a, Ref) for a in op.args), where, "arguments are values only")
     _require(spec.arity in (-1, len(op.args)), where, f"takes {spec.arity} operands, got {len(op.args)}")
-    required = {name for name in spec.attrs if name != "free"}
+    required = set(spec.attrs) - OPTIONAL
     _require(required <= names <= set(spec.attrs), where, f"attrs {sorted(names)}, row has {spec.attrs}")
     _require(len(op.results) == 1, where, "has one result")
     operands = tuple(types[a.id] for a in op.args)
