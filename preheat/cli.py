@@ -1,0 +1,183 @@
+"""The command line: `preheat demo | bench | explain | cache | doctor`.
+
+Each command loads only what it runs; the benchmark and the demo live in the package `bench`.
+"""
+
+import functools
+import importlib
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+import preheat
+from preheat.base.errors import PreheatError, UserError, nearest
+
+
+def main() -> None:
+    """Runs the command that the arguments name; a `PreheatError` is one red line, exit status 1."""
+    try:
+        commands(standalone_mode=True)
+    except PreheatError as error:
+        Console(stderr=True).print(f"{type(error).__name__}: {error}", style="red", markup=False)
+        sys.exit(1)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(preheat.__version__, prog_name="preheat")
+def commands() -> None:
+    """Preheat compiles PyTorch programs: runs them once, then runs fused machine code."""
+
+
+@commands.command()
+def demo() -> None:
+    """Compile a sentence-embedding model with real weights; compare with eager and torch.compile."""
+    _bench("demo").run(Console())
+
+
+@commands.command()
+@click.option("--models", "chosen", default="", help="Names separated by commas; default all.")
+@click.option("--no-torch-compile", is_flag=True, help="Only eager and Preheat.")
+@click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the report here too.")
+@click.option("--list", "is_listing", is_flag=True, help="Name the models and stop.")
+def bench(chosen: str, no_torch_compile: bool, json_path: Path | None, is_listing: bool) -> None:
+    """Measure cold, warm and steady against eager and torch.compile. The whole suite: 15 minutes."""
+    console = Console()
+    models, suite, table = _bench("models"), _bench("suite"), _bench("table")
+    if is_listing:
+        for name, row in models.MODELS.items():
+            console.print(f"{name:15} {row.meaning}", markup=False)
+        return
+    names = [name.strip() for name in chosen.split(",") if name.strip()] or list(models.MODELS)
+    for name in names:
+        if name not in models.MODELS:
+            raise UserError(f"unknown model {name!r}: {nearest(name, models.MODELS)}")
+    with console.status("") as status:
+        report = suite.run(names, suite.backends_here(not no_torch_compile), progress=status.update)
+    table.show(report, console)
+    if json_path is not None:
+        json_path.write_text(report.as_json() + "\n", encoding="utf-8")
+
+
+@commands.command()
+@click.argument("target")
+def explain(target: str) -> None:
+    """Say what TARGET compiles to and what breaks.
+
+    TARGET is a model of `preheat bench --list`, or "package.module:name" of a function without
+    arguments that returns (callable, args).
+    """
+    models = None
+    if ":" in target:
+        module, _, name = target.partition(":")
+        sys.path.insert(0, os.getcwd())
+        call, args = getattr(importlib.import_module(module), name)()
+        click.echo(preheat.explain(call)(*args))
+        return
+    models = _bench("models")
+    if target not in models.MODELS:
+        raise UserError(f"unknown model {target!r}: {nearest(target, models.MODELS)}")
+    subject = models.make(target)
+    with models.settings():
+        click.echo(preheat.explain(subject.call)(*subject.args, **subject.kwargs))
+
+
+@commands.command()
+@click.option("--clear", is_flag=True, help="Remove every entry.")
+def cache(clear: bool) -> None:
+    """Show what the cache on disk holds."""
+    disk = importlib.import_module("preheat.store.disk")
+    folder = disk.default_folder()
+    if clear:
+        shutil.rmtree(folder, ignore_errors=True)
+        click.echo(f"removed {folder}")
+        return
+    table = Table(title=f"{folder}", title_justify="left")
+    for head in ("program", "entries", "KiB"):
+        table.add_column(head, justify="left" if head == "program" else "right")
+    for shelf in sorted(folder.iterdir()) if folder.is_dir() else ():
+        sizes = [p.stat().st_size for p in shelf.rglob("*") if p.is_file() and p.name != "fields"]
+        table.add_row(shelf.name, str(len(sizes)), f"{sum(sizes) / 1024:.0f}")
+    Console().print(table)
+
+
+@commands.command()
+def doctor() -> None:
+    """Check what Preheat needs and finds here."""
+    console = Console()
+    table = Table(show_header=False)
+    for name, look in _LOOKS.items():
+        table.add_row(name, _looked(look))
+    console.print(table)
+
+
+# ---------------------------------------------------------------------------- doctor
+def _versions() -> str:
+    found = [f"preheat {preheat.__version__}", f"python {platform.python_version()}"]
+    for name in ("torch", "llvmlite", "transformers"):
+        try:
+            found.append(f"{name} {importlib.import_module(name).__version__}")
+        except ImportError:
+            found.append(f"{name} is not installed")
+    return ", ".join(found)
+
+
+def _target() -> str:
+    target = importlib.import_module("preheat.generate.build").host_target()
+    return f"{target.kind} {target.arch}, vectors of {target.vector_bytes} bytes: {' '.join(target.features)}"
+
+
+def _probes() -> str:
+    context = importlib.import_module("preheat.run.device").context()
+    return str(context)
+
+
+def _compiled_call() -> str:
+    torch = importlib.import_module("torch")
+    x = torch.arange(8.0)
+    fn = functools.partial(torch.add, x)
+    explanation = preheat.explain(lambda y: torch.relu(fn(y)) * 2)(x)
+    is_right = torch.equal(explanation.result, torch.relu(x + x) * 2)
+    return f"{'right' if is_right else 'WRONG'}: {explanation}"
+
+
+def _cpp_compiler() -> str:
+    found = [name for name in ("c++", "g++", "clang++") if shutil.which(name)]
+    return f"{', '.join(found) or 'none'} (Preheat needs none; torch.compile does)"
+
+
+def _cache_folder() -> str:
+    folder = importlib.import_module("preheat.store.disk").default_folder()
+    parent = next(path for path in (folder, *folder.parents) if path.exists())
+    return f"{folder} ({'writable' if os.access(parent, os.W_OK) else 'NOT writable: nothing is kept'})"
+
+
+_LOOKS: dict[str, Callable[[], str]] = {
+    "versions": _versions, "target": _target, "native driver": _probes, "a compiled call": _compiled_call,
+    "C++ compiler": _cpp_compiler, "cache": _cache_folder,
+}
+
+
+def _looked(look: Callable[[], str]) -> str:
+    """What `look` finds, or why it fails: a doctor goes on to the next question."""
+    try:
+        return look()
+    except Exception as error:
+        return f"FAILED: {type(error).__name__}: {error}"
+
+
+def _bench(name: str) -> Any:
+    """A module of the package `bench`. Raises UserError where its packages are missing."""
+    try:
+        return importlib.import_module(f"bench.{name}")
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"{error.name} is not installed; the demo and the benchmark need: pip install 'preheat[demo]'"
+        ) from error
