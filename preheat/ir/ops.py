@@ -79,10 +79,10 @@ CORE: dict[str, OpSpec] = {
     **_rows("movement", 1, "low high value", pad="`value` around: low[i] before and high[i] after axis i (>= 0)"),
     **_rows("movement", -1, "axis", cat="operands one after the other along `axis`"),
     **_rows("movement", 2, "axis start step", place="the first operand with `slice(axis, start, step)` replaced by the second"),
-    **_rows("gather", 2, "axis", take="result[.., i.., ..] = x[.., index[i..], ..]: index_select, embedding; "
-            "index of any rank stands in place of `axis`; negative indices count from the end; out of "
-            "range raises the index flag",
-            gather="torch.gather along `axis`"),
+    **_rows("gather", 2, "axis wrap", take="result[.., i.., ..] = x[.., index[i..], ..]: index_select, embedding; "
+            "index of any rank stands in place of `axis`; out of range raises the index flag; negative "
+            "indices count from the end with attr wrap=True and are out of range without it"),
+    **_rows("gather", 2, "axis", gather="torch.gather along `axis`; no negative indices"),
     **_rows("gather", -1, "axes", index="x[.., i0, .., i1, ..] with index tensors (of one broadcast shape, given as operands "
             "1..) at `axes`, adjacent or not, as torch indexing places them"),
     **_rows("product", 2, "", matmul="[*B, M, K] @ [*B, K, N], equal batch axes"),
