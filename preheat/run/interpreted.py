@@ -1,0 +1,44 @@
+"""A recorded graph run op by op through torch: backend "eager", and what has no plan.
+
+Same call as `Executable`: a list of input tensors in, the list of the graph's outputs out. An op
+that raises before anything was written is a `Fault`: the call then runs as plain Python, so that the
+error arises (or is caught) in the user's own frames.
+"""
+
+from collections.abc import Sequence
+
+import torch
+
+from preheat.bridge import interpret
+from preheat.ir.graph import Graph
+from preheat.run.library import Fault
+
+
+class Interpreted:
+    """`graph` (level aten, or None for a body without tensor ops) on torch's own operators."""
+
+    def __init__(self, graph: Graph | None):
+        self.graph = graph
+        inputs = {i.id for i in graph.inputs} if graph is not None else set()
+        self._writes_inputs = graph is not None and any(_roots(graph, op.writes) & inputs for op in graph.ops)
+
+    def __call__(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        if self.graph is None:
+            return []
+        if self._writes_inputs:
+            return interpret.run(self.graph, inputs)
+        try:
+            return interpret.run(self.graph, inputs)
+        except Exception as error:
+            raise Fault(f"the graph raised {error!r}") from error
+
+
+def _roots(graph: Graph, values: Sequence[int]) -> set[int]:
+    """The values whose storage `values` share, followed to the first of each storage."""
+    parent = {r: a for op in graph.ops for r, a in zip(op.results, op.aliases) if a >= 0 and a != r}
+    found = set()
+    for value in values:
+        while value in parent:
+            value = parent[value]
+        found.add(value)
+    return found
