@@ -9,13 +9,17 @@ third of its compile time (research/cpu.md, K1). The only door to llvmlite.
 
 import functools
 import platform
+from collections.abc import Sequence
+from dataclasses import replace
 
 import llvmlite
 import llvmlite.binding as llvm
 
 from preheat.base.errors import InternalError, UserError
+from preheat.generate.emit import module_text
 from preheat.generate.link import Linked, link
 from preheat.ir.features import BASELINE, FEATURES, vector_bytes
+from preheat.ir.loop import Kernel
 from preheat.ir.plan import Image, Target
 
 __all__ = ["Linked", "build", "compile_text", "cpu_target", "host_target", "image", "link"]
@@ -42,6 +46,19 @@ def cpu_target(arch: str, features) -> Target:
     ordered = tuple(name for name in FEATURES[arch] if name in wanted)
     version = ".".join(map(str, llvm.llvm_version_info))
     return Target("cpu", arch, ordered, vector_bytes(ordered), f"llvmlite {llvmlite.__version__} llvm {version}")
+
+
+def build(kernels: Sequence[Kernel], target: Target) -> Image:
+    """The machine code of `kernels`, one entry a name; kernels equal but for the name share code.
+
+    Raises InternalError for a kernel that has no native form.
+    """
+    first: dict[Kernel, str] = {}
+    aliases = {k.name: first.setdefault(replace(k, name=""), k.name) for k in kernels}
+    distinct = [k for k in kernels if aliases[k.name] == k.name]
+    made = image(module_text(distinct, target), target)
+    offsets = dict(made.entries)
+    return replace(made, entries=tuple((name, offsets[same]) for name, same in aliases.items()))
 
 
 def image(text: str, target: Target, level: int = 0) -> Image:
@@ -95,8 +112,3 @@ def _target_machine(target: Target):
 
 def _triple(target: Target) -> str:
     return f"{target.arch}-unknown-linux-gnu"
-
-
-def build(kernels, target: Target) -> Image:
-    """The machine code of `kernels` (distinct names), one entry a kernel."""
-    raise NotImplementedError

@@ -31,7 +31,7 @@ object is alive; a type compared equal fixes the layout behind it).
 
 import struct
 
-ROW = struct.Struct("<qqqHHHH")
+ROW = struct.Struct("<QQQHHHH")
 LOAD, CALL, SAME, APART, DISJOINT = range(5)
 SLOTS = 256
 ZERO, ARGS, FIRST_FREE = range(3)

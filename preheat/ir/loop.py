@@ -32,6 +32,9 @@ from typing import Union
 
 from preheat.ir.scalar import Dim
 
+# Bits of the error flag, an int32 that kernels only ever set bits of.
+FLAGS = {"index": 1, "zero_division": 2}
+
 
 @dataclass(frozen=True, slots=True)
 class Axis:

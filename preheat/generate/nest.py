@@ -1,0 +1,254 @@
+"""Loop nests: where in its loops each operation of a kernel belongs, and how wide it is.
+
+    softmax over i0, stage j: vector        axes (i0, j), outer 1
+      v1 = load p0[i0*128 + j]              level 2, varies between lanes
+      v2 = load p2[i0]                      level 1, one value a row
+      v3 = mul v1, v2                       level 2
+
+An operation runs once a position of the deepest axis that it depends on, so what is the same for a
+whole row is computed once a row and on one lane. Only the data flow is looked at: no target, no
+text. Requires static extents (a kernel gets data pointers only). Guarantees: each operation comes
+after its operands; reductions sit at the innermost level, where they see every position.
+"""
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from preheat.base.errors import InternalError
+from preheat.ir.loop import Axis, Kernel, LoopOp, Stage
+from preheat.ir.types import DTYPES
+
+# What a value costs relative to an addition, for unrolling; the polynomial functions are long.
+COST = {
+    **dict.fromkeys("div reciprocal sqrt rsqrt floordiv truncdiv remainder fmod".split(), 4),
+    **dict.fromkeys("exp exp2 sigmoid sin cos".split(), 12),
+    **dict.fromkeys(
+        "expm1 log log2 log10 log1p tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc pow atan2"
+        .split(), 20,
+    ),
+    **dict.fromkeys("const axis".split(), 0),
+}
+SCRATCH_BYTES = 64 * 1024  # kept rows stay in the first two cache levels
+
+
+@dataclass(frozen=True, slots=True)
+class StageNest:
+    """A stage in its loops. `axes` is the whole nest, of which the first `outer` are the kernel's.
+
+    levels[d]   operations that depend on axes[d - 1] and on none deeper; all that depend on outer
+                axes only are in levels[outer]
+    varying     values that differ between the lanes of `vector`
+    recalled    values kept by an earlier stage and used by this one
+    """
+
+    axes: tuple[Axis, ...]
+    outer: int
+    vector: str | None
+    levels: tuple[tuple[LoopOp, ...], ...]
+    varying: frozenset[int]
+    recalled: tuple[LoopOp, ...]
+    reductions: tuple[LoopOp, ...]
+
+    @property
+    def own(self) -> tuple[Axis, ...]:
+        return self.axes[self.outer:]
+
+    def varies(self, op: LoopOp) -> bool:
+        """Whether the address of a load or store differs between lanes."""
+        return any(
+            term in self.varying if isinstance(term, int) else term == self.vector and stride != 0
+            for term, stride in op.index.terms
+        )
+
+    @property
+    def positions(self) -> int:
+        """How many positions the stage's own axes have."""
+        count = 1
+        for axis in self.own:
+            count *= axis.extent
+        return count
+
+
+class Piece(NamedTuple):
+    """Positions start .. stop of the vector axis, `lanes` at a time; `masked`: the last few lanes."""
+
+    lanes: int
+    start: int
+    stop: int
+    is_masked: bool = False
+
+
+def nests(kernel: Kernel) -> tuple[StageNest, ...]:
+    """The nest of every stage of `kernel`. Raises InternalError for what has no native form."""
+    _verify(kernel)
+    outer = tuple(a for a in kernel.axes if a.name != kernel.lane)
+    outer += tuple(a for a in kernel.axes if a.name == kernel.lane)
+    known: dict[int, frozenset[str]] = {}  # what later stages see of a value: axes it depends on
+    kept: dict[int, LoopOp] = {}
+    result = []
+    for stage in kernel.stages:
+        result.append(_nest(stage, kernel.lane, outer, known, kept))
+    return tuple(result)
+
+
+def _nest(stage: Stage, lane, outer, known, kept) -> StageNest:
+    axes = outer + stage.axes
+    vector = lane or (stage.axes[-1].name if stage.axes else None)
+    everything = frozenset(a.name for a in axes)
+    row = frozenset(a.name for a in outer)
+    depth = {axis.name: d + 1 for d, axis in enumerate(axes)}
+    needs = dict(known)
+    levels: list[list[LoopOp]] = [[] for _ in range(len(axes) + 1)]
+    recalled: dict[int, LoopOp] = {}
+    for op in stage.body:
+        used = operands(op)
+        for value in used:
+            if value in kept and value not in needs:
+                recalled[value], needs[value] = kept[value], everything
+            elif value not in needs:
+                raise InternalError(f"value v{value} is used before it is computed, or was not kept")
+        depends = _axes_of(op, axes).union(*(needs[v] for v in used))
+        if op.op == "reduce" or (op.keep and not depends <= row):
+            depends = everything
+        level = max([len(outer), *(depth[name] for name in depends)])
+        levels[level].append(op)
+        if op.id >= 0:
+            needs[op.id] = depends
+    varying = frozenset(v for v, names in needs.items() if vector in names)
+    for op in (op for level in levels for op in level):
+        if op.op == "reduce":
+            known[op.id] = row
+        elif op.id >= 0 and needs[op.id] <= row:
+            known[op.id] = needs[op.id]
+        elif op.keep:
+            kept[op.id] = op
+    reductions = tuple(op for op in stage.body if op.op == "reduce")
+    # a reduction's result is no value of its own stage; in row form it is the same for all lanes
+    varying -= {op.id for op in reductions}
+    return StageNest(
+        axes, len(outer), vector, tuple(map(tuple, levels)), varying, tuple(recalled.values()), reductions
+    )
+
+
+def operands(op: LoopOp) -> tuple[int, ...]:
+    """Every value that `op` reads: operands, mask, and values in its index."""
+    indirect = tuple(t for t, _ in op.index.terms if isinstance(t, int)) if op.index else ()
+    return op.args + indirect + (() if op.mask is None else (op.mask,))
+
+
+def _axes_of(op: LoopOp, axes: tuple[Axis, ...]) -> frozenset[str]:
+    """The axes that `op` itself depends on."""
+    if op.op == "axis":
+        return frozenset((op.axis,))
+    if op.index is None:
+        return frozenset()
+    return frozenset(a.name for a in axes if op.index.stride(a.name) != 0)
+
+
+def _verify(kernel: Kernel) -> None:
+    for axis in (*kernel.axes, *(a for stage in kernel.stages for a in stage.axes)):
+        if not isinstance(axis.extent, int):
+            raise InternalError(f"{kernel.name}: axis {axis.name} has the symbolic extent {axis.extent}")
+    shared = [a.name for a in kernel.axes[:kernel.parallel]]
+    if kernel.lane in shared[:-1]:
+        raise InternalError(f"{kernel.name}: lane {kernel.lane} is not the last parallel axis of {shared}")
+    if kernel.lane and kernel.lane not in {a.name for a in kernel.axes}:
+        raise InternalError(f"{kernel.name}: lane {kernel.lane} is no axis of the kernel")
+
+
+def lanes_of(kernel: Kernel, vector_bytes: int) -> int:
+    """Lanes a vector of `kernel`: those of its widest arithmetic, 64-bit indices not counted."""
+    sizes = {op.dtype: DTYPES[op.dtype].itemsize for s in kernel.stages for op in s.body if op.id >= 0}
+    sizes |= {p.dtype: DTYPES[p.dtype].itemsize for p in kernel.params}
+    if {"float32", "int32", "uint32", "float64"} & set(sizes):
+        sizes = {d: size for d, size in sizes.items() if d not in ("int64", "uint64")}
+    return max(1, vector_bytes // max(sizes.values(), default=8))
+
+
+def unroll_of(stages: tuple[StageNest, ...]) -> int:
+    """How many vectors to compute at once, so that loads and additions overlap: 4, 2 or 1."""
+    inner = [level for nest in stages for level in nest.levels[-1:]]
+    weight = max((sum(COST.get(op.op, 1) for op in level) for level in inner), default=1)
+    return 4 if weight <= 8 else 2 if weight <= 16 else 1
+
+
+def pieces(extent: int, lanes: int, unroll: int, has_masks: bool) -> tuple[Piece, ...]:
+    """How vectors cover `extent` positions: unrolled ones, single ones, and a tail."""
+    result, start = [], 0
+    for width in dict.fromkeys((lanes * unroll, lanes)):
+        stop = start + (extent - start) // width * width
+        if stop > start:
+            result.append(Piece(width, start, stop))
+        start = stop
+    if start < extent:
+        result.append(Piece(lanes, start, extent, True) if has_masks else Piece(1, start, extent))
+    return tuple(result)
+
+
+def without_large_keeps(kernel: Kernel, lanes: int) -> Kernel:
+    """`kernel` where a row too long for scratch is computed again by the stages that use it.
+
+    keep v3 over 60000 positions     ->     later stages begin with v1 = load, v2 = sub, v3 = exp
+    """
+    budget, dropped = SCRATCH_BYTES, {}
+    for stage in kernel.stages:
+        count = lanes if kernel.lane else 1
+        for axis in stage.axes:
+            count *= axis.extent
+        for op in (op for op in stage.body if op.keep):
+            size = count * DTYPES[op.dtype].itemsize
+            if size > budget:
+                dropped[op.id] = stage
+            else:
+                budget -= size
+    if not dropped:
+        return kernel
+    written = {op.param for stage in kernel.stages for op in stage.body if op.op == "store"}
+    stages, before = [], set()
+    for stage in kernel.stages:
+        own = {op.id for op in stage.body}
+        again: dict[int, LoopOp] = {}
+        for value in (v for op in stage.body for v in operands(op)):
+            if value in dropped and value not in own:
+                _collect(value, dropped, stage, before, written, again)
+        body = (*again.values(), *stage.body)
+        body = tuple(replace(op, keep=op.keep and op.id not in dropped) for op in body)
+        stages.append(replace(stage, body=body))
+        before |= {op.id for op in stage.body if op.op == "reduce"}
+    return replace(kernel, stages=tuple(stages))
+
+
+def _collect(value: int, dropped: dict[int, Stage], into: Stage, before, written, again) -> None:
+    """Adds to `again` what computes the dropped `value` at the positions of stage `into`.
+
+    Results of earlier reductions (`before`) and rows that are still kept need no computing.
+    """
+    source = dropped.get(value)
+    if source is None or value in again or value in before:
+        return
+    if tuple(a.extent for a in source.axes) != tuple(a.extent for a in into.axes):
+        raise InternalError(f"v{value} is kept over other axes than it is used at")
+    names = {old.name: new.name for old, new in zip(source.axes, into.axes)}
+    computes = {op.id: op for op in source.body if op.id >= 0}
+
+    def add(value: int) -> None:
+        op = computes.get(value)
+        if op is None:
+            return _collect(value, dropped, into, before, written, again)
+        if value in again or op.op == "reduce":
+            return None
+        if op.op == "load" and op.param in written:
+            raise InternalError(f"v{value} is too large to keep and cannot be computed again")
+        for operand in operands(op):
+            add(operand)
+        again[value] = _renamed(op, names)
+
+    add(value)
+
+
+def _renamed(op: LoopOp, names: dict[str, str]) -> LoopOp:
+    """`op` with the axes it mentions called by their names in another stage."""
+    index = op.index
+    if index is not None:
+        index = replace(index, terms=tuple((names.get(t, t), stride) for t, stride in index.terms))
+    return replace(op, index=index, axis=names.get(op.axis, op.axis))
