@@ -1,0 +1,398 @@
+"""Fusion: which values share a kernel. By bytes moved, not by pattern.
+
+    h = x + y; m = mean(h); v = mean((h - m)**2); out = (h - m) * rsqrt(v + eps) * w + b
+      roots h, m, v, rsqrt, out      each a kernel: 13 passes over memory
+      groups {h, m, v, rsqrt, out}   one kernel: x, y read; h (if used elsewhere) and out stored
+
+A *root* is a value that is computed by a kernel of its own to begin with: what must have memory,
+every reduction, and what several roots use unless computing it again moves no more bytes. All
+else is inlined. Groups of roots then merge, producers with consumers and readers of the same
+memory, while the merged kernel can be lowered and costs less than the two. A root that nobody
+outside its group reads is never stored.
+
+Guarantees: the groups are acyclic with the calls; no group that checks also writes an input, and
+all checks come before all writes; an input is read before it is written.
+Source: TorchInductor's scheduler (score by shared bytes), tinygrad (fusion as inlining).
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from preheat.base.errors import InternalError
+from preheat.ir.ops import CORE, REDUCE
+from preheat.ir.plan import Target
+from preheat.ir.types import TensorType
+from preheat.schedule import cost
+from preheat.schedule.affine import elems, known
+from preheat.schedule.loops import Frame, Nest, NoFit, frame_of, lower
+from preheat.schedule.problem import CallUnit, Problem
+from preheat.schedule.tile import FEW_ROWS, Tiled, tile
+from preheat.schedule.views import Store, store_through
+
+MOST_ROOTS = 48
+MOST_DEPTH = 60
+SHARED_BYTES = 1 << 20  # work that is worth spreading over threads
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Roots that one kernel computes, as lowered. `reads` are values with memory outside."""
+
+    roots: tuple[int, ...]
+    stored: tuple[int, ...]
+    nest: Nest
+    tiled: Tiled
+
+    @property
+    def reads(self) -> frozenset[int]:
+        return self.nest.reads
+
+    @property
+    def has_check(self) -> bool:
+        return bool(self.nest.checks)
+
+    @property
+    def cost(self) -> float:
+        return self.tiled.waste + cost.LAUNCH_BYTES
+
+
+Unit = Group | CallUnit
+
+
+def fuse(problem: Problem, target: Target) -> list[Unit]:
+    """The kernels and calls of `problem` in the order they run."""
+    extra: frozenset[int] = frozenset()
+    while True:
+        fusion = _Fusion(problem, roots_of(problem, extra), target)
+        missing = fusion.conflicts()
+        if not missing:
+            fusion.merge()
+            return fusion.order()
+        if missing <= extra:
+            raise InternalError(f"values {sorted(missing)} stay in conflict although they have memory")
+        extra |= missing
+
+
+# ---------------------------------------------------------------------------- roots
+def roots_of(problem: Problem, extra: Iterable[int] = ()) -> tuple[int, ...]:
+    """The values that begin as kernels of their own, in program order."""
+    fixed = {*problem.required, *extra}
+    fixed |= {v for v, op in problem.ops.items() if op.name in REDUCE}
+    fixed = {v for v in fixed if not problem.is_given(v)}
+    shared = _shared(problem, fixed)
+    return _settle(problem, fixed, shared)
+
+
+def _shared(problem: Problem, fixed: set[int]) -> dict[int, bool]:
+    """The values that more than one root uses or one root at several positions, and all live ones.
+
+    True for the shared ones; values that nothing uses are absent.
+    """
+    users: dict[int, set[int]] = {v: {v} for v in fixed}
+    moves: dict[int, int] = {}
+    shared: dict[int, bool] = {}
+    for value in sorted(problem.ops, key=problem.order.__getitem__, reverse=True):
+        if problem.is_given(value) or value not in users:
+            continue
+        shared[value] = value not in fixed and (len(users[value]) > 1 or moves.get(value, 0) > 1)
+        here = {value} if value in fixed or shared[value] else users[value]
+        op = problem.ops[value]
+        for arg in dict.fromkeys(op.refs()):
+            users.setdefault(arg, set()).update(here)
+            moves[arg] = moves.get(arg, 0) + (op.name in _SHIFTS)
+    return shared
+
+
+_SHIFTS = ("slice", "flip", "pad", "cat", "place")
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What computing a value again takes: cycles a vector, memory read, depth of the expression."""
+
+    cycles: float = 0.0
+    reads: frozenset[int] = frozenset()
+    depth: int = 0
+
+
+def _settle(problem: Problem, fixed: set[int], shared: Mapping[int, bool]) -> tuple[int, ...]:
+    """Decides for each shared value, operands first, whether it is computed again or a root."""
+    roots = set(fixed)
+    work: dict[int, _Work] = {v: _Work(0.0, frozenset({v})) for v in (*problem.inputs, *problem.results)}
+    for value in sorted(shared, key=problem.order.__getitem__):
+        op = problem.ops[value]
+        args = [work[a] for a in dict.fromkeys(op.refs())]
+        for arg in dict.fromkeys(op.refs()):
+            if work[arg].cycles >= cost.EXPENSIVE_CYCLES and _repeats(problem, value, arg):
+                root = _computed(problem, arg)
+                roots.add(root)
+                work[arg] = _Work(0.0, frozenset({root}))
+        args = [work[a] for a in dict.fromkeys(op.refs())]
+        here = cost.op_cycles(op.name) if CORE[op.name].kind in ("elementwise", "gather") else 0.0
+        found = _Work(
+            here + sum(a.cycles for a in args), frozenset().union(*(a.reads for a in args)),
+            1 + max((a.depth for a in args), default=0),
+        )
+        if value in fixed or found.depth > MOST_DEPTH or (shared[value] and not _is_cheap(problem, value, found)):
+            roots.add(value)
+        work[value] = _Work(0.0, frozenset({value})) if value in roots else found
+    return tuple(sorted(roots, key=problem.order.__getitem__))
+
+
+def _is_cheap(problem: Problem, value: int, work: _Work) -> bool:
+    """Computing `value` again moves no more bytes than loading it, and little arithmetic."""
+    read = sum(_bytes(problem.types[v]) for v in work.reads)
+    return work.cycles <= cost.CHEAP_CYCLES and read <= _bytes(problem.types[value])
+
+
+def _repeats(problem: Problem, value: int, arg: int) -> bool:
+    """Op `value` reads elements of `arg` more than once each."""
+    if CORE[problem.ops[value].name].kind not in ("movement", "gather"):
+        return False
+    return known(problem.types[value].elems) > known(problem.types[arg].elems)
+
+
+def _computed(problem: Problem, value: int) -> int:
+    """The value whose elements `value` moves."""
+    while problem.ops[value].name in ("reshape", "permute", "expand", "slice", "flip"):
+        value = problem.ops[value].args[0].id
+    return value
+
+
+def _bytes(type: TensorType) -> int:
+    """The memory of a value: repeated elements count once."""
+    sizes = tuple(n for n, s in zip(type.sizes, type.strides) if s != 0)
+    return elems(sizes) * type.itemsize
+
+
+# ---------------------------------------------------------------------------- groups
+class _Fusion:
+    """Groups under merging. `home` says where a root is computed."""
+
+    def __init__(self, problem: Problem, roots: tuple[int, ...], target: Target):
+        self.problem, self.target = problem, target
+        live = [r for r in roots if problem.types[r].elems != 0]
+        self.roots = frozenset(live)
+        self.home: dict[int, int] = {}
+        self.units: dict[int, Unit] = {}
+        self.failed: set[int] = set()
+        for root in live:
+            group = self._group((root,), is_alone=True)
+            if group is None:
+                self.failed.add(root)
+            else:
+                self._put(group)
+        for call in problem.calls:
+            self._put(call)
+
+    def _put(self, unit: Unit) -> int:
+        number = max(self.units, default=-1) + 1
+        self.units[number] = unit
+        for value in unit.roots if isinstance(unit, Group) else unit.op.results:
+            self.home[value] = number
+        return number
+
+    # ------------------------------------------------------------------ lowering
+    def _group(self, roots: tuple[int, ...], is_alone: bool = False) -> Group | None:
+        """The group that computes `roots`, or None when they fit no common loops."""
+        inside = frozenset(roots)
+        stored = roots if is_alone else tuple(r for r in roots if self._is_stored(r, inside))
+        stores = [self._store(r, inside) for r in stored]
+        stores = [s for s in stores if s is not None]
+        for frame in self._frames(roots, stores):
+            try:
+                nest = lower(stores, frame, self.problem.ops, self.problem.types, self._memory(inside))
+                return Group(roots, stored, nest, tile(nest, self.problem.types, self.target))
+            except NoFit:
+                continue
+        return None
+
+    def _memory(self, inside: frozenset[int]):
+        problem, roots = self.problem, self.roots
+
+        def memory_of(value: int) -> int | None:
+            if problem.is_given(value) or (value in roots and value not in inside):
+                return problem.written.get(value, value)
+            return None
+
+        return memory_of
+
+    def _store(self, root: int, inside: frozenset[int]) -> Store | None:
+        memory_of = self._memory(inside)
+        given = _Given(memory_of)
+        store = store_through(self.problem.store(root), self.problem.ops, self.problem.types, given)
+        return store
+
+    def _is_stored(self, root: int, inside: frozenset[int]) -> bool:
+        if root in self.problem.required:
+            return True
+        return any(
+            root in unit.reads for unit in self.units.values()
+            if isinstance(unit, Group) and not inside.issuperset(unit.roots)
+        )
+
+    def _frames(self, roots: tuple[int, ...], stores: list[Store]) -> list[Frame]:
+        """The loops to try: those of the reductions, or those of the largest stored value."""
+        types, frames = self.problem.types, {}
+        for root in roots:
+            op = self.problem.ops[root]
+            if op.name in REDUCE:
+                axes = (op.attr("axis"),) if op.name in ("argmax", "argmin") else op.attr("axes")
+                operand = types[op.args[0].id]
+                if operand.elems != 0:
+                    frames.setdefault(frame_of(operand.sizes, axes), elems(operand.sizes))
+        if not frames:
+            for store in stores:
+                sizes = types[store.value].sizes
+                frames.setdefault(frame_of(sizes), elems(sizes))
+        return sorted(frames, key=frames.__getitem__, reverse=True)[:4]
+
+    # ------------------------------------------------------------------ conflicts
+    def conflicts(self) -> frozenset[int]:
+        """The values that must get memory of their own before anything can be merged."""
+        missing: set[int] = set()
+        for root in self.failed:
+            missing.update(self._operands_to_store(root))
+        for root in self.problem.written:
+            unit = self.units.get(self.home.get(root, -1))
+            if isinstance(unit, Group) and unit.has_check:
+                missing.update(self._operands_to_store(root))
+        return frozenset(missing)
+
+    def _operands_to_store(self, root: int) -> list[int]:
+        """The computed operands of a root that could not be lowered."""
+        problem = self.problem
+        found = [a for a in problem.ops[root].refs() if not problem.is_given(a) and a not in self.roots]
+        if not found:
+            raise InternalError(f"value {root} = {problem.ops[root].name} fits no loop nest")
+        return found
+
+    # ------------------------------------------------------------------ merging
+    def merge(self) -> None:
+        """Merges groups while that saves bytes."""
+        changed = True
+        while changed:
+            changed = False
+            for number in sorted(self.units, key=self._position):
+                while number in self.units and isinstance(self.units[number], Group):
+                    merged = self._merge_one(number)
+                    if merged is None:
+                        break
+                    number, changed = merged, True
+
+    def _position(self, number: int) -> int:
+        unit = self.units[number]
+        values = unit.roots if isinstance(unit, Group) else unit.op.results
+        return max(self.problem.order[v] for v in values)
+
+    def _merge_one(self, number: int) -> int | None:
+        """Merges unit `number` with its best partner; the new number, or None."""
+        for other in self._partners(number):
+            group = self._merged(number, other)
+            if group is not None:
+                del self.units[number], self.units[other]
+                return self._put(group)
+        return None
+
+    def _partners(self, number: int) -> list[int]:
+        """Groups that make what this one reads, nearest first, then those that read the same memory."""
+        group = self.units[number]
+        makers = {self.home[v] for v in group.reads if v in self.home and v in self.roots}
+        sharing = {
+            k for k, unit in self.units.items()
+            if isinstance(unit, Group) and k != number and k not in makers and self._shares(group, unit)
+        }
+        return [*sorted(makers, key=self._position, reverse=True), *sorted(sharing, key=self._position)]
+
+    def _shares(self, a: Group, b: Group) -> bool:
+        common = a.reads & b.reads
+        return bool(common) and any(_bytes(self.problem.types[v]) >= cost.LAUNCH_BYTES // 4 for v in common)
+
+    def _merged(self, first: int, second: int) -> Group | None:
+        a, b = self.units[first], self.units[second]
+        if len(a.roots) + len(b.roots) > MOST_ROOTS:
+            return None
+        writes = any(r in self.problem.written for r in (*a.roots, *b.roots))
+        if writes and (a.has_check or b.has_check):
+            return None
+        if self._is_cyclic(first, second):
+            return None
+        roots = tuple(sorted({*a.roots, *b.roots}, key=self.problem.order.__getitem__))
+        group = self._group(roots)
+        if group is None or len(group.tiled.memories) > cost.MOST_PARAMS:
+            return None
+        if group.cost >= a.cost + b.cost or self._starves(group, a, b):
+            return None
+        return group
+
+    def _starves(self, group: Group, a: Group, b: Group) -> bool:
+        """The merged kernel would leave threads idle that one of the two could use."""
+        rows = known(group.tiled.extent)
+        most = max(known(a.tiled.extent), known(b.tiled.extent))
+        return rows < FEW_ROWS and most > rows and group.tiled.bytes > SHARED_BYTES
+
+    # ------------------------------------------------------------------ order
+    def _edges(self) -> dict[int, set[int]]:
+        """unit -> the units that must come before it."""
+        before: dict[int, set[int]] = {k: set() for k in self.units}
+        for number, unit in self.units.items():
+            for value in _reads(unit):
+                if value in self.home and self.home[value] != number:
+                    before[number].add(self.home[value])
+        checks = {k for k, u in self.units.items() if isinstance(u, Group) and u.has_check}
+        for value, target in self.problem.written.items():
+            writer = self.home.get(value)
+            if writer is not None:
+                readers = {k for k, u in self.units.items() if target in _reads(u)}
+                before[writer] |= (readers | checks) - {writer}
+        return before
+
+    def _is_cyclic(self, first: int, second: int) -> bool:
+        """A third unit lies on a path between the two."""
+        before = self._edges()
+        pair = {first, second}
+        pending = [k for number in pair for k in before[number] if k not in pair]
+        seen: set[int] = set()
+        while pending:
+            k = pending.pop()
+            if k in seen:
+                continue
+            seen.add(k)
+            if before[k] & pair:
+                return True
+            pending += before[k] - pair
+        return False
+
+    def order(self) -> list[Unit]:
+        """The units so that each comes after what it needs, else in program order, writes last."""
+        before = {k: set(v) for k, v in self._edges().items()}
+        done: set[int] = set()
+        result: list[Unit] = []
+        while len(done) < len(self.units):
+            ready = [k for k in self.units if k not in done and before[k] <= done]
+            if not ready:
+                raise InternalError("the kernels of a plan wait for each other")
+            number = min(ready, key=lambda k: (self._writes(k), self._position(k)))
+            done.add(number)
+            result.append(self.units[number])
+        return result
+
+    def _writes(self, number: int) -> bool:
+        unit = self.units[number]
+        return isinstance(unit, Group) and any(r in self.problem.written for r in unit.roots)
+
+
+class _Given:
+    """`value in given`: the value is loaded, not computed."""
+
+    def __init__(self, memory_of):
+        self.memory_of = memory_of
+
+    def __contains__(self, value: int) -> bool:
+        return self.memory_of(value) is not None
+
+
+def _reads(unit: Unit) -> frozenset[int]:
+    if isinstance(unit, Group):
+        return unit.reads
+    return frozenset(view.base for _, view in unit.operands)

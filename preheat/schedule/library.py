@@ -1,0 +1,54 @@
+"""Which call serves an op that is no kernel: the BLAS, or an ATen overload.
+
+    matmul f32[8, 768] @ f32[768, 3072]{1, 768}     ProductCall: the transposed weight is a stride
+    matmul bf16[4, 8, 64] @ bf16[4, 64, 8]          LibraryCall aten.bmm.default
+    library op=aten.convolution.default             LibraryCall with the arguments as they are
+
+A ProductCall takes float32 and float64 matrices with one unit stride each and any batch strides;
+everything else goes to the library, which copies what it must.
+"""
+
+from preheat.ir.graph import Op
+from preheat.ir.scalar import Dim, product
+from preheat.ir.types import TensorType
+from preheat.schedule.affine import known
+
+BLAS_DTYPES = ("float32", "float64")
+# The overload that computes a core op when no kernel can; operands as the core op has them.
+OVERLOADS: dict[str, str] = {
+    **{name: f"aten.{name}.default" for name in (
+        "neg abs sign exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal sin cos tan asin acos "
+        "atan sinh cosh tanh asinh acosh atanh erf erfc sigmoid floor ceil trunc round logical_not "
+        "bitwise_not isnan isinf atan2 maximum minimum fmax fmin logical_and logical_or logical_xor"
+    ).split()},
+    **{name: f"aten.{name}.Tensor" for name in (
+        "add sub mul div remainder fmod copysign eq ne lt le gt ge bitwise_and bitwise_or bitwise_xor"
+    ).split()},
+    "floordiv": "aten.floor_divide.default", "pow": "aten.pow.Tensor_Tensor",
+    "shl": "aten.bitwise_left_shift.Tensor", "shr": "aten.bitwise_right_shift.Tensor",
+    "where": "aten.where.self",
+}
+
+
+def product_overload(op: Op) -> str:
+    """The ATen overload that serves the core op `matmul` on operands of its rank."""
+    return {2: "aten.mm.default", 3: "aten.bmm.default"}.get(op.type.rank, "aten.matmul.default")
+
+
+def is_blas(a: TensorType, b: TensorType, out: TensorType) -> bool:
+    """A ProductCall can compute out = a @ b as these types lie in memory."""
+    if out.dtype not in BLAS_DTYPES or {a.dtype, b.dtype} != {out.dtype} or product((*out.sizes, a.sizes[-1])) == 0:
+        return False
+    return all(_is_matrix(t) for t in (a, b, out))
+
+
+def _is_matrix(type: TensorType) -> bool:
+    """The last two axes are a BLAS matrix: one unit stride, the other at least the row's length."""
+    (rows, columns), (down, across) = type.sizes[-2:], type.strides[-2:]
+    return _leads(rows, columns, down, across) or _leads(columns, rows, across, down)
+
+
+def _leads(rows: Dim, columns: Dim, down: Dim, across: Dim) -> bool:
+    is_unit = across == 1 or columns == 1
+    return is_unit and (rows == 1 or known(down) >= max(known(columns), 1))
+

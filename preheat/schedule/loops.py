@@ -1,0 +1,521 @@
+"""A fused group as one loop nest: index expressions instead of movement, one node a distinct value.
+
+    %2 = mul(%0, expand(%1))            i0:8 i1:128     n0 = load %0[i0*128 + i1]
+    %3 = permute(%2, axes=(1, 0))                       n1 = load %1[i1]
+    store %3                                            n2 = mul n0, n1
+                                                        store %3[i1*8 + i0] = n2
+
+`lower` evaluates the stored values at symbolic positions of a `Frame` (the loops: rows, and the
+axes walked inside a row by its reductions). Movement ops change the position, elementwise ops make
+a node, values with memory become loads, and a reduction becomes a node when its position is a row
+of the frame. A group that does not fit one frame raises `NoFit`: legality is trial.
+
+Requires level core. Guarantees: every node is defined after its operands; loads are in bounds or
+masked, whatever an index tensor holds. Source: tinygrad's rangeify; TorchInductor's inner_fn.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
+from preheat.base.errors import Unsupported
+from preheat.ir.graph import Op
+from preheat.ir.ops import ELEMENTWISE, REDUCE
+from preheat.ir.scalar import Dim, product
+from preheat.ir.types import TensorType
+from preheat.schedule.affine import (
+    ZERO, Affine, Key, Space, SplitAxis, affine, axis, elems, known, reshape_index,
+)
+from preheat.schedule.views import Store
+
+MOST_NODES = 1500
+HALVES = ("bfloat16", "float16")
+IDENTITIES = {"sum": 0, "prod": 1, "any": False, "all": True}
+DIVISIONS = ("floordiv", "truncdiv", "remainder", "fmod")
+Index = tuple[Affine, ...]
+
+
+class NoFit(Exception):
+    """The group cannot be one loop nest; says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class FrameAxis:
+    name: str
+    extent: Dim
+    is_walked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """The loops of a group in row-major order of the value they walk; size-1 axes are left out."""
+
+    axes: tuple[FrameAxis, ...]
+
+    def split(self, name: str, inner: int) -> "Frame":
+        """The frame with axis `name` cut in two."""
+        parts: list[FrameAxis] = []
+        for part in self.axes:
+            if part.name == name:
+                parts.append(FrameAxis(name + "a", known(part.extent) // inner, part.is_walked))
+                parts.append(FrameAxis(name + "b", inner, part.is_walked))
+            else:
+                parts.append(part)
+        return Frame(tuple(parts))
+
+    def part(self, is_walked: bool) -> tuple[FrameAxis, ...]:
+        return tuple(a for a in self.axes if a.is_walked is is_walked)
+
+
+def frame_of(sizes: tuple[Dim, ...], walked: Collection[int] = ()) -> Frame:
+    """The frame that visits a value of `sizes`, with axes `walked` inside the rows."""
+    return Frame(tuple(FrameAxis(f"i{k}", s, k in walked) for k, s in enumerate(sizes) if s != 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """As `ir.loop.LoopOp`; `memory` is the value id whose memory is meant, `args` are node numbers."""
+
+    op: str
+    dtype: str
+    args: tuple[int, ...] = ()
+    memory: int = -1
+    index: Affine | None = None
+    mask: int | None = None
+    other: int | float | bool | None = None
+    axis: str = ""
+    how: str = ""
+
+    def operands(self) -> tuple[int, ...]:
+        """Every node that must be known before this one."""
+        extra = tuple(k for k in self.index.keys() if isinstance(k, int)) if self.index else ()
+        return (*self.args, *extra, *(() if self.mask is None else (self.mask,)))
+
+
+@dataclass(frozen=True, slots=True)
+class Nest:
+    """The nodes of a group over a frame. `stores` and `checks` are the nodes with effects."""
+
+    frame: Frame
+    nodes: tuple[Node, ...]
+    stores: tuple[int, ...]
+    checks: tuple[int, ...]
+    values: tuple[int, ...]  # the values of the graph that were computed, for the kernel's name
+    reads: frozenset[int]  # the values of the graph that are loaded
+
+    def extents(self) -> dict[str, Dim]:
+        return {a.name: a.extent for a in self.frame.axes}
+
+
+def lower(stores: Collection[Store], frame: Frame, ops: Mapping[int, Op], types: Mapping[int, TensorType],
+          memory_of: Callable[[int], int | None]) -> Nest:
+    """The nest that does `stores`. `memory_of(value)`: where to load it, None if it is computed.
+
+    Raises NoFit when the group needs other loops than `frame`, Unsupported for a symbolic size
+    that an index must divide by.
+    """
+    for _ in range(16):
+        lowering = _Lowering(frame, ops, types, memory_of)
+        try:
+            for store in stores:
+                lowering.store(store)
+            return lowering.finish()
+        except SplitAxis as cut:
+            frame = frame.split(cut.name, cut.inner)
+        except RecursionError:
+            raise NoFit("the expression is too deep") from None
+    raise NoFit("the axes are cut too often")
+
+
+class _Lowering:
+    """One trial: nodes by content, so that equal loads and equal values are one node."""
+
+    def __init__(self, frame: Frame, ops, types, memory_of):
+        self.frame, self.ops, self.types, self.memory_of = frame, ops, types, memory_of
+        self.nodes: list[Node] = []
+        self.numbers: dict[Node, int] = {}
+        self.known: dict[tuple, int] = {}
+        self.stores: list[int] = []
+        self.checks: list[int] = []
+        self.reads: set[int] = set()
+        self.reductions: dict[int, int] = {}
+        self.extents: dict[Key, Dim] = {a.name: a.extent for a in frame.axes}
+        self.space = Space(self.extents, self.divide)
+
+    def finish(self) -> Nest:
+        values = dict.fromkeys(key[0] for key in self.known)
+        computed = tuple(v for v in values if v not in self.reads)
+        return Nest(
+            self.frame, tuple(self.nodes), tuple(self.stores), tuple(self.checks), computed, frozenset(self.reads)
+        )
+
+    # ------------------------------------------------------------------ positions and effects
+    def store(self, store: Store) -> None:
+        index = self.position(store.value)
+        value = self.value(store.value, index, None)
+        offset = Affine(store.offset)
+        for part, stride in zip(index, store.strides):
+            offset = offset + part.times(stride)
+        node = Node("store", self.nodes[value].dtype, (value,), store.memory, offset)
+        self.stores.append(self.add(node))
+
+    def position(self, value: int) -> Index:
+        """Where the loops stand in a stored value: one element each of the frame, or of its rows."""
+        sizes = self.types[value].sizes
+        rows = self.frame.part(is_walked=False)
+        is_reduction = value in self.ops and self.ops[value].name in REDUCE
+        for axes in (rows, self.frame.axes) if is_reduction else (self.frame.axes, rows):
+            if product(sizes) == product(a.extent for a in axes):
+                old = tuple(a.extent for a in axes)
+                return reshape_index(tuple(axis(a.name) for a in axes), old, sizes, self.space)
+        raise NoFit("a stored value has neither the frame's elements nor its rows'")
+
+    def check(self, condition: int, mask: int | None, how: str) -> None:
+        if mask is not None:
+            condition = self.op("logical_or", "bool", self.op("logical_not", "bool", mask), condition)
+        node = Node("check", "bool", (condition,), how=how)
+        if node not in self.numbers:
+            self.checks.append(self.add(node))
+
+    # ------------------------------------------------------------------ nodes
+    def add(self, node: Node) -> int:
+        number = self.numbers.get(node)
+        if number is None:
+            if len(self.nodes) >= MOST_NODES:
+                raise NoFit("too many operations for one kernel")
+            number = self.numbers[node] = len(self.nodes)
+            self.nodes.append(node)
+        return number
+
+    def op(self, name: str, dtype: str, *args: int) -> int:
+        return self.add(Node(name, dtype, args))
+
+    def const(self, dtype: str, value) -> int:
+        return self.add(Node("const", dtype, other=value))
+
+    def cast(self, value: int, dtype: str) -> int:
+        return value if self.nodes[value].dtype == dtype else self.op("cast", dtype, value)
+
+    def number(self, index: Affine) -> int:
+        """The int64 node of an index expression."""
+        total: int | None = None
+        for key, stride in index.terms:
+            term = key if isinstance(key, int) else self.add(Node("axis", "int64", axis=key))
+            if stride != 1:
+                term = self.op("mul", "int64", term, self.const("int64", stride))
+            total = term if total is None else self.op("add", "int64", total, term)
+        if total is None:
+            return self.const("int64", index.base)
+        return total if index.base == 0 else self.op("add", "int64", total, self.const("int64", index.base))
+
+    def divide(self, index: Affine, divisor: int) -> tuple[Affine, Affine]:
+        number, by = self.number(index), self.const("int64", divisor)
+        quotient = self.op("floordiv", "int64", number, by)
+        remainder = self.op("remainder", "int64", number, by)
+        self.extents[quotient] = self.space.bounds(index)[1] // divisor + 1
+        self.extents[remainder] = divisor
+        return affine(0, {quotient: 1}), affine(0, {remainder: 1})
+
+    def inside(self, index: Affine, low: Dim, high: Dim) -> int | None:
+        """The bool node for low <= index < high, or None when it always holds."""
+        least, most = self.space.bounds(index)
+        conditions = []
+        if least < known(low):
+            conditions.append(self.op("ge", "bool", self.number(index), self.const("int64", low)))
+        if most >= known(high):
+            conditions.append(self.op("lt", "bool", self.number(index), self.const("int64", high)))
+        return self.both(*conditions)
+
+    def both(self, *conditions: int | None) -> int | None:
+        """The conjunction; None stands for true."""
+        given = list(dict.fromkeys(c for c in conditions if c is not None))
+        total = given[0] if given else None
+        for condition in given[1:]:
+            total = self.op("logical_and", "bool", total, condition)
+        return total
+
+    # ------------------------------------------------------------------ values at a position
+    def value(self, value: int, index: Index, mask: int | None) -> int:
+        """The node of element `index` of `value`; where `mask` is false it may be anything."""
+        if mask is not None and self.is_inside(value, index):
+            mask = None
+        key = (value, index, mask)
+        if key not in self.known:
+            if self.memory_of(value) is not None:
+                node = self.load(value, index, mask)
+            else:
+                op = self.ops[value]
+                node = _RULES.get(op.name, _unknown)(self, op, index, mask)
+            self.known[key] = node
+        return self.known[key]
+
+    def is_inside(self, value: int, index: Index) -> bool:
+        for part, size in zip(index, self.types[value].sizes):
+            low, high = self.space.bounds(part)
+            if low < 0 or high >= known(size):
+                return False
+        return True
+
+    def load(self, value: int, index: Index, mask: int | None, other=None) -> int:
+        type = self.types[value]
+        offset = ZERO
+        for part, stride in zip(index, type.strides):
+            offset = offset + part.times(stride)
+        if mask is not None and other is None:
+            other = False if type.dtype == "bool" else 0
+        self.reads.add(value)
+        return self.add(Node("load", type.dtype, (), self.memory_of(value), offset, mask, other))
+
+
+# ---------------------------------------------------------------------------- one rule an op
+def _unknown(lowering: _Lowering, op: Op, index: Index, mask: int | None) -> int:
+    raise Unsupported("no_kernel", f"no loop rule for core op {op.name}")
+
+
+def _elementwise(lowering: _Lowering, op: Op, index: Index, mask: int | None) -> int:
+    args = tuple(lowering.value(a.id, index, mask) for a in op.args)
+    dtype = op.type.dtype
+    if op.name in DIVISIONS and op.type.kind in "iu":
+        divisor = lowering.nodes[args[1]]
+        if not (divisor.op == "const" and divisor.other != 0):
+            is_fine = lowering.op("ne", "bool", args[1], lowering.const(dtype, 0))
+            lowering.check(is_fine, mask, "zero_division")
+    if op.name == "cast":
+        return _cast(lowering, op, args[0])
+    return lowering.op(op.name, dtype, *args)
+
+
+def _cast(lowering: _Lowering, op: Op, arg: int) -> int:
+    """A free narrowing followed by its inverse is the value before both."""
+    how = "free" if op.attr("free") else ""
+    inner = lowering.nodes[arg]
+    if how and inner.op == "cast" and inner.how and inner.dtype in HALVES:
+        before = inner.args[0]
+        if lowering.nodes[before].dtype == op.type.dtype == "float32":
+            return before
+    if inner.dtype == op.type.dtype:
+        return arg
+    return lowering.add(Node("cast", op.type.dtype, (arg,), how=how))
+
+
+def _full(lowering: _Lowering, op: Op, index: Index, mask: int | None) -> int:
+    return lowering.const(op.type.dtype, op.attr("value"))
+
+
+def _iota(lowering: _Lowering, op: Op, index: Index, mask: int | None) -> int:
+    start, step, dtype = op.attr("start"), op.attr("step"), op.type.dtype
+    position = index[op.attr("axis")]
+    if isinstance(start, int) and isinstance(step, int) and op.type.kind in "iu":
+        return lowering.cast(lowering.number(position.times(step) + start), dtype)
+    wide = "float64" if op.type.kind == "f" else dtype
+    number = lowering.cast(lowering.number(position), wide)
+    scaled = lowering.op("mul", wide, number, lowering.const(wide, step))
+    return lowering.cast(lowering.op("add", wide, scaled, lowering.const(wide, start)), dtype)
+
+
+def _reduce(lowering: _Lowering, op: Op, index: Index, mask: int | None) -> int:
+    source = op.args[0].id
+    sizes = lowering.types[source].sizes
+    reduced = (op.attr("axis"),) if op.name in ("argmax", "argmin") else tuple(op.attr("axes"))
+    if elems(tuple(sizes[k] for k in reduced)) == 0:
+        if op.name not in IDENTITIES:
+            raise Unsupported("empty_reduction", f"{op.name} over no elements")
+        return lowering.const(op.type.dtype, IDENTITIES[op.name])
+    if mask is not None:
+        raise NoFit("a reduction at a masked position")
+    whole = _row_position(lowering, op, index, sizes, reduced)
+    value = lowering.value(source, whole, None)
+    dtype = _accumulator(op, lowering.nodes[value].dtype)
+    value = lowering.cast(value, dtype)
+    if all(sizes[k] == 1 for k in reduced):  # nothing to combine
+        is_index = op.name in ("argmax", "argmin")
+        return lowering.const("int64", 0) if is_index else lowering.cast(value, op.type.dtype)
+    result = op.type.dtype if op.name in ("argmax", "argmin") else dtype
+    node = lowering.add(Node("reduce", result, (value,), how=op.name))
+    if lowering.reductions.setdefault(op.result, node) != node:
+        raise NoFit("a reduction at two positions")
+    return lowering.cast(node, op.type.dtype)
+
+
+def _row_position(lowering: _Lowering, op: Op, index: Index, sizes, reduced) -> Index:
+    """The reduction's operand index: `index` on the kept axes, the walked loops on the others."""
+    if op.attr("keepdim"):
+        index = tuple(part for k, part in enumerate(index) if k not in reduced)
+    walked = lowering.frame.part(is_walked=True)
+    shape = tuple(sizes[k] for k in sorted(reduced))
+    inner: Index = (ZERO,) * len(shape)
+    if any(s != 1 for s in shape):
+        if elems(shape) != elems(tuple(a.extent for a in walked)):
+            raise NoFit("a reduction over other axes")
+        names = {key for part in index for key in part.keys()}
+        rows = {a.name for a in lowering.frame.part(is_walked=False)}
+        if names != rows:
+            raise NoFit("a reduction that is not one a row")
+        old = tuple(a.extent for a in walked)
+        inner = reshape_index(tuple(axis(a.name) for a in walked), old, shape, lowering.space)
+    whole, kept, walk = [], iter(index), iter(inner)
+    for k in range(len(sizes)):
+        whole.append(next(walk) if k in reduced else next(kept))
+    return tuple(whole)
+
+
+def _accumulator(op: Op, dtype: str) -> str:
+    """The dtype that a reduction works in."""
+    if op.name in ("sum", "prod"):
+        return "float32" if op.type.dtype in HALVES else op.type.dtype
+    return "bool" if op.name in ("any", "all") else dtype
+
+
+# ---------------------------------------------------------------------------- movement
+def _reshape(lowering: _Lowering, op: Op, index: Index, mask: int | None) -> int:
+    source = op.args[0].id
+    old = lowering.types[source].sizes
+    return lowering.value(source, reshape_index(index, op.type.sizes, old, lowering.space), mask)
+
+
+def _permute(lowering: _Lowering, op: Op, index: Index, mask: int | None) -> int:
+    moved: list[Affine] = [ZERO] * len(index)
+    for place, source in enumerate(op.attr("axes")):
+        moved[source] = index[place]
+    return lowering.value(op.args[0].id, tuple(moved), mask)
+
+
+def _flip(lowering: _Lowering, op: Op, index: Index, mask: int | None) -> int:
+    axes = op.attr("axes")
+    moved = tuple(
+        part.times(-1) + (size - 1) if k in axes else part
+        for k, (part, size) in enumerate(zip(index, op.type.sizes))
+    )
+    return lowering.value(op.args[0].id, moved, mask)
+
+
+def _expand(lowering: _Lowering, op: Op, index: Index, mask: int | None) -> int:
+    source = op.args[0].id
+    sizes = lowering.types[source].sizes
+    parts = index[len(index) - len(sizes):]
+    moved = tuple(ZERO if size == 1 else part for part, size in zip(parts, sizes))
+    return lowering.value(source, moved, mask)
+
+
+def _slice(lowering: _Lowering, op: Op, index: Index, mask: int | None) -> int:
+    moved = _replaced(index, op.attr("axis"), index[op.attr("axis")].times(op.attr("step")) + op.attr("start"))
+    return lowering.value(op.args[0].id, moved, mask)
+
+
+def _replaced(index: Index, place: int, part: Affine) -> Index:
+    return (*index[:place], part, *index[place + 1:])
+
+
+def _pad(lowering: _Lowering, op: Op, index: Index, mask: int | None) -> int:
+    source = op.args[0].id
+    type = lowering.types[source]
+    fill = op.attr("value")
+    if type.elems == 0:
+        return lowering.const(type.dtype, fill)
+    moved = tuple(part + (0 - low) for part, low in zip(index, op.attr("low")))
+    here = lowering.both(*(lowering.inside(part, 0, size) for part, size in zip(moved, type.sizes)))
+    if here is None:
+        return lowering.value(source, moved, mask)
+    if lowering.memory_of(source) is not None:
+        return lowering.load(source, moved, lowering.both(mask, here), fill)
+    value = lowering.value(source, moved, lowering.both(mask, here))
+    return lowering.op("where", type.dtype, here, value, lowering.const(type.dtype, fill))
+
+
+def _cat(lowering: _Lowering, op: Op, index: Index, mask: int | None) -> int:
+    place = op.attr("axis")
+    parts, start = [], 0
+    for arg in op.args:
+        size = lowering.types[arg.id].sizes[place]
+        if size != 0:
+            parts.append((arg.id, start, size))
+        start = start + size
+    result: int | None = None
+    for source, start, size in reversed(parts):
+        moved = index[place] + (0 - start)
+        least, most = lowering.space.bounds(moved)
+        if most < 0 or least >= known(size):
+            continue
+        here = lowering.inside(moved, 0, size)
+        value = lowering.value(source, _replaced(index, place, moved), lowering.both(mask, here))
+        if result is None or here is None:
+            result = value
+        else:
+            # parts come last to first: what is not in the later ones is below this one's end
+            first = lowering.inside(moved, least, size)
+            result = value if first is None else lowering.op("where", op.type.dtype, first, value, result)
+    return result
+
+
+def _place(lowering: _Lowering, op: Op, index: Index, mask: int | None) -> int:
+    base, source = op.args[0].id, op.args[1].id
+    place, start, step = op.attr("axis"), op.attr("start"), op.attr("step")
+    size = lowering.types[source].sizes[place]
+    if lowering.types[source].elems == 0:
+        return lowering.value(base, index, mask)
+    moved = index[place] + (0 - start)
+    here = lowering.inside(moved, 0, (size - 1) * step + 1)
+    if step != 1:
+        number, by = lowering.number(moved), lowering.const("int64", step)
+        rest = lowering.op("remainder", "int64", number, by)
+        here = lowering.both(here, lowering.op("eq", "bool", rest, lowering.const("int64", 0)))
+        quotient = lowering.op("floordiv", "int64", number, by)
+        lowering.extents[quotient] = known(size) + 1  # not known to be inside: loads keep the mask
+        moved = affine(0, {quotient: 1})
+    value = lowering.value(source, _replaced(index, place, moved), lowering.both(mask, here))
+    if here is None:
+        return value
+    return lowering.op("where", op.type.dtype, here, value, lowering.value(base, index, mask))
+
+
+# ---------------------------------------------------------------------------- gathers
+def _checked(lowering: _Lowering, indices: int, index: Index, mask: int | None, size: Dim) -> Affine:
+    """Element `index` of the index tensor as a position within `size`, counted from the end where
+    negative; out of range raises the index flag and reads position 0."""
+    if size == 0:
+        raise Unsupported("empty_gather", "indices into an axis of size 0")
+    given = lowering.cast(lowering.value(indices, index, mask), "int64")
+    zero, end = lowering.const("int64", 0), lowering.const("int64", size)
+    is_negative = lowering.op("lt", "bool", given, zero)
+    wrapped = lowering.op("where", "int64", is_negative, lowering.op("add", "int64", given, end), given)
+    is_inside = lowering.op(
+        "logical_and", "bool", lowering.op("ge", "bool", wrapped, zero), lowering.op("lt", "bool", wrapped, end)
+    )
+    lowering.check(is_inside, mask, "index")
+    safe = lowering.op("where", "int64", is_inside, wrapped, zero)
+    lowering.extents[safe] = size
+    return affine(0, {safe: 1})
+
+
+def _take(lowering: _Lowering, op: Op, index: Index, mask: int | None) -> int:
+    source, indices = op.args[0].id, op.args[1].id
+    place, rank = op.attr("axis"), lowering.types[indices].rank
+    size = lowering.types[source].sizes[place]
+    part = _checked(lowering, indices, index[place: place + rank], mask, size)
+    return lowering.value(source, (*index[:place], part, *index[place + rank:]), mask)
+
+
+def _gather(lowering: _Lowering, op: Op, index: Index, mask: int | None) -> int:
+    source, indices, place = op.args[0].id, op.args[1].id, op.attr("axis")
+    part = _checked(lowering, indices, index, mask, lowering.types[source].sizes[place])
+    return lowering.value(source, _replaced(index, place, part), mask)
+
+
+def _index(lowering: _Lowering, op: Op, index: Index, mask: int | None) -> int:
+    source, indices, axes = op.args[0].id, [a.id for a in op.args[1:]], op.attr("axes")
+    sizes, rank = lowering.types[source].sizes, lowering.types[indices[0]].rank
+    are_adjacent = all(b == a + 1 for a, b in zip(axes, axes[1:]))
+    first = axes[0] if are_adjacent else 0
+    at, rest = index[first: first + rank], iter((*index[:first], *index[first + rank:]))
+    parts = {a: _checked(lowering, i, at, mask, sizes[a]) for a, i in zip(axes, indices)}
+    moved = tuple(parts[k] if k in parts else next(rest) for k in range(len(sizes)))
+    return lowering.value(source, moved, mask)
+
+
+_RULES: dict[str, Callable[[_Lowering, Op, Index, int | None], int]] = {
+    **dict.fromkeys(ELEMENTWISE, _elementwise),
+    **dict.fromkeys(REDUCE, _reduce),
+    "full": _full, "iota": _iota, "reshape": _reshape, "permute": _permute, "flip": _flip,
+    "expand": _expand, "slice": _slice, "pad": _pad, "cat": _cat, "place": _place,
+    "take": _take, "gather": _gather, "index": _index,
+}
+FUSABLE = frozenset(_RULES)

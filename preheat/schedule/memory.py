@@ -1,0 +1,226 @@
+"""Where every value of a plan lives: buffers, views, the arena, and what takes a dead value's place.
+
+    mm -> %5 (dead after k1);  k1: %5 -> %6      b3 arena 0 f32[8, 64]    k1 (b3 inout)
+
+Outputs are fresh tensors with the strides of their types, results of library calls own their
+memory, everything else is placed in the arena: largest first, at the lowest 64-byte aligned offset
+that no value living at the same time holds. A kernel that reads a dying value only at the places
+where it stores a new one of the same type stores in place.
+
+Source: the greedy-by-size planner of TFLite (Pisarchyk and Lee, 2020).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from preheat.ir.graph import Graph
+from preheat.ir.loop import Kernel, LoopOp, Param, Stage
+from preheat.ir.plan import Buffer
+from preheat.ir.types import NoneType, TensorType
+from preheat.schedule.affine import known
+from preheat.schedule.fuse import Group, Unit
+from preheat.schedule.problem import CallUnit, Problem
+from preheat.schedule.tile import Tiled
+from preheat.schedule.views import View
+
+ALIGN_BYTES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """buffers; the buffer of each memory (a value id); the kernel of each group after in-place reuse."""
+
+    buffers: tuple[Buffer, ...]
+    number: Mapping[int, int]
+    views: Mapping[View, int]
+    tiled: Mapping[int, Tiled]
+    arena_bytes: int
+
+
+def plan_memory(graph: Graph, problem: Problem, units: Sequence[Unit]) -> Layout:
+    """Buffers for everything that `units`, in this order, read and write."""
+    return _Planner(graph, problem, units).plan()
+
+
+def span_bytes(type: TensorType) -> int:
+    """Bytes from the first to past the last element of a tensor of `type`."""
+    if type.elems == 0:
+        return 0
+    reach = sum((known(n) - 1) * abs(known(s)) for n, s in zip(type.sizes, type.strides))
+    return (reach + 1) * type.itemsize
+
+
+@dataclass
+class _Life:
+    """Units from the one that makes a memory to the last that uses it."""
+
+    first: int
+    last: int
+    bytes: int
+    members: list[int] = field(default_factory=list)
+
+
+class _Planner:
+    def __init__(self, graph: Graph, problem: Problem, units: Sequence[Unit]):
+        self.graph, self.problem, self.units = graph, problem, units
+        self.last_use: dict[int, int] = {}
+        for place, unit in enumerate(units):
+            for memory in (*_read(unit, problem), *_made(unit, problem)):
+                self.last_use[memory] = place
+        self.outputs = {v: k for k, v in enumerate(problem.outputs) if v >= 0}
+        self.inputs = {i.id: k for k, i in enumerate(graph.inputs)}
+        self.owned = {r for u in units if isinstance(u, CallUnit) and u.overload for r in u.op.results}
+        self.shared: dict[int, int] = {}  # memory -> the dead memory whose place it takes
+        self.tiled: dict[int, Tiled] = {}
+
+    def plan(self) -> Layout:
+        for place, unit in enumerate(self.units):
+            if isinstance(unit, Group):
+                self.tiled[place] = self._reuse(place, unit)
+        offsets, arena_bytes = self._place()
+        buffers = [Buffer("input", k, i.type) for k, i in enumerate(self.graph.inputs)]
+        number = {i.id: k for k, i in enumerate(self.graph.inputs)}
+        for memory in self._memories():
+            kind, index = self._kind(memory, offsets)
+            root = self._root(memory)
+            if root != memory and root in number:
+                number[memory] = number[root]
+                continue
+            number[memory] = len(buffers)
+            buffers.append(Buffer(kind, index, self.problem.types[memory]))
+        views: dict[View, int] = {}
+        for unit in self.units:
+            if isinstance(unit, CallUnit):
+                for _, view in unit.operands:
+                    if view not in views:
+                        views[view] = self._view(view, number, buffers)
+        return Layout(tuple(buffers), number, views, self.tiled, arena_bytes)
+
+    def _memories(self) -> list[int]:
+        """Every memory that is not an input's, in order of making; zero-size ones last."""
+        found = [m for unit in self.units for m in _made(unit, self.problem)]
+        found += [v for _, view in self._operands() for v in [view.base]] + list(self.outputs)
+        return [m for m in dict.fromkeys(found) if m not in self.inputs]
+
+    def _operands(self) -> Iterable[tuple[int, View]]:
+        return (operand for unit in self.units if isinstance(unit, CallUnit) for operand in unit.operands)
+
+    def _kind(self, memory: int, offsets: Mapping[int, int]) -> tuple[str, int]:
+        if memory in self.outputs:
+            return "output", self.outputs[memory]
+        if memory in self.owned:
+            return "owned", 0
+        return "arena", offsets.get(self._root(memory), 0)
+
+    def _view(self, view: View, number: Mapping[int, int], buffers: list[Buffer]) -> int:
+        base = number[self.problem.written.get(view.base, view.base)]
+        whole = buffers[base].type
+        if (view.offset, view.sizes, view.strides) == (0, whole.sizes, whole.strides):
+            return base
+        buffers.append(Buffer("view", view.offset, replace(whole, sizes=view.sizes, strides=view.strides), base))
+        return len(buffers) - 1
+
+    # ------------------------------------------------------------------ the arena
+    def _root(self, memory: int) -> int:
+        while memory in self.shared:
+            memory = self.shared[memory]
+        return memory
+
+    def _in_arena(self, memory: int) -> bool:
+        return memory not in self.inputs and memory not in self.outputs and memory not in self.owned
+
+    def _place(self) -> tuple[dict[int, int], int]:
+        lives: dict[int, _Life] = {}
+        for place, unit in enumerate(self.units):
+            for memory in _made(unit, self.problem):
+                if self._in_arena(memory):
+                    root, last = self._root(memory), self.last_use[memory]
+                    size = span_bytes(self.problem.types[memory])
+                    life = lives.setdefault(root, _Life(place, last, size))
+                    life.last = max(life.last, last)
+        offsets: dict[int, int] = {}
+        for root in sorted(lives, key=lambda r: (-lives[r].bytes, lives[r].first)):
+            life = lives[root]
+            busy = sorted(
+                (offsets[o], offsets[o] + lives[o].bytes) for o in offsets
+                if lives[o].first <= life.last and life.first <= lives[o].last
+            )
+            offsets[root] = _gap(busy, life.bytes)
+        return offsets, _aligned(max((offsets[r] + lives[r].bytes for r in offsets), default=0))
+
+    # ------------------------------------------------------------------ in place
+    def _reuse(self, place: int, group: Group) -> Tiled:
+        """The group's kernel, storing into dying values where it may."""
+        tiled = group.tiled
+        for memory in dict.fromkeys(_made(group, self.problem)):
+            for dead in group.reads:
+                if self._may_replace(memory, dead, place) and dead in tiled.memories:
+                    joined = join_parameters(tiled, dead, memory)
+                    if joined is not None:
+                        self.shared[memory] = dead
+                        tiled = joined
+                        break
+        return tiled
+
+    def _may_replace(self, memory: int, dead: int, place: int) -> bool:
+        """Both in the arena, `dead` not used after unit `place`, of one type, not yet replaced."""
+        if not self._in_arena(memory) or not self._in_arena(dead) or dead in self.shared.values():
+            return False
+        return self.last_use[dead] == place and self.problem.types[memory] == self.problem.types[dead]
+
+
+def join_parameters(tiled: Tiled, dead: int, memory: int) -> Tiled | None:
+    """`tiled` with the parameter of `dead` made one with that of `memory`, read and then written.
+
+    None when the kernel reads `dead` elsewhere than where it stores, or after it stored.
+    """
+    old, new = tiled.memories.index(dead), tiled.memories.index(memory)
+    kernel = tiled.kernel
+    if kernel.params[old].role != "in" or kernel.params[new].role != "out":
+        return None
+    loads = [(k, op) for k, s in enumerate(kernel.stages) for op in s.body if op.op == "load" and op.param == old]
+    stores = [(k, op) for k, s in enumerate(kernel.stages) for op in s.body if op.op == "store" and op.param == new]
+    if len({op.index for _, op in (*loads, *stores)}) != 1 or any(op.mask is not None for _, op in loads):
+        return None
+    if max(k for k, _ in loads) > min(k for k, _ in stores):
+        return None
+    memories = tuple(memory if m == dead else m for m in tiled.memories if m != memory)
+    roles = [replace(p, role="inout") if k == old else p for k, p in enumerate(kernel.params) if k != new]
+    number = {k: memories.index(memory if m == dead else m) for k, m in enumerate(tiled.memories)}
+    return replace(tiled, kernel=_renumbered(kernel, tuple(roles), number), memories=memories)
+
+
+def _renumbered(kernel: Kernel, params: tuple[Param, ...], number: Mapping[int, int]) -> Kernel:
+    def op(given: LoopOp) -> LoopOp:
+        return replace(given, param=number[given.param]) if given.param >= 0 else given
+
+    stages = tuple(Stage(s.axes, tuple(op(o) for o in s.body)) for s in kernel.stages)
+    return replace(kernel, params=params, stages=stages)
+
+
+def _gap(busy: list[tuple[int, int]], size: int) -> int:
+    """The lowest aligned offset with `size` free bytes."""
+    offset = 0
+    for start, stop in busy:
+        if offset + size <= start:
+            break
+        offset = max(offset, _aligned(stop))
+    return offset
+
+
+def _aligned(bytes_: int) -> int:
+    return -(-bytes_ // ALIGN_BYTES) * ALIGN_BYTES
+
+
+def _read(unit: Unit, problem: Problem) -> list[int]:
+    """The memories that `unit` reads."""
+    values = sorted(unit.reads) if isinstance(unit, Group) else [view.base for _, view in unit.operands]
+    return [problem.written.get(v, v) for v in values]
+
+
+def _made(unit: Unit, problem: Problem) -> list[int]:
+    """The memories that `unit` fills, inputs that it writes excepted."""
+    if isinstance(unit, Group):
+        return [r for r in unit.stored if r not in problem.written]
+    return [r for r, t in zip(unit.op.results, unit.op.types) if r >= 0 and not isinstance(t, NoneType)]
+

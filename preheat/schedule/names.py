@@ -1,0 +1,46 @@
+"""Names of kernels that a person recognises in a profile: what it computes, then its number.
+
+    max sub exp sum div             softmax
+    add sum mul sub ... rsqrt       add_layer_norm
+    mul mul erf add mul             gelu
+
+A row of `IDIOMS` stands for the ops that it takes together; what is left is named op by op, without
+the arithmetic that any kernel has. Names carry no meaning: equal kernels are found by digest.
+"""
+
+from preheat.schedule.fuse import Group
+from preheat.schedule.problem import Problem
+
+MOST_WORDS = 4
+# (ops that must be there, the name, ops that it accounts for), the more specific first
+IDIOMS: tuple[tuple[frozenset[str], str, frozenset[str]], ...] = tuple(
+    (frozenset(needs.split()), name, frozenset(f"{needs} {covers}".split()))
+    for needs, name, covers in (
+        ("max exp sum log", "log_softmax", "sub"),
+        ("max exp sum", "softmax", "sub div mul reciprocal"),
+        ("sum rsqrt sub", "layer_norm", "mul div add"),
+        ("sum rsqrt", "rms_norm", "mul div add"),
+        ("erf", "gelu", "mul add"),
+        ("tanh mul add", "gelu_tanh", "pow"),
+        ("sigmoid mul", "silu", ""),
+        ("maximum full", "relu", ""),
+        ("take", "embedding", "lt where"),
+    )
+)
+PLAIN = frozenset("full iota cast reshape permute expand slice flip".split())
+ARITHMETIC = frozenset("add sub mul div neg where".split())
+
+
+def kernel_name(group: Group, problem: Problem) -> str:
+    """The name of the group's kernel, without its number."""
+    found = list(dict.fromkeys(problem.ops[v].name for v in sorted(group.nest.values, key=problem.order.__getitem__)))
+    words: list[str] = []
+    left = set(found)
+    for needs, name, covers in IDIOMS:
+        if needs <= left:
+            words.append(name)
+            left -= covers
+    rest = [name for name in found if name in left and name not in PLAIN]
+    telling = [name for name in rest if name not in ARITHMETIC]
+    words = [*(telling or ([] if words else rest)), *words]
+    return "_".join(words[:MOST_WORDS]) or "copy"

@@ -1,0 +1,209 @@
+"""The problem that fusion solves: which values need memory, which calls need which operands.
+
+    %5 = mul(..); %6 = permute(%5); %7 = matmul(%6, %2); return %6
+      required: %5 (operand of %7 through the view %6), %8 = copy of %6 (a fresh output)
+      call %7 on View(5, strides (1, 128)) and %2
+
+Every effect becomes a value with memory: an output that must be fresh gets a copy of its own where
+the value cannot live in the output itself, and a written input gets a value that lives in the
+input's memory. Guarantees: operands of library calls have exactly the strides of their types.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from preheat.base.errors import Unsupported
+from preheat.ir.graph import Graph, Op, OutputAlias, Ref
+from preheat.ir.ops import CORE
+from preheat.ir.types import NoneType, TensorType
+from preheat.schedule.library import OVERLOADS, is_blas, product_overload
+from preheat.schedule.loops import FUSABLE
+from preheat.schedule.views import Store, View, view_of
+
+KERNEL_KINDS = "fiub"  # dtypes that kernels compute in
+
+
+@dataclass(frozen=True, slots=True)
+class CallUnit:
+    """A product (`overload` "") or library call: the op, and the view that each operand is."""
+
+    op: Op
+    overload: str
+    operands: tuple[tuple[int, View], ...]
+
+    def views(self) -> dict[int, View]:
+        return dict(self.operands)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """ops         by value, copies included; fused and called ones
+    order       position of a value in the program
+    types       of every value, with the strides of the memory it lives in
+    required    values that must have memory: operands of calls, outputs, writes
+    written     value -> the input whose memory it lives in
+    calls       in program order
+    results     values that calls make
+    outputs     one a graph output: the value whose memory it is, or -1 for an alias
+    """
+
+    inputs: frozenset[int]
+    ops: Mapping[int, Op]
+    order: Mapping[int, int]
+    types: Mapping[int, TensorType]
+    required: frozenset[int]
+    written: Mapping[int, int]
+    calls: tuple[CallUnit, ...]
+    results: frozenset[int]
+    outputs: tuple[int, ...]
+
+    def is_given(self, value: int) -> bool:
+        """`value` has memory that no kernel makes: an input or the result of a call."""
+        return value in self.inputs or value in self.results
+
+    def store(self, value: int) -> Store:
+        """The store that gives `value` its memory."""
+        return Store(value, value, self.written.get(value, value), 0, self.types[value].strides)
+
+
+def state(graph: Graph) -> Problem:
+    """The problem of `graph`. Raises Unsupported for what no kernel and no overload computes."""
+    return _Statement(graph).state()
+
+
+class _Statement:
+    def __init__(self, graph: Graph):
+        self.graph = graph
+        self.types = {v: t for v, t in graph.types().items()}
+        self.ops: dict[int, Op] = {}
+        self.calls: list[Op] = []
+        self.results: set[int] = set()
+        self.required: set[int] = set()
+        self.written: dict[int, int] = {}
+        self.inputs = frozenset(i.id for i in graph.inputs)
+        self.order = {v: n for n, op in enumerate(graph.ops) for v in op.results}
+        self.next = graph.next_id()
+
+    def state(self) -> Problem:
+        for op in self._live():
+            if self._is_call(op):
+                self.calls.append(op)
+                self.results.update(op.results)
+            for value in op.results:
+                self.ops[value] = op
+        outputs = self._outputs()
+        self._writes()
+        calls = tuple(self._call(op) for op in self.calls)
+        return Problem(
+            self.inputs, self.ops, self.order, self.types, frozenset(self.required), self.written,
+            calls, frozenset(self.results), outputs,
+        )
+
+    def _live(self) -> list[Op]:
+        """The ops that an output or a write depends on, in program order."""
+        needed = {*self.graph.outputs, *(v for _, v in self.graph.writes)}
+        live: list[Op] = []
+        for op in reversed(self.graph.ops):
+            has_effect = op.name == "library" and bool(op.writes)
+            if has_effect or any(r in needed for r in op.results):
+                needed.update(op.refs())
+                live.append(op)
+        return live[::-1]
+
+    def _is_call(self, op: Op) -> bool:
+        if op.name in ("library", "matmul"):
+            return True
+        if op.name not in FUSABLE:
+            raise Unsupported("no_kernel", f"core op {op.name}")
+        kinds = {t.kind for t in (op.type, *(self.types[r] for r in op.refs()))}
+        if kinds <= set(KERNEL_KINDS) or CORE[op.name].kind == "movement":
+            return False
+        if op.name not in OVERLOADS:
+            raise Unsupported("no_kernel", f"{op.name} of {op.type}")
+        return True
+
+    # ------------------------------------------------------------------ effects
+    def _copy(self, value: int, type: TensorType) -> int:
+        """A new value with the elements of `value` and memory of its own."""
+        copy, self.next = self.next, self.next + 1
+        self.ops[copy] = Op("reshape", (Ref(value),), (copy,), (type,))
+        self.types[copy] = type
+        self.order[copy] = len(self.graph.ops) + copy
+        self.required.add(copy)
+        return copy
+
+    def _outputs(self) -> tuple[int, ...]:
+        aliases = self.graph.output_aliases or (OutputAlias(),) * len(self.graph.outputs)
+        taken: set[int] = set()
+        outputs: list[int] = []
+        for value, alias in zip(self.graph.outputs, aliases):
+            type = self.types[value]
+            if alias.kind != "fresh":
+                outputs.append(-1)
+                continue
+            if not isinstance(type, TensorType):
+                raise Unsupported("number_output", f"an output that is {type}")
+            if value in taken or value in self.inputs:
+                value = self._copy(value, type)
+            taken.add(value)
+            self.required.add(value)
+            outputs.append(value)
+        return tuple(outputs)
+
+    def _writes(self) -> None:
+        for target, value in self.graph.writes:
+            type = self.types[target]
+            if value == target or type.elems == 0:
+                continue
+            if any(stride == 0 and size != 1 for size, stride in zip(type.sizes, type.strides)):
+                raise Unsupported("write_expanded", f"a write to {type}")
+            is_free = value not in self.required and value not in self.written and value not in self.inputs
+            if target in self.graph.in_place and is_free and value not in self.results:
+                self.types[value] = type
+                self.required.add(value)
+            else:
+                value = self._copy(value, type)
+            self.written[value] = target
+
+    # ------------------------------------------------------------------ calls
+    def _call(self, op: Op) -> CallUnit:
+        for type in op.types:
+            if not isinstance(type, (TensorType, NoneType)):
+                raise Unsupported("number_result", f"{op.attr('op')} yields a number")
+        views = {value: self._operand(value, op.name != "matmul") for value in dict.fromkeys(op.refs())}
+        return CallUnit(op, self._overload(op, views), tuple(views.items()))
+
+    def _overload(self, op: Op, views: Mapping[int, View]) -> str:
+        if op.name == "library":
+            return op.attr("op")
+        if op.name != "matmul":
+            return OVERLOADS[op.name]
+        a, b = (self._view_type(views[r.id]) for r in op.args)
+        return "" if is_blas(a, b, op.type) else product_overload(op)
+
+    def _view_type(self, view: View) -> TensorType:
+        return replace(self.types[view.base], sizes=view.sizes, strides=view.strides)
+
+    def _operand(self, value: int, is_exact: bool) -> View:
+        """The view of memory that `value` is; gives memory to what has none."""
+        base = value
+        while base in self.ops and base not in self.results and CORE[self.ops[base].name].kind == "movement":
+            if base in self.required:
+                break
+            base = self.ops[base].args[0].id if len(self.ops[base].args) == 1 else -1
+        view = None
+        if base >= 0 and base != value and self.types[base].kind == self.types[value].kind:
+            view = view_of(value, self.ops, self.types, lambda v: v == base)
+        if view is not None and not self._fits(view, self.types[value], is_exact):
+            view = None
+        if view is None:
+            view = View(value, 0, self.types[value].sizes, self.types[value].strides)
+        if view.base not in self.inputs and view.base not in self.results:
+            self.required.add(view.base)
+        return view
+
+    def _fits(self, view: View, type: TensorType, is_exact: bool) -> bool:
+        """Library calls may look at strides: they get eager's, where an axis has more than one element."""
+        if not is_exact:
+            return True
+        return all(a == b for size, a, b in zip(type.sizes, view.strides, type.strides) if size != 1)

@@ -1,0 +1,86 @@
+"""Schedule: a core graph becomes a plan of kernels, products and library calls.
+
+    %2 = mul(%0, %1); %3 = matmul(%2, %w); %4 = add(%3, expand(%b)); return %4
+
+    plan  kernel mul_0 (b0, b1, b3) over 1024
+          product b3 @ b2 -> b4
+          kernel add_1 (b4 inout, b5) over 8
+
+The steps: `problem.state` names the values that need memory, `fuse` groups values into loop nests
+(`loops`, `tile`), `memory` gives every value a buffer; here they become the nouns of `ir.plan`.
+
+Requires level core. Guarantees: outputs have the strides of their types; calls are in an order in
+which reads of an input precede its write and index checks precede every write; kernels are distinct.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from preheat.ir.graph import Graph, OutputAlias, map_refs, Ref
+from preheat.ir.loop import Kernel
+from preheat.ir.pack import digest
+from preheat.ir.plan import Call, KernelCall, LibraryCall, Output, Plan, ProductCall, Target
+from preheat.schedule.fuse import Group, fuse
+from preheat.schedule.memory import Layout, plan_memory
+from preheat.schedule.names import kernel_name
+from preheat.schedule.problem import CallUnit, Problem, state
+from preheat.schedule.tile import Tiled
+
+
+def schedule(graph: Graph, target: Target) -> Plan:
+    """The plan that computes `graph` on `target`.
+
+    Raises Unsupported for symbolic sizes where a number must be known, and for ops and dtypes that
+    neither a kernel nor a library overload computes.
+    """
+    problem = state(graph)
+    units = fuse(problem, target)
+    layout = plan_memory(graph, problem, units)
+    kernels: dict[str, int] = {}
+    made: list[Kernel] = []
+    calls: list[Call] = []
+    for place, unit in enumerate(units):
+        if isinstance(unit, Group):
+            calls.append(_kernel_call(unit, layout.tiled[place], problem, layout, kernels, made))
+        elif any(t.elems != 0 for t in unit.op.types if hasattr(t, "elems")) or unit.op.name == "library":
+            calls.append(_library_call(unit, layout))
+    outputs = _outputs(graph, problem, layout.number)
+    return Plan(
+        tuple(i.type for i in graph.inputs), layout.buffers, tuple(made), tuple(calls), outputs, layout.arena_bytes
+    )
+
+
+def _kernel_call(unit: Group, tiled: Tiled, problem: Problem, layout: Layout, kernels: dict[str, int], made: list[Kernel]) -> KernelCall:
+    """A call of the group's kernel, which is added to `made` unless an equal one is there."""
+    key = digest(tiled.kernel)
+    if key not in kernels:
+        kernels[key] = len(made)
+        made.append(replace(tiled.kernel, name=f"{kernel_name(unit, problem)}_{len(made)}"))
+    buffers = tuple(layout.number[m] for m in tiled.memories)
+    return KernelCall(kernels[key], buffers, tiled.extent, tiled.bytes)
+
+
+def _library_call(unit: CallUnit, layout: Layout) -> ProductCall | LibraryCall:
+    op, view = unit.op, {value: layout.views[v] for value, v in unit.operands}
+    if not unit.overload:
+        a, b = op.args
+        return ProductCall(view[a.id], view[b.id], layout.number[op.result])
+    args = tuple(map_refs(arg, lambda value: Ref(view[value])) for arg in op.args)
+    attrs = tuple(
+        (name, map_refs(arg, lambda value: Ref(view[value])))
+        for name, arg in op.attrs if op.name == "library" and name != "op"
+    )
+    results = tuple(layout.number.get(r, -1) for r in op.results)
+    return LibraryCall(unit.overload, args, attrs, results)
+
+
+def _outputs(graph: Graph, problem: Problem, number: Mapping[int, int]) -> tuple[Output, ...]:
+    aliases = graph.output_aliases or (OutputAlias(),) * len(graph.outputs)
+    outputs: list[Output] = []
+    for value, memory, alias in zip(graph.outputs, problem.outputs, aliases):
+        type = problem.types[value]
+        if alias.kind == "fresh":
+            outputs.append(Output(problem.types[memory], number[memory]))
+        else:
+            outputs.append(Output(graph.types()[value], -1, alias.kind, alias.base, alias.offset))
+    return tuple(outputs)

@@ -1,0 +1,422 @@
+"""From a nest to a kernel: which axis is the vector, which loops are stages, what is kept.
+
+    i0:8 i1:128 (walked)           kernel over i0:8 parallel
+    n1 = reduce sum n0        ->     stage j:128   v0 = load ..; r0 = sum v0
+    n3 = div n0, n1                  stage j:128   v1 = load ..; v2 = div v1, r0; store
+
+Axes that every access walks as one become one. The vector axis is the one along which the accesses
+are cheapest: a walked axis gives row form, an outer one lane form. A node that depends on `k`
+layers of reductions can be computed from walk `k` on; it is computed there and, where a later walk
+needs it, kept or computed again, whichever is cheaper. What depends on no walked axis is computed
+once a row, in a stage without axes.
+
+Guarantees: stores come last in their stage; memory that is read and written is read at the same
+position, before it is written. Source: research/cpu.md, K2; Halide's compute_at.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from preheat.ir import loop
+from preheat.ir.plan import Target
+from preheat.ir.scalar import Dim, product
+from preheat.ir.types import TensorType
+from preheat.schedule import cost
+from preheat.schedule.affine import Affine, affine, known
+from preheat.schedule.loops import Frame, FrameAxis, Nest, Node, NoFit
+
+FEW_ROWS = 16  # below this, rows alone do not feed the threads
+LONG_ROW = 16384  # elements that are worth sharing between threads
+
+
+@dataclass(frozen=True, slots=True)
+class Tiled:
+    """A kernel with the memories of its parameters, its parallel range and what it moves.
+
+    waste   `bytes` weighed by how badly the vector axis suits the accesses; compares alternatives
+    """
+
+    kernel: loop.Kernel
+    memories: tuple[int, ...]
+    extent: Dim
+    bytes: int
+    waste: float
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """rows: outer axes, outermost first; walked: axes of the stages; lane: as in `Kernel.lane`."""
+
+    rows: tuple[FrameAxis, ...]
+    walked: tuple[FrameAxis, ...]
+    lane: str | None
+
+    @property
+    def vector(self) -> str:
+        return self.lane if self.lane is not None else self.walked[-1].name
+
+
+def tile(nest: Nest, types: Mapping[int, TensorType], target: Target) -> Tiled:
+    """The kernel of `nest`. Raises NoFit when it would read memory after having overwritten it."""
+    nest = collapse(nest)
+    form = choose_form(nest, target)
+    if not form.rows:  # a kernel has at least one outer axis
+        form = replace(form, rows=(FrameAxis("unit", 1),))
+    stages = _Stages(nest, form).build()
+    memories, roles = _parameters(stages)
+    number = {memory: k for k, memory in enumerate(memories)}
+    dtypes = {node.memory: node.dtype for stage in stages for node in stage.ops if node.memory >= 0}
+    kernel = loop.Kernel(
+        "", tuple(loop.Param(dtypes[m], roles[m]) for m in memories), tuple(_axis(a) for a in form.rows),
+        tuple(_stage(stage, number) for stage in stages), len(form.rows), form.lane,
+    )
+    kernel, extent = _renamed(kernel, form), product(a.extent for a in form.rows)
+    moved, waste = traffic(nest, form, stages, types)
+    return Tiled(kernel, memories, extent, moved, waste)
+
+
+# ---------------------------------------------------------------------------- axes
+def collapse(nest: Nest) -> Nest:
+    """The nest with axes joined that every access walks as one."""
+    fixed = {node.axis for node in nest.nodes if node.op == "axis"}
+    is_ordered = any(node.how in ("argmax", "argmin") for node in nest.nodes)
+    joined = True
+    while joined:
+        joined = False
+        for outer, inner in _pairs(nest.frame, fixed, is_ordered):
+            if all(_is_joint(node.index, outer, inner) for node in nest.nodes if node.index is not None):
+                nest, joined = _join(nest, outer, inner), True
+                break
+    return nest
+
+
+def _pairs(frame: Frame, fixed: Collection[str], is_ordered: bool) -> Iterator[tuple[FrameAxis, FrameAxis]]:
+    for a, outer in enumerate(frame.axes):
+        for b, inner in enumerate(frame.axes):
+            is_free = outer.name not in fixed and inner.name not in fixed
+            in_order = b == a + 1 or not (is_ordered and outer.is_walked)
+            if a != b and is_free and in_order and outer.is_walked is inner.is_walked:
+                yield outer, inner
+
+
+def _is_joint(index: Affine, outer: FrameAxis, inner: FrameAxis) -> bool:
+    strides = dict(index.terms)
+    return strides.get(outer.name, 0) == strides.get(inner.name, 0) * inner.extent
+
+
+def _join(nest: Nest, outer: FrameAxis, inner: FrameAxis) -> Nest:
+    whole = FrameAxis(inner.name, outer.extent * inner.extent, inner.is_walked)
+    axes = tuple(whole if a == inner else a for a in nest.frame.axes if a != outer)
+    nodes = tuple(
+        node if node.index is None else replace(node, index=_without(node.index, outer.name)) for node in nest.nodes
+    )
+    return replace(nest, frame=Frame(axes), nodes=nodes)
+
+
+def _without(index: Affine, name: str) -> Affine:
+    return affine(index.base, {key: stride for key, stride in index.terms if key != name})
+
+
+def choose_form(nest: Nest, target: Target) -> Form:
+    """The form in which the accesses are cheapest."""
+    rows, walked = nest.frame.part(False), nest.frame.part(True)
+    is_ordered = any(node.how in ("argmax", "argmin") for node in nest.nodes)
+    candidates = [*rows, *(walked[-1:] if is_ordered else walked)]
+    if not candidates:
+        return Form((), (FrameAxis("j", 1, True),), None)
+    lanes = target.elems(4)
+    vector = min(candidates, key=lambda a: (vector_cost(nest, a, lanes), not a.is_walked))
+    rows = tuple(a for a in _by_stride(nest, rows) if a != vector)
+    if vector.is_walked:
+        inner = walked if is_ordered else tuple(a for a in _by_stride(nest, walked) if a != vector) + (vector,)
+        return Form(rows, inner, None)
+    if walked:
+        return Form((*rows, vector), walked if is_ordered else _by_stride(nest, walked), vector.name)
+    is_short = known(product(a.extent for a in rows)) < FEW_ROWS and known(vector.extent) >= LONG_ROW
+    if not rows or is_short:
+        return Form((*rows, vector), (), vector.name)
+    return Form(rows, (vector,), None)
+
+
+def vector_cost(nest: Nest, vector: FrameAxis, lanes: int) -> float:
+    """How costly the accesses of `nest` are when `vector` is the vector axis."""
+    total = 0.0
+    for node in nest.nodes:
+        if node.index is not None:
+            others = [a.extent for a in nest.frame.axes if a == vector or dict(node.index.terms).get(a.name)]
+            bytes_ = known(product(others)) * TensorType(node.dtype, (), ()).itemsize
+            total += bytes_ * cost.access_penalty(_index(node.index, {}), vector.name)
+    return total * cost.padding(vector.extent, lanes)
+
+
+def _by_stride(nest: Nest, axes: tuple[FrameAxis, ...]) -> tuple[FrameAxis, ...]:
+    """`axes` with the longest steps through memory outermost; the stores decide before the loads."""
+    indices = [nest.nodes[s].index for s in nest.stores]
+    indices += [node.index for node in nest.nodes if node.op == "load"]
+
+    def steps(axis: FrameAxis) -> int:
+        found = (abs(known(dict(i.terms).get(axis.name, 0))) for i in indices)
+        return next((step for step in found if step), 0)
+
+    return tuple(sorted(axes, key=steps, reverse=True))
+
+
+# ---------------------------------------------------------------------------- stages
+@dataclass(frozen=True, slots=True)
+class _Op:
+    """A node where it is computed: its SSA number there, and those of its operands."""
+
+    node: Node
+    id: int
+    names: Mapping[int, int]
+    is_kept: bool = False
+
+    @property
+    def memory(self) -> int:
+        return self.node.memory
+
+    @property
+    def dtype(self) -> str:
+        return self.node.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class _Walk:
+    """A stage under construction: walked axes (none: once a row) and ops in order."""
+
+    axes: tuple[FrameAxis, ...]
+    ops: list[_Op]
+    level: int
+
+
+class _Stages:
+    """Places every node in a stage; `level` is the number of reduction layers below a node."""
+
+    def __init__(self, nest: Nest, form: Form):
+        self.nest, self.form = nest, form
+        self.walked = {a.name for a in form.walked}
+        self.level: list[int] = []
+        self.is_walked: list[bool] = []
+        for node in nest.nodes:
+            self._classify(node)
+        self.names: dict[int, int] = {}  # what later stages may use: scalars, reductions, kept values
+        self.first: dict[int, tuple[list[_Op], int]] = {}  # where a walked node was computed first
+        self.kept_bytes = 0
+        self.next_id = 0
+
+    def _classify(self, node: Node) -> None:
+        operands = node.operands()
+        level = max((self.level[k] for k in operands), default=0)
+        keys = node.index.keys() if node.index is not None else ()
+        self.level.append(level + (node.op == "reduce"))
+        by_axis = node.axis in self.walked or any(key in self.walked for key in keys)
+        self.is_walked.append(node.op != "reduce" and (by_axis or any(self.is_walked[k] for k in operands)))
+
+    def build(self) -> list[_Walk]:
+        """The stages in order: for each level what is done once a row, then the walk."""
+        nodes, needed = self.nest.nodes, self._needed()
+        effects = [*self.nest.checks, *self.nest.stores]
+        reductions = [k for k in needed if nodes[k].op == "reduce"]
+        stages: list[_Walk] = []
+        for level in range(max((self.level[k] for k in needed), default=0) + 1):
+            row = _Walk((), [], level)
+            for k in needed:
+                is_plain = nodes[k].op not in ("reduce", "const") and not self.is_walked[k]
+                if is_plain and self.level[k] == level and not self._is_effect(k):
+                    self._emit(k, row, self.names)
+            walk = _Walk(self.form.walked, [], level)
+            local = {k: name for k, name in self.names.items() if nodes[k].op != "const"}
+            for k in reductions:
+                if self.level[k] == level + 1:
+                    self._emit(k, walk, local)
+                    self.names[k] = local[k]
+            for k in effects:
+                if self.level[k] == level:
+                    self._emit(k, walk if self.is_walked[k] else row, local if self.is_walked[k] else self.names)
+            stages += [stage for stage in (row, walk) if stage.ops]
+            for k in [k for k in self.names if nodes[k].op == "const"]:
+                del self.names[k]  # each stage has its own constants
+        for stage in stages:
+            stage.ops.sort(key=lambda op: op.node.op == "store")  # stable: stores last
+        return stages
+
+    def _is_effect(self, number: int) -> bool:
+        return self.nest.nodes[number].op in ("store", "check")
+
+    def _needed(self) -> list[int]:
+        """The nodes that an effect depends on, in order."""
+        needed: set[int] = set()
+        pending = [*self.nest.checks, *self.nest.stores]
+        while pending:
+            number = pending.pop()
+            if number not in needed:
+                needed.add(number)
+                pending += self.nest.nodes[number].operands()
+        return sorted(needed)
+
+    def _emit(self, number: int, stage: _Walk, local: dict[int, int]) -> int:
+        """The SSA number of node `number` in `stage`, computed there unless it is known."""
+        for k in self._missing(number, local, stage):
+            node = self.nest.nodes[k]
+            names = {operand: local[operand] for operand in node.operands()}
+            has_result = node.op not in ("store", "check")
+            local[k] = self._fresh() if has_result else -1
+            if has_result and stage.axes and node.op != "reduce":
+                self.first.setdefault(k, (stage.ops, len(stage.ops)))
+            stage.ops.append(_Op(node, local[k], names))
+        return local[number]
+
+    def _missing(self, number: int, local: dict[int, int], stage: _Walk) -> list[int]:
+        """The nodes to compute before and with `number`, in order; keeps what is cheaper kept."""
+        missing: set[int] = set()
+        pending = [number]
+        while pending:
+            k = pending.pop()
+            if k in local or k in missing:
+                continue
+            if stage.axes and self._keep(k, local):
+                continue
+            missing.add(k)
+            pending += self.nest.nodes[k].operands()
+        return sorted(missing)
+
+    def _keep(self, number: int, local: dict[int, int]) -> bool:
+        """Marks the earlier computation of a node as kept, if there is one and it pays."""
+        if number not in self.first or self.form.lane is not None:
+            return False
+        node = self.nest.nodes[number]
+        size = known(product(a.extent for a in self.form.walked)) * TensorType(node.dtype, (), ()).itemsize
+        is_small = self.kept_bytes + size <= cost.KEEP_BYTES
+        if node.dtype == "bool" or not is_small or self._again(number, local) <= cost.KEEP_CYCLES:
+            return False
+        ops, place = self.first[number]
+        ops[place] = replace(ops[place], is_kept=True)
+        self.kept_bytes += size
+        self.names[number] = local[number] = ops[place].id
+        return True
+
+    def _again(self, number: int, local: Mapping[int, int]) -> float:
+        """Cycles to compute a node once more from what `local` has."""
+        total, pending, seen = 0.0, [number], set()
+        while pending:
+            k = pending.pop()
+            if k in local or k in seen:
+                continue
+            seen.add(k)
+            node = self.nest.nodes[k]
+            if node.op == "load":
+                total += cost.load_cycles(dict(node.index.terms).get(self.form.vector, 0))
+            else:
+                total += cost.op_cycles(node.op)
+            pending += node.operands()
+        return total
+
+    def _fresh(self) -> int:
+        self.next_id += 1
+        return self.next_id - 1
+
+
+# ---------------------------------------------------------------------------- parameters
+def _parameters(stages: list[_Walk]) -> tuple[tuple[int, ...], dict[int, str]]:
+    """The memories in order of appearance, loads first, and the role of each."""
+    loads: dict[int, set[Affine]] = {}
+    stores: dict[int, set[Affine]] = {}
+    is_stored: set[int] = set()
+    for stage in stages:
+        for op in stage.ops:
+            if op.node.op == "load":
+                loads.setdefault(op.memory, set()).add(op.node.index)
+                if op.memory in is_stored:
+                    raise NoFit("memory is read after it was overwritten")
+            elif op.node.op == "store":
+                stores.setdefault(op.memory, set()).add(op.node.index)
+                is_stored.add(op.memory)
+    roles = {m: "in" for m in loads}
+    for memory, places in stores.items():
+        if memory in loads and loads[memory] != places:
+            raise NoFit("memory is read at other places than it is written")
+        roles[memory] = "inout" if memory in loads else "out"
+    return tuple(roles), roles
+
+
+def traffic(nest: Nest, form: Form, stages: list[_Walk], types: Mapping[int, TensorType]) -> tuple[int, float]:
+    """Bytes to and from memory in one run, and the same weighed by the cost of the accesses.
+
+    Rows that fit the cache are loaded once, however many stages walk them.
+    """
+    extents = {a.name: a.extent for a in (*form.rows, *form.walked)}
+    row_bytes = known(product(a.extent for a in form.walked)) * (4 if form.lane is None else 64)
+    axes_of: list[frozenset[str]] = []
+    for node in nest.nodes:
+        found = {node.axis} - {""}
+        for key in node.index.keys() if node.index is not None else ():
+            found |= {key} if isinstance(key, str) else axes_of[key]
+        for k in node.args:
+            found |= axes_of[k]
+        axes_of.append(frozenset(found) if node.op != "reduce" else frozenset(found) - {a.name for a in form.walked})
+    seen: dict[tuple, int] = {}
+    for stage in stages:
+        for op in stage.ops:
+            if op.memory >= 0:
+                where = stage.level if row_bytes > cost.CACHE_BYTES else 0
+                names = set()
+                for key in op.node.index.keys():
+                    names |= {key} if isinstance(key, str) else axes_of[key]
+                count = known(product(extents[n] for n in names)) * TensorType(op.dtype, (), ()).itemsize
+                seen[op.memory, op.node.op == "store", op.node.index, where] = count
+    total: dict[tuple, int] = {}
+    waste = 0.0
+    for (memory, is_store, index, where), count in seen.items():
+        kind = types[memory] if memory in types else None
+        most = known(kind.elems) * kind.itemsize if kind is not None else count
+        key = (memory, is_store, where)
+        total[key] = min(total.get(key, 0) + count, max(most, 1))
+        waste += count * max(cost.access_penalty(_index(index, {}), form.vector), 1.0)
+    return sum(total.values()), waste
+
+
+# ---------------------------------------------------------------------------- the nouns of ir.loop
+def _axis(axis: FrameAxis) -> loop.Axis:
+    return loop.Axis(axis.name, axis.extent)
+
+
+def _index(index: Affine, names: Mapping[int, int]) -> loop.Index:
+    terms = tuple((names.get(key, key) if isinstance(key, int) else key, stride) for key, stride in index.terms)
+    return loop.Index(index.base, terms)
+
+
+def _stage(stage: _Walk, number: Mapping[int, int]) -> loop.Stage:
+    return loop.Stage(tuple(_axis(a) for a in stage.axes), tuple(_loop_op(op, number) for op in stage.ops))
+
+
+def _loop_op(op: _Op, number: Mapping[int, int]) -> loop.LoopOp:
+    node = op.node
+    return loop.LoopOp(
+        node.op, op.id, node.dtype, tuple(op.names[k] for k in node.args),
+        number[node.memory] if node.memory >= 0 else -1,
+        None if node.index is None else _index(node.index, op.names),
+        None if node.mask is None else op.names[node.mask], node.other, node.axis,
+        node.how if node.op in ("reduce", "check") else "", op.is_kept,
+    )
+
+
+def _renamed(kernel: loop.Kernel, form: Form) -> loop.Kernel:
+    """Outer axes i0, i1, ..; walked axes j or j0, j1, ..: equal loops get equal names."""
+    names = {a.name: f"i{k}" for k, a in enumerate(form.rows)}
+    many = len(form.walked) > 1
+    names |= {a.name: f"j{k}" if many else "j" for k, a in enumerate(form.walked)}
+
+    def axes(given: tuple[loop.Axis, ...]) -> tuple[loop.Axis, ...]:
+        return tuple(loop.Axis(names[a.name], a.extent) for a in given)
+
+    def op(given: loop.LoopOp) -> loop.LoopOp:
+        index = given.index
+        if index is not None:
+            terms = [(names.get(key, key), stride) for key, stride in index.terms]
+            terms.sort(key=lambda term: (isinstance(term[0], int), term[0]))
+            index = loop.Index(index.base, tuple(terms))
+        return replace(given, index=index, axis=names.get(given.axis, ""))
+
+    stages = tuple(loop.Stage(axes(s.axes), tuple(op(o) for o in s.body)) for s in kernel.stages)
+    lane = names[kernel.lane] if kernel.lane is not None else None
+    return replace(kernel, axes=axes(kernel.axes), stages=stages, lane=lane)
