@@ -1,0 +1,121 @@
+"""The floors of the house hold: imports go downward, torch and llvmlite enter by their doors only."""
+
+import ast
+import functools
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "preheat"
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+# Each floor, and the floors that it may import besides itself.
+MAY_IMPORT: dict[str, set[str]] = {
+    "base": set(),
+    "ir": {"base"},
+    "rules": {"base", "ir"},
+    "bridge": {"base", "ir"},
+    "capture": {"base", "ir", "bridge"},
+    "transform": {"base", "ir", "rules", "bridge"},
+    "schedule": {"base", "ir", "rules"},
+    "generate": {"base", "ir", "rules"},
+    "run": {"base", "ir", "bridge"},
+    "store": {"base", "ir"},
+    "report": {"base", "ir"},
+    "compile": {"base", "ir", "capture", "transform", "schedule", "generate"},
+    "dispatch": {"base", "ir", "bridge", "run", "store", "report"},
+    "module": {"base"},
+    "face": {"base", "bridge", "dispatch", "module", "report"},
+    "cli": {"base"},
+    "__init__": {"base", "report", "face"},
+    "__main__": {"cli"},
+}
+# The one import inside a function: a process that finds everything in the cache has no compiler.
+LAZY = {("dispatch", "compile")}
+DOORS = {
+    "torch": ("bridge/", "run/", "capture/recorder.py", "capture/joint.py"),
+    "numpy": ("bridge/", "run/"),
+    "llvmlite": ("generate/build.py", "run/load.py"),
+    "triton": ("generate/build.py", "run/load.py"),
+    "transformers": (),
+}
+PRIVATE = re.compile(r"torch\._(dynamo|inductor|functorch)\b")
+MACHINE_PATHS = re.compile(r"(?<![\w.])/(home|root|work|Users|tmp/brief)/")
+
+
+def floor(path: Path) -> str:
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return parts[0]
+
+
+@functools.cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def imports(path: Path, root: ast.AST | None = None) -> Iterator[tuple[str, ast.AST]]:
+    """The modules that `path` imports for real (not for the type checker), with the statement."""
+    for node in ast.walk(root or tree(path)):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: imports are absolute"
+            if node.module == "preheat":
+                yield from ((f"preheat.{alias.name}", node) for alias in node.names)
+            else:
+                yield node.module, node
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_imports_go_downward(path):
+    own = floor(path)
+    allowed = MAY_IMPORT[own] | {own} | {target for source, target in LAZY if source == own}
+    for module, node in imports(path):
+        parts = module.split(".")
+        if parts[0] != "preheat":
+            continue
+        target = parts[1] if len(parts) > 1 else "__init__"
+        if own in ("cli", "__main__") and target in ("__init__", "__version__"):
+            continue
+        assert target in allowed, f"{path.name}:{node.lineno}: {own} must not import {module}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_heavy_packages_enter_by_their_doors(path):
+    inside = path.relative_to(PACKAGE).as_posix()
+    for module, node in imports(path):
+        doors = DOORS.get(module.split(".")[0])
+        if doors is not None:
+            assert inside.startswith(doors), f"{inside}:{node.lineno} must not import {module}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_no_import_inside_a_function(path):
+    for node in ast.walk(tree(path)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            for module, statement in imports(path, node):
+                target = module.removeprefix("preheat.")
+                assert (floor(path), target) in LAZY, f"{path.name}:{statement.lineno} imports {module}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_text(path):
+    text = path.read_text(encoding="utf-8")
+    assert not PRIVATE.search(text), "names a private compiler module of torch"
+    assert not MACHINE_PATHS.search(text), "names a path of some machine"
+    assert text.count("\n") <= 600, "split it by subject"
+    assert ast.get_docstring(tree(path)) or not text.strip(), "a file says what it is for"
+
+
+def test_every_floor_is_known():
+    assert {floor(path) for path in FILES} <= MAY_IMPORT.keys()
+
+
+def test_no_paths_of_a_machine_anywhere():
+    for pattern in ("tests/**/*.py", "bench/*.py", "docs/*.md", "*.md", "Makefile", ".ci/run", "*.toml", "*.txt"):
+        for path in ROOT.glob(pattern):
+            if path != Path(__file__):
+                assert not MACHINE_PATHS.search(path.read_text(encoding="utf-8")), path
