@@ -1,0 +1,372 @@
+"""Where CPython keeps what guards ask for: byte offsets, found by experiment on live objects.
+
+    layout()           -> Layout(type=8, dict_version=24, cell=16, ...)
+    layout(("cell",))  -> the same with `cell` None: the caller takes its Python path
+
+No offset is written down: each probe makes objects whose content it knows, looks for that content
+in their memory, and accepts an offset only if every example and every change agrees with it. A
+probe that fails leaves None, and what needs it is checked in Python on every call. On Python 3.13
+the dict version does not see stores to inline values, so that probe fails there, as it should.
+"""
+
+import _abc
+import abc
+import ctypes
+import functools
+import os
+import types
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields
+
+WORD = 8
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Offsets in bytes from the start of an object; None where the experiment failed.
+
+    type            of the type pointer, in every object
+    size            of the item count, in lists and tuples
+    list_items      of the pointer to a list's items;   tuple_items   of a tuple's first item
+    dict_version    of a number that every change of a dict renews, and that no two dicts share
+    managed_dict    of the pointer to an instance's `__dict__` where the type has no `__dictoffset__`
+    type_version    of a 32-bit number that every change of a type or its bases renews or zeroes
+    cell            of a cell's content
+    float_value     of a float's 8 bytes
+    code, defaults, kwdefaults   of a function's
+    set_used, set_mask, set_table   of a set's count, its table's last index, its table of (element, hash)
+    member          of the `PyMemberDef` pointer in a member descriptor (slots, C members)
+    abc_token       absolute address of the number that every `ABCMeta.register` raises
+    """
+
+    type: int | None = None
+    size: int | None = None
+    list_items: int | None = None
+    tuple_items: int | None = None
+    dict_version: int | None = None
+    managed_dict: int | None = None
+    type_version: int | None = None
+    cell: int | None = None
+    float_value: int | None = None
+    code: int | None = None
+    defaults: int | None = None
+    kwdefaults: int | None = None
+    set_used: int | None = None
+    set_mask: int | None = None
+    set_table: int | None = None
+    member: int | None = None
+    abc_token: int | None = None
+
+
+@functools.lru_cache
+def layout(without: tuple[str, ...] = ()) -> Layout:
+    """The layout of the running Python; fields named in `without` are None, as if their probe failed."""
+    return Layout(**{f.name: None if f.name in without else _PROBES[f.name]() for f in fields(Layout)})
+
+
+def word(address: int) -> int:
+    """The 8 bytes at `address` as an unsigned number."""
+    return ctypes.c_uint64.from_address(address).value
+
+
+def read(address: int, size: int) -> bytes | None:
+    """`size` bytes at `address`, or None where no memory can be read: for addresses that may be none.
+
+    The kernel does the reading, on behalf of a write to a pipe, and reports a bad address as an error.
+    """
+    outlet, inlet = os.pipe()
+    try:
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.write.argtypes, libc.write.restype = [ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t], ctypes.c_ssize_t
+        return os.read(outlet, size) if libc.write(inlet, address, size) == size else None
+    finally:
+        os.close(outlet)
+        os.close(inlet)
+
+
+def is_heap_type(cls: type) -> bool:
+    """Whether instances of `cls` can be given another class: it was made by a class statement."""
+    return bool(_FLAGS.__get__(cls) & _HEAP_TYPE)
+
+
+def force_type_version(cls: type) -> None:
+    """Looks up a name that no class has: CPython gives `cls` and its bases versions when it caches that."""
+    try:
+        type.__getattribute__(cls, "<preheat>")
+    except AttributeError:
+        return
+
+
+_FLAGS = type.__dict__["__flags__"]
+_HEAP_TYPE = 1 << 9
+
+
+# ---------------------------------------------------------------------------- helpers of probes
+def _only(offsets: Iterable[Sequence[int]]) -> int | None:
+    """The first offset that all examples have in common."""
+    common = functools.reduce(lambda a, b: [x for x in a if x in b], offsets)
+    return common[0] if common else None
+
+
+def _places(value: object, content: int, words: int) -> list[int]:
+    """The offsets in the first `words` words of `value` at which the word `content` stands."""
+    return [WORD * i for i in range(words) if word(id(value) + WORD * i) == content]
+
+
+def _words(value: object, words: int) -> list[int]:
+    return [word(id(value) + WORD * i) for i in range(words)]
+
+
+class _Plain:
+    """A class with a `__dict__` and nothing else."""
+
+
+def _fresh_class() -> type:
+    """Another such class: CPython lays out instances by what earlier ones of their class held."""
+    return type("_Fresh", (), {})
+
+
+def _words_of(kind: type) -> int:
+    return kind.__basicsize__ // WORD
+
+
+# ---------------------------------------------------------------------------- probes
+def _type() -> int | None:
+    return _only(_places(v, id(type(v)), 2) for v in (1.5, "text", [], {}, _Plain(), _Plain, (1,)))
+
+
+def _size() -> int | None:
+    examples = [([None] * n, n) for n in (3, 7, 1001)] + [((None,) * n, n) for n in (5, 11)]
+    return _only(_places(v, n, 3) for v, n in examples)
+
+
+def _list_items() -> int | None:
+    def holds(value: list, offset: int) -> bool:
+        items = read(word(id(value) + offset), WORD * len(value))
+        return items == b"".join(id(v).to_bytes(WORD, "little") for v in value)
+
+    examples = ([_Plain(), 7, "a"], [_Plain() for _ in range(50)])
+    return _only([o for o in (WORD * i for i in range(3, _words_of(list))) if holds(v, o)] for v in examples)
+
+
+def _tuple_items() -> int | None:
+    examples = ((_Plain(), _Plain()), tuple(_Plain() for _ in range(9)))
+    starts = [[o for o in _places(v, id(v[0]), 5) if word(id(v) + o + WORD) == id(v[1])] for v in examples]
+    return _only(starts)
+
+
+def _dict_version() -> int | None:
+    return _only(_renewed(make) for make in _dict_histories())
+
+
+def _renewed(history: Callable) -> list[int]:
+    """Offsets at which the word is new after every change of a history, and kept between changes."""
+    target, changes = history()
+    count = _words_of(dict)
+    seen = [{w} for w in _words(target, count)]
+    alive = set(range(2, count))
+    for change in changes:
+        before = _words(target, count)
+        target.get("a"), len(target), list(target)
+        alive &= {i for i, w in enumerate(_words(target, count)) if w == before[i]}
+        change()
+        after = _words(target, count)
+        alive &= {i for i in alive if after[i] not in seen[i]}
+        for i in alive:
+            seen[i].add(after[i])
+    return [WORD * i for i in sorted(alive)]
+
+
+def _dict_histories() -> list[Callable]:
+    def plain():
+        d: dict = {"a": 1}
+        return d, [
+            lambda: d.__setitem__("a", _Plain()), lambda: d.__setitem__("b", 1), lambda: d.update(c=2),
+            lambda: d.pop("b"), lambda: d.setdefault("e", 1), lambda: d.__ior__({"a": 5}), d.popitem,
+            lambda: d.__delitem__("a"), d.clear, lambda: d.update(dict.fromkeys("abcdefghijk", 0)),
+        ]
+
+    def instance(names: int):
+        # stores through attribute access, also by bytecode that CPython has specialised by then
+        def build():
+            value = _fresh_class()()
+            for i in range(names):
+                setattr(value, f"n{i}", i)
+            space = value.__dict__
+
+            def store() -> None:
+                value.n0 = _Plain()
+
+            def add() -> None:
+                value.counter = _Plain()
+
+            def delete() -> None:
+                del value.counter
+
+            by_slot = [lambda: object.__setattr__(value, "n0", _Plain())] * 3
+            return space, [store] * 60 + [add, add, delete] + by_slot + [store]
+
+        return build
+
+    return [plain, instance(2), instance(40)]
+
+
+def _managed_dict() -> int | None:
+    def example(names: int) -> list[int]:
+        value = _fresh_class()()
+        for i in range(names):
+            setattr(value, f"m{i}", i)
+        space = id(value.__dict__)
+        return [-WORD * i for i in range(1, 5) if word(id(value) - WORD * i) == space]
+
+    if _Plain.__dictoffset__ > 0:
+        return None
+    return _only(example(n) for n in (0, 1, 40))
+
+
+def _type_version() -> int | None:
+    """The 32-bit word that is new after each change and following lookup, of the class and of a subclass."""
+    base = type("base", (), {"__slots__": ()})
+    derived = type("derived", (base,), {"__slots__": ()})
+    other = type("other", (), {"__slots__": ()})
+    words = _words_of(type)
+
+    def change_bases() -> None:
+        derived.__bases__ = (other, base)
+
+    changes = [
+        lambda: setattr(base, "a", 1), lambda: setattr(base, "a", 2), lambda: delattr(base, "a"),
+        change_bases, lambda: setattr(other, "b", 1), lambda: setattr(derived, "c", 1),
+    ]
+    force_type_version(derived)
+    alive = {o for o in range(WORD * 3, WORD * words, 4) if _half(derived, o)}
+    seen = {o: {_half(derived, o)} for o in alive}
+    for change in changes:
+        change()
+        stale = {o: _half(derived, o) for o in alive}
+        force_type_version(derived)
+        now = {o: _half(derived, o) for o in alive}
+        alive = {o for o in alive if now[o] not in seen[o] and stale[o] not in seen[o] and now[o]}
+        for o in alive:
+            seen[o].add(now[o])
+    return min(alive, default=None)
+
+
+def _half(value: object, offset: int) -> int:
+    return ctypes.c_uint32.from_address(id(value) + offset).value
+
+
+def _cell() -> int | None:
+    contents = (_Plain(), _Plain(), 12345678)
+    return _only(_places(cell, id(v), 4) for v in contents for cell in (types.CellType(v),))
+
+
+def _float_value() -> int | None:
+    bits = {1.5: 0x3FF8000000000000, -2.25: 0xC002000000000000}
+    return _only(_places(v, b, 3) for v, b in bits.items())
+
+
+def _function_field(name: str, make: Callable[[], object]) -> Callable[[], int | None]:
+    """A probe of the offset at which a function keeps attribute `name`, also after it was set."""
+
+    def probe() -> int | None:
+        def example() -> list[int]:
+            def function(a=1, *, b=2):
+                return a, b
+
+            def same(a=3, *, b=4):
+                return b, a, b
+
+            places = []
+            for value in (getattr(function, name), getattr(same, name), make()):
+                setattr(function, name, value)
+                places.append(_places(function, id(value), _words_of(types.FunctionType)))
+            return [o for o in places[0] if all(o in p for p in places)]
+
+        return _only((example(), example()))
+
+    return probe
+
+
+def _set_field(read: Callable[[set], int], lowest: int) -> Callable[[], int | None]:
+    """A probe of the offset of a number that `read` computes for a set."""
+    examples = [set(range(n)) for n in (3, 5, 20, 100)]
+    return lambda: _only([o for o in _places(v, read(v), 8) if o >= lowest] for v in examples)
+
+
+def _set_mask_of(value: set) -> int:
+    """The last index of the table, from the set's size: 16 bytes an entry, 8 entries inside the object."""
+    outside = value.__sizeof__() - set.__basicsize__
+    return (outside // 16 or 8) - 1
+
+
+def _set_table() -> int | None:
+    def holds(value: set, offset: int, entries: int) -> bool:
+        table = read(word(id(value) + offset), 16 * entries)
+        if table is None:
+            return False
+        found = {int.from_bytes(table[16 * i : 16 * i + WORD], "little") for i in range(entries)}
+        return {id(v) for v in value} <= found
+
+    examples = [{_Plain() for _ in range(n)} for n in (1, 3, 30)]
+    offsets = [WORD * i for i in range(2, _words_of(set))]
+    return _only([o for o in offsets if holds(v, o, _set_mask_of(v) + 1)] for v in examples)
+
+
+class _Slots:
+    """A class whose attributes are C members."""
+
+    __slots__ = ("first", "second", "third")
+
+
+def _member() -> int | None:
+    """Where a member descriptor points to its definition: (name, type, offset, ...)."""
+    value = _Slots()
+    value.first, value.second, value.third = _Plain(), _Plain(), _Plain()
+
+    def example(name: str) -> list[int]:
+        descriptor = _Slots.__dict__[name]
+        place = _places(value, id(getattr(value, name)), _words_of(_Slots))
+        offsets = []
+        for offset in (WORD * i for i in range(2, _words_of(type(descriptor)))):
+            definition = word(id(descriptor) + offset)
+            if definition in (0, id(_Slots)) or not _is_definition(definition, name):
+                continue
+            if word(definition + 2 * WORD) in place:
+                offsets.append(offset)
+        return offsets
+
+    return _only(example(n) for n in _Slots.__slots__)
+
+
+def _is_definition(address: int, name: str) -> bool:
+    """Whether a `PyMemberDef` of this name is at `address`."""
+    start = read(address, WORD)
+    text = read(int.from_bytes(start, "little"), len(name) + 1) if start else None
+    return text == name.encode() + b"\0"
+
+
+def _abc_token() -> int | None:
+    """The counter lies in the state of the C module `_abc`, next to a type pointer."""
+    state_of = ctypes.pythonapi.PyModule_GetState
+    state_of.restype, state_of.argtypes = ctypes.c_void_p, [ctypes.py_object]
+    state = state_of(_abc)
+    if not state:
+        return None
+    places = [state + WORD * i for i in range(4) if word(state + WORD * i) == abc.get_cache_token()]
+    for _ in range(3):
+        abc.ABCMeta("_Probe", (), {}).register(_Plain)
+        places = [p for p in places if word(p) == abc.get_cache_token()]
+    return places[0] if len(places) == 1 else None
+
+
+_PROBES: dict[str, Callable[[], int | None]] = {
+    "type": _type, "size": _size, "list_items": _list_items, "tuple_items": _tuple_items,
+    "dict_version": _dict_version, "managed_dict": _managed_dict, "type_version": _type_version,
+    "cell": _cell, "float_value": _float_value,
+    "code": _function_field("__code__", lambda: _only.__code__.replace(co_freevars=())),
+    "defaults": _function_field("__defaults__", lambda: (5,)),
+    "kwdefaults": _function_field("__kwdefaults__", lambda: {"b": 6}),
+    "set_used": _set_field(len, 24), "set_mask": _set_field(_set_mask_of, 24), "set_table": _set_table,
+    "member": _member, "abc_token": _abc_token,
+}
