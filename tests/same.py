@@ -116,7 +116,7 @@ def _run(program: Program, calls: int, grad: bool, wrap: Callable) -> list[list[
             except Exception as error:
                 result = Raised(type(error), str(error))
         results.append(result)
-        state = vars(program.call) if isinstance(program.call, torch.nn.Module) else None
+        state = program.call if isinstance(program.call, torch.nn.Module) else None
         pictures.append(picture({
             "result": result, "args": program.args, "kwargs": dict(program.kwargs), "state": state,
             "watch": program.watch, "printed": printed.getvalue(), "random": _generators(),
