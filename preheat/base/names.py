@@ -14,6 +14,7 @@ import types
 
 _MRO = type.__dict__["__mro__"]
 _NAMESPACE = type.__dict__["__dict__"]
+_MODULE = type.__dict__["__module__"]
 _MISSING = object()
 
 
@@ -70,7 +71,7 @@ def _guesses(value: object):
     if kind is types.ModuleType:
         yield value.__name__, ""
     elif isinstance(value, type):
-        yield _text(value, "__module__"), value.__qualname__
+        yield _module_of(value), value.__qualname__
     elif kind is types.FunctionType:
         yield value.__module__, value.__qualname__
     elif kind is types.BuiltinFunctionType:
@@ -78,18 +79,18 @@ def _guesses(value: object):
         if isinstance(owner, types.ModuleType):
             yield owner.__name__, value.__name__
         elif isinstance(owner, type):
-            yield _text(owner, "__module__"), f"{owner.__qualname__}.{value.__name__}"
+            yield _module_of(owner), f"{owner.__qualname__}.{value.__name__}"
         yield value.__module__, value.__name__
     elif kind in _DESCRIPTORS:
         owner = value.__objclass__
-        yield _text(owner, "__module__"), f"{owner.__qualname__}.{value.__name__}"
+        yield _module_of(owner), f"{owner.__qualname__}.{value.__name__}"
     elif isinstance(value, enum.Enum):
-        yield _text(kind, "__module__"), f"{kind.__qualname__}.{value._name_}"
+        yield _module_of(kind), f"{kind.__qualname__}.{value._name_}"
 
 
-def _text(cls: type, name: str) -> str:
-    found = raw_attribute(cls, name, "builtins")
-    return found if type(found) is str else "builtins"
+def _module_of(cls: type) -> str:
+    found = _MODULE.__get__(cls)
+    return found if type(found) is str else ""
 
 
 _DESCRIPTORS = (

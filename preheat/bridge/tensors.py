@@ -15,6 +15,8 @@ import torch
 from preheat.ir.trace import TensorFacts
 from preheat.ir.types import TensorType
 
+Tensor, Size, Device = torch.Tensor, torch.Size, torch.device
+
 _DTYPE_NAMES: dict[torch.dtype, str] = {
     value: str(value).removeprefix("torch.")
     for value in vars(torch).values() if isinstance(value, torch.dtype)

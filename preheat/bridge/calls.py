@@ -1,0 +1,155 @@
+"""Calls into torch's C code, by table: which are ops, which read metadata, which read or set state.
+
+    torch_call(torch.relu)                     Call("op", ...)
+    torch_call(torch.Tensor.size)              Call("metadata", ...)
+    torch_call(torch.Tensor.data_ptr)          Call("refuse", "tensor_escape")
+
+An *op* is seen by the recorder through the dispatcher, so any function of torch's op modules may be
+one; a call that then yields something the recorder did not see (a number, an array) is caught by
+its result. Rows are needed only for what the result does not betray: metadata (covered by the
+tensor's guard), ambient state (a row of `bridge/ambient`), setters, and calls with a hidden effect.
+"""
+
+import types
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import torch
+
+_C = torch._C
+
+
+class Call(NamedTuple):
+    """How capture treats a call. `kind` is explained in `capture/policies.py`; `reason` names a refusal."""
+
+    kind: str
+    reason: str = ""
+
+
+# Objects that are pinned by identity, and objects that are pinned by the values of these attributes.
+IDENTITY_TYPES: tuple[type, ...] = (
+    torch.dtype, torch.layout, torch.memory_format, torch._ops.OpOverload, torch._ops.OpOverloadPacket,
+)
+VALUE_TYPES: dict[type, tuple[str, ...]] = {torch.device: ("type", "index")}
+
+_METADATA = """
+    size dim stride numel nelement element_size ndimension is_floating_point is_complex is_signed
+    is_contiguous is_same_size get_device has_names is_inference is_conj is_neg is_coalesced
+    __len__ type dense_dim sparse_dim is_nested is_tensor is_storage result_type can_cast
+    promote_types _has_compatible_shallow_copy_type is_nonzero_static
+""".split()
+_REFUSED: dict[str, str] = {
+    # no op of the dispatcher, and the result does not betray them
+    **dict.fromkeys((
+        "requires_grad_", "retain_grad", "register_hook", "_register_hook", "backward", "set_data",
+        "share_memory_", "rename_", "_backward", "__setstate__", "register_post_accumulate_grad_hook",
+        "_fix_weakref", "_make_subclass", "_make_wrapper_subclass", "_clear_non_serializable_cached_data",
+        "module_load", "_make_dtensor",
+    ), "tensor_escape"),
+    **dict.fromkeys((
+        "tolist", "numpy", "data_ptr", "__array__", "untyped_storage", "storage", "_typed_storage",
+        "__dlpack__", "from_numpy", "frombuffer", "storage_offset", "_storage", "__reduce_ex__",
+    ), "tensor_escape"),
+    **dict.fromkeys(("set_", "resize_", "resize_as_"), "metadata_write"),
+    **dict.fromkeys(("item", "__bool__", "__int__", "__float__", "__index__", "__complex__"), "data_dependent_number"),
+}
+# Attributes of a tensor that its guard covers, and those that are ops.
+TENSOR_ATTRIBUTES = frozenset("""
+    shape dtype device ndim requires_grad layout itemsize nbytes is_cuda is_cpu is_sparse is_sparse_csr
+    is_quantized is_meta is_mkldnn is_mps is_xpu is_xla is_hpu is_ipu is_vulkan is_maia is_mtia is_ort
+    is_nested names __class__ __dict__ T mT H mH real imag
+""".split())
+
+_AMBIENT = (
+    _C.is_grad_enabled, _C._get_tracing_state, _C._is_torch_function_enabled, _C._is_torch_function_all_disabled,
+    _C.is_inference_mode_enabled, _C.is_autocast_enabled, _C.is_autocast_cache_enabled, _C.get_autocast_dtype,
+    _C.get_autocast_gpu_dtype, _C.get_autocast_cpu_dtype, _C.is_autocast_cpu_enabled, _C._is_any_autocast_enabled,
+    _C.get_default_dtype, _C._get_cudnn_enabled, _C._get_mkldnn_enabled, _C._get_nnpack_enabled, _C._get_flash_sdp_enabled,
+    _C._get_mem_efficient_sdp_enabled, _C._get_math_sdp_enabled, _C._get_cudnn_sdp_enabled, _C._get_deterministic_algorithms,
+    _C._get_deterministic_algorithms_warn_only, _C._get_deterministic_fill_uninitialized_memory,
+    _C._len_torch_function_stack, _C.is_anomaly_enabled, _C.is_anomaly_check_nan_enabled,
+    _C._is_fwd_grad_enabled, _C._functorch.maybe_current_level, _C._functorch.maybe_get_level,
+    _C._is_tracing, _C._get_float32_matmul_precision, torch.get_default_dtype, torch.is_grad_enabled,
+    torch.is_autocast_enabled, torch.is_inference_mode_enabled,
+)
+_SETTERS = (_C._set_grad_enabled, _C._set_fwd_grad_enabled)
+_NOTHING = (_C._log_api_usage_once,)
+_PURE = (
+    _C._has_torch_function, _C._has_torch_function_unary, _C._has_torch_function_variadic, torch.Size, torch.device,
+    torch.finfo, torch.iinfo, _C._functorch.is_functorch_wrapped_tensor, _C._functorch.is_batchedtensor,
+    _C._functorch.is_gradtrackingtensor,
+)
+_PURE_TYPES = frozenset((
+    torch.Size, torch.device, torch.dtype, torch.finfo, torch.iinfo, torch.layout, torch.memory_format,
+))
+_OP_MODULES = tuple(m for m in (
+    getattr(_C, name, None) for name in ("_nn", "_fft", "_linalg", "_special", "_sparse", "_nested")
+) if m is not None)
+_OP_FUNCTIONS = frozenset(
+    value for value in (getattr(_C._VariableFunctions, name) for name in dir(_C._VariableFunctions))
+    if isinstance(value, types.BuiltinFunctionType)
+) | frozenset(
+    value for module in _OP_MODULES for value in vars(module).values() if isinstance(value, types.BuiltinFunctionType)
+)
+_OP_NAMES = frozenset(dir(torch.ops.aten)) | frozenset(dir(_C._VariableFunctions)) | frozenset("""
+    to type type_as cpu cuda float double half bfloat16 int long short char byte bool new_tensor new
+    __getitem__ __setitem__ contiguous copy_ unflatten map_ map2_ apply_
+""".split())
+_PARTIAL_ROWS = {
+    **{f: Call("ambient") for f in _AMBIENT},
+    **{f: Call("set_ambient") for f in _SETTERS},
+    **{f: Call("nothing") for f in _NOTHING},
+    **{f: Call("pure") for f in _PURE},
+    _C._InferenceMode: Call("inference_mode"),
+    **{f: Call("op") for f in (torch.tensor, torch.as_tensor, torch.asarray) if type(f) is types.BuiltinFunctionType},
+}
+
+
+@lru_cache(maxsize=4096)
+def torch_call(function: Any) -> Call | None:
+    """The row of a C function, class or unbound C method of torch; None if torch does not own it."""
+    row = _PARTIAL_ROWS.get(function)
+    if row is not None:
+        return row
+    kind = type(function)
+    if kind in IDENTITY_TYPES:  # torch.ops.aten.add, with or without overload
+        return Call("op")
+    name = getattr(function, "__name__", "")
+    owner = getattr(function, "__objclass__", None)
+    if owner is None and function not in _OP_FUNCTIONS:
+        return None
+    if owner is not None:
+        if owner in _PURE_TYPES:
+            return Call("pure")
+        if not (isinstance(owner, type) and issubclass(torch.Tensor, owner)) or owner is object:
+            return None
+    if name in _REFUSED:
+        return Call("refuse", _REFUSED[name])
+    if name in _METADATA:
+        return Call("metadata")
+    if owner is not None and name.startswith("__") and name.endswith("__"):
+        return Call("op")  # operator dunders: recorded, or betrayed by their result
+    if owner is None or _is_op_name(name):
+        return Call("op")
+    return Call("refuse", "tensor_escape")
+
+
+def is_tensor_attribute(name: str) -> bool:
+    """Whether reading C-level attribute `name` of a tensor is covered by its guard or recorded as ops."""
+    return name in TENSOR_ATTRIBUTES
+
+
+def name_hint(value: Any) -> tuple[str, str] | None:
+    """The importable name of a dtype, layout or memory format."""
+    if type(value) in (torch.dtype, torch.layout, torch.memory_format):
+        return "torch", str(value).removeprefix("torch.")
+    return None
+
+
+def _is_op_name(name: str) -> bool:
+    if name in _OP_NAMES:
+        return True
+    try:
+        return getattr(torch.ops.aten, name, None) is not None
+    except (RuntimeError, AttributeError):
+        return False

@@ -1,0 +1,332 @@
+"""Guards: each read of something from outside becomes a claim that later calls are checked by.
+
+    self.training, read in forward   ->   s5 = s0.__dict__["training"];  guard s5 value False
+
+`meet(source, value)` is the heart: it decides, by what the value is, which claim pins it. A
+primitive is pinned by value; an object with an identity of its own (a class, a function, a dtype)
+by `is`; a tensor by its facts; any other object by its type, and its content is pinned where the
+program reads it. The second path to an object is pinned by `is At(first)`, so that objects which
+were one are one again. Negative reads (absent keys, missing attributes) are claims too.
+
+Only memory as it was before the call is read here: the first write to an outside object ends the
+capture, so no read can see a write of this call.
+"""
+
+import enum
+import functools
+import types
+from typing import Any
+
+from preheat.base.digest import code_digest
+from preheat.base.names import raw_attribute
+from preheat.bridge.calls import IDENTITY_TYPES, VALUE_TYPES
+from preheat.bridge.tensors import Tensor, is_plain, tensor_facts
+from preheat.capture.observer import ABSENT, GiveUp
+from preheat.capture.sources import PRIMITIVES, Sources
+from preheat.ir.trace import At, Code, Guard
+
+_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class whose attributes can be changed
+_BOUND_TO_C = (types.BuiltinFunctionType, types.MethodWrapperType)
+_ALWAYS_ONE = frozenset((
+    type, types.FunctionType, types.ModuleType, types.CodeType, property, classmethod, staticmethod,
+    types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType,
+    types.MemberDescriptorType, types.ClassMethodDescriptorType, functools._lru_cache_wrapper, *IDENTITY_TYPES,
+))
+_BY_ATTRIBUTES: dict[type, tuple[str, ...]] = {
+    slice: ("start", "stop", "step"), range: ("start", "stop", "step"),
+    types.MethodType: ("__func__", "__self__"), functools.partial: ("func", "args", "keywords"),
+    types.BuiltinFunctionType: ("__self__", "__name__"), types.MethodWrapperType: ("__self__", "__name__"),
+    **VALUE_TYPES,
+}
+_MRO = type.__dict__["__mro__"]
+_MODULE = type.__dict__["__module__"]
+
+
+class Guards:
+    """The claims of a node under construction, in the order of the reads."""
+
+    def __init__(self, sources: Sources, limit: int) -> None:
+        self.sources = sources
+        self.limit = limit
+        self.list: list[Guard] = []
+        self.codes: list[Code] = []
+        self._claimed: set[tuple] = set()
+        self._read: set[tuple] = set()
+        self._is_mutable_class: dict[type, bool] = {}
+
+    def claim(self, source: int, kind: str, expected: Any, key: Any = None) -> None:
+        """Adds a guard once; `key` tells apart guards of one source and kind."""
+        place = (source, kind, key)
+        if place not in self._claimed:
+            self._claimed.add(place)
+            self.list.append(Guard(source, kind, expected))
+            if len(self.list) > self.limit:
+                raise GiveUp("limit_guards", f"{self.limit} guards")
+
+    # ------------------------------------------------------------------ values
+    def meet(self, source: int, value: Any, *hints: tuple[str, str]) -> None:
+        """Pins `value`, which `source` leads to."""
+        kind = type(value)
+        if kind in PRIMITIVES:
+            singleton = kind is bool or value is None or value is Ellipsis
+            self.claim(source, "is" if singleton else "value", value)
+            return
+        sources = self.sources
+        found = sources.known.get(id(value))
+        if has_identity(value, kind):
+            # by name first: a class or function has one place, however many paths lead to it
+            self.claim(source, "is", sources.name(value, *hints))
+            if found is None:
+                sources.know(value, source)
+            return
+        if found is not None:
+            if found != source:
+                self.claim(source, "is", At(found))
+            return
+        sources.know(value, source)
+        self._pin_new(source, value, kind)
+
+    def _pin_new(self, source: int, value: Any, kind: type) -> None:
+        self.claim(source, "type", self.sources.name(kind))
+        if issubclass(kind, Tensor):
+            if not is_plain(value):
+                raise GiveUp("tensor_subclass", f"{kind.__module__}.{kind.__qualname__}, {value.layout}")
+            self.claim(source, "tensor", tensor_facts(value))
+            return
+        for name in _BY_ATTRIBUTES.get(kind, ()):
+            part = getattr(value, name)
+            self.meet(self.sources.step(source, "attr", name), part)
+            if type(part) in (tuple, dict):
+                self.whole(part)
+
+    # ------------------------------------------------------------------ reads of objects
+    def attribute(self, owner: Any, namespace: dict, name: str, value: Any) -> None:
+        """`name` was found in the dict of `owner`."""
+        place = (id(namespace), name)
+        if place not in self._read:
+            self._read.add(place)
+            self.meet(self.sources.step(self.namespace(owner, namespace), "item", name), value)
+
+    def no_attribute(self, owner: Any, namespace: dict, name: str) -> None:
+        """The dict of `owner` lacks `name`."""
+        place = (id(namespace), name, "absent")
+        if place not in self._read:
+            self._read.add(place)
+            self.claim(self.namespace(owner, namespace), "absent", name, name)
+
+    def namespace(self, owner: Any, namespace: dict) -> int:
+        """The source of the instance or module dict of a known `owner`."""
+        found = self.sources.known.get(id(namespace))
+        if found is not None:
+            return found
+        return self.sources.know(namespace, self.sources.step(self.sources.known[id(owner)], "dict"))
+
+    def member(self, owner: Any, name: str, value: Any) -> None:
+        """A C-level attribute of `owner`."""
+        place = (id(owner), name, "member")
+        if place in self._read:
+            return
+        self._read.add(place)
+        sources = self.sources
+        source = sources.known[id(owner)]
+        if name == "__dict__":
+            sources.know(value, sources.step(source, "dict"))
+        elif name == "__class__":
+            self.claim(source, "type", sources.name(type(owner)))
+        elif type(value) in _BOUND_TO_C and value.__self__ is owner:
+            return  # a method of C, made for this read: the type is pinned
+        else:
+            self.meet(sources.step(source, "attr", name), value)
+
+    def no_member(self, owner: Any, name: str) -> None:
+        self.claim(self.sources.known[id(owner)], "noattr", name, name)
+
+    def item(self, container: Any, key: Any, value: Any) -> None:
+        """`container[key]`, a known list, tuple or dict."""
+        sources = self.sources
+        source = sources.known[id(container)]
+        if type(key) is int and key < 0 and not isinstance(container, dict):
+            self.claim(source, "len", len(container))
+            key += len(container)
+        place = (source, type(key), key if type(key) in PRIMITIVES else id(key), "item")
+        if place not in self._read:
+            self._read.add(place)
+            self.meet(sources.step(source, "item", sources.constant(key)), value)
+
+    def no_item(self, container: Any, key: Any) -> None:
+        source = self.sources.known[id(container)]
+        if isinstance(container, dict):
+            constant = self.sources.constant(key)
+            self.claim(source, "absent", constant, (type(key), constant))
+        else:
+            self.claim(source, "len", len(container))
+
+    def length(self, container: Any, length: int) -> None:
+        self.claim(self.sources.known[id(container)], "len", length)
+
+    def contains(self, container: Any, value: Any, answer: bool) -> None:
+        source = self.sources.known[id(container)]
+        if isinstance(container, dict | set | frozenset):
+            constant = self.sources.constant(value)
+            self.claim(source, "contains", (constant, answer), (type(value), constant))
+        else:
+            self.whole(container)
+
+    def whole(self, container: Any) -> None:
+        """All of a known container, in order: keys or length, then every element."""
+        sources = self.sources
+        source = sources.known[id(container)]
+        place = (source, "whole")
+        if place in self._read:
+            return
+        self._read.add(place)
+        if isinstance(container, dict):
+            self.keys(container)
+            for position, (key, value) in enumerate(dict.items(container)):
+                constant = sources.constant(key)
+                self.meet(sources.step(source, "item", constant), value)
+        elif isinstance(container, set | frozenset):
+            self.claim(source, "set", tuple([sources.constant(e) for e in container]))
+        elif isinstance(container, list | tuple):
+            base = list if isinstance(container, list) else tuple
+            self.claim(source, "len", base.__len__(container))
+            for position, value in enumerate(base.__iter__(container)):
+                self.meet(sources.step(source, "item", position), value)
+        else:
+            raise GiveUp("opaque_argument", f"a {type(container).__qualname__} from outside")
+
+    def keys(self, container: dict) -> None:
+        """The keys of a known dict, in order; keys that are objects become known."""
+        sources = self.sources
+        source = sources.known[id(container)]
+        for position, key in enumerate(dict.keys(container)):
+            if type(key) not in PRIMITIVES and type(key) is not tuple:
+                self.meet(sources.step(source, "key", position), key)
+        self.claim(source, "keys", tuple([sources.constant(key) for key in dict.keys(container)]))
+
+    def differ(self, first: int, second: int) -> None:
+        """Two outside objects were compared by identity and differ."""
+        self.claim(first, "isnot", At(second), second)
+
+    def cell(self, cell: Any, value: Any) -> None:
+        place = (id(cell), "cell")
+        if place not in self._read:
+            self._read.add(place)
+            self.meet(self.sources.step(self.sources.known[id(cell)], "cell"), value)
+
+    # ------------------------------------------------------------------ globals
+    def global_(self, namespace: dict, name: str, value: Any) -> None:
+        place = (id(namespace), name)
+        if place not in self._read:
+            self._read.add(place)
+            self.meet(self.sources.step(self.global_namespace(namespace), "item", name), value)
+
+    def no_global(self, namespace: dict, name: str) -> None:
+        place = (id(namespace), name, "absent")
+        if place not in self._read:
+            self._read.add(place)
+            self.claim(self.global_namespace(namespace), "absent", name, name)
+
+    def global_namespace(self, namespace: dict) -> int:
+        """The source of a module's dict; one that belongs to no module is a live object."""
+        found = self.sources.known.get(id(namespace))
+        if found is not None:
+            return found
+        return self.sources.of(namespace)
+
+    # ------------------------------------------------------------------ classes
+    def class_attribute(self, owner: Any, cls: type, name: str, raw: Any) -> None:
+        """Lookup of `name` along the MRO of `cls` gave `raw`, or nothing."""
+        place = (cls, name, "class")
+        if place in self._read:
+            return
+        self._read.add(place)
+        if not self._can_change(cls):
+            return
+        source = self.class_source(cls)
+        if raw is ABSENT:
+            self.claim(source, "class", (name, "<absent>"), name)
+            return
+        kind = type(raw)
+        if kind in PRIMITIVES and raw != "<absent>":
+            self.claim(source, "class", (name, raw), name)
+            return
+        step = self.sources.step(source, "class", name)
+        hint = (_MODULE.__get__(cls), f"{cls.__qualname__}.{name}")
+        if has_identity(raw, kind):
+            self.claim(source, "class", (name, self.sources.name(raw, hint)), name)
+            self.sources.know(raw, step)
+        else:
+            self.meet(step, raw, hint)
+
+    def class_source(self, cls: type) -> int:
+        """The source of a class: its name, or the object itself."""
+        return self.sources.of(cls)
+
+    def super_attribute(self, cls: type, after: type, name: str) -> None:
+        """`super(after, ...)` looked for `name` in the classes of `cls` behind `after`."""
+        self.mro(cls)
+        order = _MRO.__get__(cls)
+        for base in order[order.index(after) + 1:]:
+            if self._can_change(base):
+                raw = raw_attribute(base, name, ABSENT)
+                self.class_attribute(base, base, name, raw)
+            if name in type.__dict__["__dict__"].__get__(base):
+                return
+
+    def mro(self, cls: type) -> None:
+        """Pins the order in which the classes of `cls` are asked."""
+        if self._can_change(cls):
+            place = (cls, "mro")
+            if place not in self._read:
+                self._read.add(place)
+                names = tuple([self.sources.name(base) for base in _MRO.__get__(cls)])
+                self.claim(self.class_source(cls), "mro", names)
+
+    def _can_change(self, cls: type) -> bool:
+        found = self._is_mutable_class.get(cls)
+        if found is None:
+            found = any(base.__flags__ & _HEAP_TYPE for base in _MRO.__get__(cls))
+            self._is_mutable_class[cls] = found
+        return found
+
+    # ------------------------------------------------------------------ functions
+    def function(self, function: types.FunctionType) -> None:
+        """A function from outside runs: its code, its defaults and what leads to its globals."""
+        sources = self.sources
+        source = sources.of(function)
+        code = function.__code__
+        digest = code_digest(code)
+        self.claim(source, "code", digest)
+        self.codes.append(Code(source, digest, code.co_filename, code.co_firstlineno, code.co_qualname))
+        self._globals_of(source, function)
+        for name in ("__defaults__", "__kwdefaults__"):
+            value = getattr(function, name)
+            self.meet(sources.step(source, "attr", name), value)
+            if value:
+                self.whole(value)
+        for position, cell in enumerate(function.__closure__ or ()):
+            sources.know(cell, sources.step(source, "closure", position))
+
+    def _globals_of(self, source: int, function: types.FunctionType) -> None:
+        sources = self.sources
+        namespace = function.__globals__
+        if id(namespace) not in sources.known:
+            module = sources.module_of_globals(namespace)
+            if module is not None:
+                sources.know(namespace, sources.step(sources.of(module), "dict"))
+            else:
+                sources.know(namespace, sources.step(source, "globals"))
+
+
+def has_identity(value: Any, kind: type) -> bool:
+    """Whether `value` is pinned by being itself: a class, function, dtype, enum member, C function."""
+    if kind is types.BuiltinFunctionType:
+        owner = value.__self__
+        return owner is None or issubclass(type(owner), (type, types.ModuleType))
+    return _has_identity(kind)
+
+
+@functools.lru_cache(maxsize=None)
+def _has_identity(kind: type) -> bool:
+    return kind in _ALWAYS_ONE or issubclass(kind, (type, enum.Enum, types.ModuleType))

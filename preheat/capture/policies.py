@@ -1,0 +1,217 @@
+"""What capture does with each call into C: a table of kinds, default deny.
+
+    policy(math.sqrt)          Call("pure")         C looks at the whole of its arguments, deeply
+    policy(list.append)        Call("fill")         changes its first argument, looks at nothing
+    policy(time.time)          Call("refuse", "host_call")
+
+kind          the call is performed, and ...
+op            torch op: the recorder sees it, arguments are looked at deeply, its result is checked
+metadata      reads what a tensor's guard covers
+ambient       reads state that the entry guards (bridge/ambient)
+set_ambient   sets such state; at the end of the call it must be as it was
+nothing       has no effect that matters and yields nothing
+pure          the result follows from the arguments, which C looks at deeply
+shallow       C looks at the arguments' outermost containers only, elements are just moved
+identity      C looks at no content, or only stores its arguments
+fill          writes into its first argument: allowed on an object made by this call
+again         asked again on every call: the result is a source (contextvars, logging levels)
+cached        a functools.lru_cache: declared to depend on its arguments alone
+abc           isinstance or issubclass by an abstract base class: re-evaluated as a guard
+refuse        the capture ends, with `reason`
+
+A function is found by itself, by the class that owns it, or by its module. What no row names is
+refused: C could read or change anything. torch's own functions are in `bridge/calls.py`.
+"""
+
+import builtins
+import collections
+import contextvars
+import functools
+import inspect
+import itertools
+import logging
+import math
+import operator
+import re
+import types
+import typing
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Any
+
+import _abc
+
+from preheat.base import marks
+from preheat.base.names import raw_attribute
+from preheat.bridge.calls import Call, torch_call
+
+PURE, SHALLOW, IDENTITY, FILL = Call("pure"), Call("shallow"), Call("identity"), Call("fill")
+AGAIN, NOTHING, HOST = Call("again"), Call("nothing"), Call("refuse", "host_call")
+
+_BUILTINS = {
+    PURE: "abs all any ascii bin bool bytes chr complex divmod float format hash hex int max min "
+          "oct ord pow repr round sorted str sum",
+    SHALLOW: "dict enumerate filter frozenset iter len list map next reversed set tuple zip",
+    IDENTITY: "callable classmethod id isinstance issubclass object property range slice staticmethod super type",
+}
+_BY_MODULE = {"math": PURE, "cmath": PURE, "_operator": PURE, "itertools": SHALLOW, "_bisect": PURE}
+# Classes whose methods look only at their own value: nothing of the program can hide in them.
+_VALUE_CLASSES = frozenset((
+    str, bytes, int, float, complex, bool, type(None), range, slice, re.Pattern, re.Match, types.CodeType,
+    types.MappingProxyType, type(Ellipsis), types.UnionType, types.GenericAlias,
+))
+_CONTAINERS = frozenset((
+    list, dict, set, frozenset, tuple, collections.deque, collections.OrderedDict, collections.defaultdict,
+    type({}.keys()), type({}.values()), type({}.items()), bytearray,
+))
+_CONTAINER_METHODS = {
+    FILL: """append appendleft extend extendleft insert remove pop popleft popitem clear sort reverse update
+        setdefault add discard difference_update intersection_update symmetric_difference_update rotate
+        move_to_end __setitem__ __delitem__ __iadd__ __imul__ __ior__ __iand__ __isub__ __ixor__ __init__""",
+    SHALLOW: """get keys values items copy __len__ __iter__ __getitem__ __reversed__ union __new__ __add__
+        __mul__ __or__ fromkeys __class_getitem__ __bool__ __copy__""",
+    PURE: """index count __contains__ __eq__ __ne__ __lt__ __le__ __gt__ __ge__ __hash__ __repr__ __str__
+        __format__ difference intersection symmetric_difference issubset issuperset isdisjoint __and__ __sub__
+        __xor__""",
+}
+# Methods that every class has from C and that look at identities alone.
+_OBJECT_METHODS = frozenset("""
+    __new__ __init__ __init_subclass__ __subclasshook__ __eq__ __ne__ __hash__ __instancecheck__
+    __subclasscheck__ mro __get__ __class_getitem__ __prepare__ with_traceback __str__ __repr__ __set_name__
+""".split())
+_ITERATORS = frozenset(type(i) for i in (
+    iter([]), iter(()), iter({}), iter({}.values()), iter({}.items()), iter(set()), iter(range(0)), iter(""),
+    reversed([]), reversed({}), zip(), enumerate(()), map(len, ()), filter(None, ()), iter(range(1 << 70)),
+    itertools.chain(), itertools.repeat(0), itertools.count(), itertools.islice((), 0),
+)) | {types.GeneratorType}
+_ROWS: dict[Any, Call] = {
+    **{getattr(builtins, name): row for row, names in _BUILTINS.items() for name in names.split()},
+    functools.partial: IDENTITY, types.SimpleNamespace: IDENTITY, types.MethodType: IDENTITY,
+    types.MappingProxyType: IDENTITY, types.FunctionType: IDENTITY, types.CellType: IDENTITY,
+    collections.deque: SHALLOW, collections.OrderedDict: SHALLOW, collections.defaultdict: SHALLOW,
+    functools.reduce: SHALLOW, operator.attrgetter: IDENTITY, operator.itemgetter: IDENTITY,
+    operator.is_: IDENTITY, operator.is_not: IDENTITY, functools.lru_cache: IDENTITY,
+    contextvars.ContextVar.get: AGAIN, logging.Logger.isEnabledFor: AGAIN, logging.Logger.getEffectiveLevel: AGAIN,
+    contextvars.ContextVar.set: Call("set_context"), contextvars.ContextVar.reset: Call("reset_context"),
+    _abc._abc_instancecheck: Call("abc"), _abc._abc_subclasscheck: Call("abc"),
+    marks.is_compiling: Call("constant"),
+}
+# Python functions that run natively: what they compute follows from their arguments, but they keep
+# caches of their own, or would cost thousands of bytecodes.
+_NATIVE: dict[Any, Call] = {
+    **{f: PURE for f in (re.compile, re.match, re.search, re.fullmatch, re.sub, re.split, re.findall, re.escape)},
+    **{f: Call("signature") for f in (inspect.signature, inspect.getfullargspec, inspect.unwrap, inspect.isclass,
+                                      inspect.isfunction, inspect.ismethod)},
+    logging.Logger.isEnabledFor: AGAIN, logging.Logger.getEffectiveLevel: AGAIN, marks.is_compiling: Call("constant"),
+    typing.cast: IDENTITY, typing.get_origin: IDENTITY, typing.get_args: IDENTITY, typing.get_type_hints: Call("signature"),
+}
+
+
+def is_native(function: Any) -> bool:
+    """Whether a Python function is called natively, by a row or by the user's mark."""
+    return function in _NATIVE or marks.is_disabled(function)
+
+
+def policy(function: Any) -> Call:
+    """The row of a callable of C; bound methods by their class."""
+    kind = type(function)
+    if kind is types.BuiltinFunctionType or kind is types.MethodWrapperType:
+        owner = function.__self__
+        if owner is not None and not isinstance(owner, types.ModuleType):
+            return _method_policy(type(owner) if not isinstance(owner, type) else owner, function.__name__,
+                                  isinstance(owner, type))
+    try:
+        return _policy(function)
+    except TypeError:  # unhashable: an object with __call__ of C
+        return HOST
+
+
+def is_bound(function: Any) -> bool:
+    """Whether `function` is a C method bound to an instance: `[].append`, `x.view`."""
+    kind = type(function)
+    if kind is not types.BuiltinFunctionType and kind is not types.MethodWrapperType:
+        return False
+    owner = function.__self__
+    return owner is not None and not issubclass(type(owner), (type, types.ModuleType))
+
+
+def is_fresh_iterator(kind: type) -> bool:
+    """Whether `kind` is an iterator or a view of C that only moves elements of what it iterates."""
+    return kind in _ITERATORS
+
+
+@lru_cache(maxsize=8192)
+def _policy(function: Any) -> Call:
+    row = _NATIVE.get(function) or _ROWS.get(function) or torch_call(function)
+    if row is not None:
+        return row
+    if marks.is_disabled(function):
+        return Call("refuse", "disabled_function")
+    kind = type(function)
+    if kind is functools._lru_cache_wrapper:
+        return Call("cached")
+    if kind is types.FunctionType:
+        return Call("refuse", "native_python")
+    owner = getattr(function, "__objclass__", None)
+    if owner is not None and kind in (
+        types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType,
+    ):
+        return _owned(owner, function.__name__)
+    if isinstance(function, type):
+        return _class_policy(function)
+    return _BY_MODULE.get(getattr(function, "__module__", None), HOST)
+
+
+@lru_cache(maxsize=8192)
+def _method_policy(cls: type, name: str, is_class_method: bool) -> Call:
+    """The row of C method `name` found on `cls` (a method of the class itself if `is_class_method`)."""
+    raw = raw_attribute(cls, name)
+    if raw is None and is_class_method:
+        raw = raw_attribute(type(cls), name)
+    if type(raw) is staticmethod or type(raw) is types.BuiltinFunctionType:
+        return _owned(cls, name)
+    if raw is None:
+        return HOST
+    return _policy(raw)
+
+
+def _owned(owner: type, name: str) -> Call:
+    row = _METHODS.get((owner, name)) if owner in _CONTAINERS else None
+    if row is not None:
+        return row
+    if owner in _VALUE_CLASSES:
+        return PURE
+    if owner in _ITERATORS and name in ("__next__", "__iter__", "__length_hint__", "close", "send", "throw"):
+        return IDENTITY
+    if name in _OBJECT_METHODS:
+        return IDENTITY if owner not in _CONTAINERS else SHALLOW
+    if owner in (types.MethodType, types.FunctionType, property, classmethod, staticmethod, functools.partial):
+        return IDENTITY
+    return HOST
+
+
+def _class_policy(cls: type) -> Call:
+    """The row of calling a class whose `__new__` and `__init__` are of C."""
+    if issubclass(cls, BaseException):
+        return IDENTITY
+    if cls.__module__ == "itertools":
+        return SHALLOW
+    made = raw_attribute(cls, "__new__")
+    initialised = raw_attribute(cls, "__init__")
+    if made is object.__new__ and initialised is object.__init__:
+        return IDENTITY
+    for base in (*_CONTAINERS, str, int, float):
+        if issubclass(cls, base) and made is raw_attribute(base, "__new__"):
+            return SHALLOW
+    return HOST
+
+
+def _methods() -> Iterable[tuple[tuple[type, str], Call]]:
+    for owner in _CONTAINERS:
+        for row, names in _CONTAINER_METHODS.items():
+            for name in names.split():
+                yield (owner, name), row
+
+
+_METHODS: dict[tuple[type, str], Call] = dict(_methods())
+assert math.sqrt.__module__ in _BY_MODULE

@@ -1,0 +1,385 @@
+"""The recorder: what a program does to tensors, op by op, as a graph at level aten.
+
+    recorder = Recorder(outside, fail, live, limit_ops=20_000)
+    recorder.enter()                    # below autograd: composites arrive decomposed
+    y = model(x)
+    recorder.leave()
+    graph = recorder.finish([recorder.value_of(y)], names, alias_sets)
+
+A torch dispatch mode. Each op runs for real, then becomes an `Op` with the arguments torch got, the
+types it really gave, what it wrote (from its schema) and whose memory its results share (from their
+storages). Values are told apart by the identity of the tensor object; a weak reference forgets a
+tensor when it dies, so the recorder keeps none alive and a reused id is never mistaken.
+
+`outside(tensor)` says which source an unknown tensor has (None: it was reached behind our back);
+`live(tensor)` gives a source to a tensor of numbers that is too long to be spelled out;
+`fail(reason, detail)` is told when the call cannot be captured. An op cannot be stopped half way in
+C++, so a failure is only noted: recording stops, the program goes on, and the watcher gives up at
+its next hook.
+
+`__torch_dispatch__` is assigned after the class exists: defined in the class body it would be
+wrapped by `__init_subclass__`, which imports torch's own compiler (1.7 s).
+"""
+
+import weakref
+from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from preheat.bridge.tensors import dtype_name, is_plain, storage_key, type_of
+from preheat.ir.graph import Arg, Builder, Graph, Op, Ref, Token
+from preheat.ir.types import NoneType, ScalarType, TensorType, Type, contiguous_strides
+
+MAX_CONSTANT_ELEMS = 64  # a longer list of numbers in the program is kept as a live tensor
+
+_is_grad_enabled = torch.is_grad_enabled
+_Tensor = torch.Tensor
+_PLAIN = frozenset((int, float, bool, str, type(None), complex))
+_TOKENS: dict[type, tuple[str, Callable[[Any], str]]] = {
+    torch.dtype: ("dtype", lambda value: dtype_name(value)),
+    torch.device: ("device", str),
+    torch.layout: ("layout", lambda value: str(value).removeprefix("torch.")),
+    torch.memory_format: ("memory_format", lambda value: str(value).removeprefix("torch.")),
+}
+# In-place ops that change sizes or strides of their argument, and the view each of them is.
+_VIEW_OF_INPLACE = {
+    "aten.unsqueeze_.default": "aten.unsqueeze.default", "aten.squeeze_.default": "aten.squeeze.default",
+    "aten.squeeze_.dim": "aten.squeeze.dim", "aten.squeeze_.dims": "aten.squeeze.dims",
+    "aten.t_.default": "aten.t.default", "aten.transpose_.default": "aten.transpose.int",
+    "aten.as_strided_.default": "aten.as_strided.default",
+}
+_RESIZING = frozenset(("resize_", "resize_as_", "set_", "_resize_output_", "swap_", "resize"))
+
+
+class Recorder(TorchDispatchMode):
+    """Records the ops that run while it is entered. See the module docstring."""
+
+    def __init__(
+        self,
+        outside: Callable[[torch.Tensor], int | None],
+        fail: Callable[[str, str], None],
+        live: Callable[[torch.Tensor], int],
+        limit_ops: int = 50_000,
+    ) -> None:
+        super().__init__()
+        self.outside, self.fail, self.live, self.limit_ops = outside, fail, live, limit_ops
+        self.builder = Builder("aten")
+        self.input_sources: list[int] = []
+        self._inputs: list[torch.Tensor] = []  # from outside: the sources keep them alive anyway
+        self.written_inputs: dict[int, int] = {}  # input value -> source
+        self.is_stopped = self.is_entered = False
+        self.values: dict[int, _Known] = {}
+        self._storages: dict[int, list[int]] = {}  # storage -> [live tensors, first value]
+        self._source_of_value: dict[int, int] = {}
+
+    def made(self, tensor: torch.Tensor) -> bool:
+        """Whether an op of this recording gave `tensor`."""
+        known = self.values.get(id(tensor))
+        return known is not None and known.value not in self._source_of_value
+
+    def enter(self) -> None:
+        """Ops are recorded from now on."""
+        self.__enter__()
+        self.is_entered = True
+
+    def leave(self) -> None:
+        """Ops are recorded no longer. Under a mode that the program has entered since, this waits."""
+        self.is_stopped = True
+        depth = torch._C._len_torch_dispatch_stack()
+        if self.is_entered and depth and torch._C._get_dispatch_stack_at(depth - 1) is self:
+            self.__exit__(None, None, None)
+            self.is_entered = False
+
+    def value_of(self, tensor: torch.Tensor) -> int | None:
+        """The number of the value that `tensor` is, or None if no op gave or took it."""
+        known = self.values.get(id(tensor))
+        return None if known is None else known.value
+
+    def input_tensors(self) -> list[torch.Tensor]:
+        """The tensor of each input, in order."""
+        return self._inputs
+
+    def finish(self, outputs: list[int], names: list[str], alias_sets: list[int]) -> Graph | None:
+        """The graph with these outputs, or None if no op ran. A name and an alias set for each input."""
+        if not self.builder.ops:
+            return None
+        self.builder.inputs[:] = [
+            replace(given, name=name, alias_set=alias_set)
+            for given, name, alias_set in zip(self.builder.inputs, names, alias_sets, strict=True)
+        ]
+        return self.builder.finish(outputs)
+
+    # ------------------------------------------------------------------ one op
+    def record(self, facts: "_Overload", args: tuple, kwargs: dict, out: Any) -> None:
+        """Appends the op that took `args` and gave `out`."""
+        encode = self._encode
+        encoded = tuple([encode(a) for a in args])
+        attrs = tuple([(k, encode(v)) for k, v in kwargs.items()]) if kwargs else ()
+        if self.is_stopped:
+            return
+        name = facts.name
+        writes = self._writes(facts, args, kwargs) if facts.writes else ()
+        rebinds = name in _VIEW_OF_INPLACE
+        if rebinds:
+            name, writes = _VIEW_OF_INPLACE[name], ()
+            if not self._rebind(args[0]):
+                return
+        results: list[int] = []
+        types: list[Type] = []
+        aliases: list[int] = []
+        for one in out if type(out) in (tuple, list) else (out,):
+            self._result(one, results, types, aliases)
+        self.builder.ops.append(Op(
+            name, encoded, tuple(results), tuple(types), attrs, writes, tuple(aliases), _is_grad_enabled(),
+        ))
+        if len(self.builder.ops) > self.limit_ops:
+            self.stop("limit_ops", f"{self.limit_ops} ops")
+
+    def constant(self, tensor: torch.Tensor) -> int:
+        """The value of a tensor that torch made from numbers of the program (lift_fresh)."""
+        if tensor.numel() > MAX_CONSTANT_ELEMS or tensor.layout is not torch.strided:
+            return self._live_constant(tensor)
+        numbers = tensor.reshape(-1).tolist()
+        type = type_of(tensor)
+        factory = (("dtype", Token("dtype", type.dtype)), ("device", Token("device", type.device)))
+        if len(set(map(repr, numbers))) <= 1:
+            value = self._emit("aten.full.default", (type.sizes, numbers[0] if numbers else 0), type, factory)
+        else:
+            parts = [
+                self._emit("aten.full.default", ((length,), number), _vector(type, length), factory)
+                for number, length in _runs(numbers)
+            ]
+            value = self._emit("aten.cat.default", (tuple(map(Ref, parts)),), _vector(type, len(numbers)))
+            if type.rank != 1:
+                value = self._emit("aten.view.default", (Ref(value), type.sizes), type, alias=value)
+        self._learn(tensor, value)
+        return value
+
+    def stop(self, reason: str, detail: str) -> None:
+        """Notes that the call cannot be captured; recording ends."""
+        if not self.is_stopped:
+            self.is_stopped = True
+            self.fail(reason, detail)
+
+    # ------------------------------------------------------------------ values
+    def _encode(self, arg: Any) -> Arg:
+        kind = type(arg)
+        if kind in _PLAIN:
+            return arg
+        if isinstance(arg, _Tensor):
+            known = self.values.get(id(arg))
+            return Ref(self._input(arg) if known is None else known.value)
+        if kind is list or kind is tuple or kind is torch.Size:
+            encode = self._encode
+            return tuple([encode(a) for a in arg])
+        token = _TOKENS.get(kind)
+        if token is not None:
+            return Token(token[0], token[1](arg))
+        self.stop("op_argument", f"{kind.__module__}.{kind.__qualname__}")
+        return None
+
+    def _input(self, tensor: torch.Tensor) -> int:
+        """The value of a tensor that no op gave: an input, if it has a source."""
+        source = self.outside(tensor)
+        if source is None:
+            self.stop("untracked_tensor", str(type_of(tensor)) if is_plain(tensor) else type(tensor).__name__)
+            return -1
+        if _is_grad_enabled() and tensor.requires_grad:
+            self.stop("training", str(type_of(tensor)))
+        value = self.builder.input(type_of(tensor))
+        self.input_sources.append(source)
+        self._inputs.append(tensor)
+        self._source_of_value[value] = source
+        self._learn(tensor, value)
+        return value
+
+    def _learn(self, tensor: torch.Tensor, value: int) -> int:
+        """Binds the object `tensor` to `value`; returns the first value that had its storage."""
+        key = storage_key(tensor)
+        entry = self._storages.get(key)
+        if entry is None:
+            self._storages[key] = entry = [0, value]
+        entry[0] += 1
+        known = _Known(tensor, self._forget)
+        known.key, known.value, known.storage = id(tensor), value, key
+        self.values[known.key] = known
+        return entry[1]
+
+    def _forget(self, known: "_Known") -> None:
+        if self.values.get(known.key) is known:
+            del self.values[known.key]
+        entry = self._storages.get(known.storage)
+        if entry is not None:
+            entry[0] -= 1
+            if entry[0] == 0:
+                del self._storages[known.storage]
+
+    def _result(self, one: Any, results: list, types: list, aliases: list) -> None:
+        if isinstance(one, _Tensor):
+            type = type_of(one)
+            known = self.values.get(id(one))
+            if known is not None:
+                results.append(known.value)
+                aliases.append(known.value)
+                if self.builder.type_of[known.value] != type:
+                    self.stop("metadata_write", f"{self.builder.type_of[known.value]} became {type}")
+            else:
+                value = self.builder.fresh()
+                root = self._learn(one, value)
+                results.append(value)
+                aliases.append(-1 if root == value else root)
+                self.builder.type_of[value] = type
+            types.append(type)
+        elif one is None:
+            results.append(-1)
+            types.append(NoneType())
+            aliases.append(-1)
+        elif type(one) in (list, tuple):
+            for part in one:
+                self._result(part, results, types, aliases)
+        else:
+            # sizes that fused attention hands to its backward: numbers of the shapes alone
+            results.append(self.builder.fresh())
+            types.append(ScalarType(type(one).__name__))
+            aliases.append(-1)
+
+    def _writes(self, facts: "_Overload", args: tuple, kwargs: dict) -> tuple[int, ...]:
+        written: list[int] = []
+        for position, name in facts.writes:
+            arg = args[position] if position < len(args) else kwargs.get(name)
+            for tensor in arg if type(arg) in (list, tuple) else (arg,):
+                if not isinstance(tensor, _Tensor):
+                    continue
+                value = self.values[id(tensor)].value
+                written.append(value)
+                source = self._source_of_value.get(value)
+                if source is not None:
+                    self.written_inputs[value] = source
+                if self.builder.type_of[value] != type_of(tensor) and facts.name not in _VIEW_OF_INPLACE:
+                    self.stop("metadata_write", f"{facts.name} changed the sizes of a tensor")
+        return tuple(written)
+
+    def _rebind(self, tensor: torch.Tensor) -> bool:
+        """Before the result of `x.unsqueeze_()` is numbered: x, if made here, becomes a new value."""
+        known = self.values[id(tensor)]
+        if not self.made(tensor):
+            self.stop("metadata_write", "an in-place view of a tensor from outside")
+            return False
+        del self.values[known.key]
+        self._storages[known.storage][0] -= 1  # its result is learned next, of the same storage
+        return True
+
+    def _emit(self, name: str, args: tuple, type: TensorType, attrs: tuple = (), alias: int = -1) -> int:
+        value = self.builder.fresh()
+        self.builder.append(Op(name, args, (value,), (type,), attrs, (), (alias,), _is_grad_enabled()))
+        return value
+
+    def _live_constant(self, tensor: torch.Tensor) -> int:
+        kept = tensor.detach().clone()
+        type = type_of(kept)
+        given = self.builder.input(type, "constant")
+        self.input_sources.append(self.live(kept))
+        self._inputs.append(kept)
+        self._source_of_value[given] = self.input_sources[-1]
+        value = self._emit("aten.clone.default", (Ref(given),), type)
+        self._learn(tensor, value)
+        return value
+
+
+class _Known(weakref.ref):
+    """A weak reference to a tensor with its id, its value and its storage."""
+
+    __slots__ = ("key", "value", "storage")
+
+
+class _Overload(NamedTuple):
+    """What an overload's schema and tags say."""
+
+    name: str  # "aten.add.Tensor"
+    writes: tuple[tuple[int, str], ...]  # position and name of each argument it writes
+    is_composite: bool  # arrives whole only under inference mode
+    is_lift: bool
+    refusal: str  # a row of reasons.py, or ""
+
+
+@lru_cache(maxsize=None)
+def _overload(func: Any) -> _Overload:
+    schema = func._schema
+    writes = tuple(
+        (i, a.name) for i, a in enumerate(schema.arguments) if a.alias_info is not None and a.alias_info.is_write
+    )
+    name = str(func)
+    base = schema.name.partition("::")[2]
+    refusal = ""
+    if torch.Tag.data_dependent_output in func.tags:
+        refusal = "data_dependent_number"
+    elif torch.Tag.dynamic_output_shape in func.tags and name != "aten.index.Tensor":
+        refusal = "data_dependent_shape"
+    elif base in _RESIZING or name == "aten.detach_.default":
+        refusal = "metadata_write"
+    is_composite = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
+    return _Overload(name, writes, is_composite and not func.py_kernels, base == "lift_fresh", refusal)
+
+
+def _dispatch(recorder: Recorder, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+    """Runs one op for real and records it; `__torch_dispatch__` of the mode."""
+    kwargs = kwargs or {}
+    if recorder.is_stopped:
+        return func(*args, **kwargs)
+    if types:  # operands with a dispatch of their own: their inner ops are recorded instead
+        return NotImplemented
+    facts = _overload(func)
+    if facts.is_lift:
+        return _lift(recorder, func, args, kwargs)
+    if facts.name == "aten.detach_.default" and recorder.made(args[0]):
+        return func(*args)  # changes what autograd knows of a tensor made here, which is nothing
+    if facts.is_composite:
+        with recorder:
+            out = func.decompose(*args, **kwargs)
+        if out is not NotImplemented:
+            return out
+    if facts.refusal:
+        recorder.stop(facts.refusal, facts.name)
+    elif facts.name == "aten.index.Tensor" and _has_mask(args[1]):
+        recorder.stop("data_dependent_shape", "indexing with a boolean mask")
+    out = func(*args, **kwargs)
+    if not recorder.is_stopped:
+        recorder.record(facts, args, kwargs, out)
+    return out
+
+
+Recorder.__torch_dispatch__ = _dispatch
+
+
+def _lift(recorder: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+    (tensor,) = args
+    known = recorder.value_of(tensor)
+    out = func(*args, **kwargs)
+    if known is None:
+        known = recorder.constant(out)
+    if out is not tensor and recorder.value_of(out) is None:
+        recorder._learn(out, known)
+    return out
+
+
+def _has_mask(indices: Any) -> bool:
+    return any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in indices)
+
+
+def _vector(type: TensorType, length: int) -> TensorType:
+    return TensorType(type.dtype, (length,), contiguous_strides((length,)), type.device)
+
+
+def _runs(numbers: list) -> list[tuple[Any, int]]:
+    """Equal neighbours counted; equal means by `repr`, so -0.0 and 0.0 differ and NaN is one run."""
+    runs: list[tuple[Any, int]] = []
+    for number in numbers:
+        if runs and repr(runs[-1][0]) == repr(number):
+            runs[-1] = (number, runs[-1][1] + 1)
+        else:
+            runs.append((number, 1))
+    return runs

@@ -1,0 +1,108 @@
+"""Sources: where each object that the program met from outside comes from, and what to call it.
+
+    sources.known[id(model.layers)] == 7        table[7] == Source(5, "item", "layers")
+    sources.constant(torch.nn.Linear) == Named("torch.nn.modules.linear", "Linear")
+
+`known` maps identities to places in the table; every known object is kept alive here, so an id in
+it means one object. Sources are interned: one path, one number. What has no importable name gets a
+place among `objects` (`Live`), and `why_not_stored` then says which was the first.
+"""
+
+import sys
+import types
+from typing import Any
+
+from preheat.base.names import name_of
+from preheat.bridge.calls import name_hint
+from preheat.ir.trace import At, Constant, Live, Named, Source
+
+PRIMITIVES = frozenset((int, float, bool, str, bytes, complex, type(None), type(Ellipsis)))
+
+
+class Sources:
+    """The table of a trace under construction."""
+
+    def __init__(self) -> None:
+        self.table: list[Source] = []
+        self.known: dict[int, int] = {}
+        self.objects: list[Any] = []
+        self.why_not_stored = ""
+        self._kept: list[Any] = []
+        self._index: dict[tuple, int] = {}
+        self._constants: dict[int, Named | Live] = {}
+
+    # ------------------------------------------------------------------ places
+    def root(self, kind: str, key: Constant = None) -> int:
+        """The number of a root source."""
+        return self.step(-1, kind, key)
+
+    def step(self, parent: int, kind: str, key: Constant = None) -> int:
+        """The number of the source one step from `parent`."""
+        place = (parent, kind, type(key), key)
+        index = self._index.get(place)
+        if index is None:
+            index = self._index[place] = len(self.table)
+            self.table.append(Source(parent, kind, key))
+        return index
+
+    def know(self, value: Any, source: int) -> int:
+        """Binds `value` to `source` unless it is known already; returns its source."""
+        found = self.known.get(id(value))
+        if found is not None:
+            return found
+        self.known[id(value)] = source
+        self._kept.append(value)
+        return source
+
+    def of(self, value: Any, *hints: tuple[str, str]) -> int:
+        """The source of `value`: as known, else a root by name or by life."""
+        found = self.known.get(id(value))
+        if found is not None:
+            return found
+        name = self.name(value, *hints)
+        if type(name) is Named:
+            return self.know(value, self.root("named", (name.module, name.qualname)))
+        return self.know(value, self.root("live", name.index))
+
+    def module_of_globals(self, namespace: dict) -> types.ModuleType | None:
+        """The imported module whose dict `namespace` is."""
+        module = sys.modules.get(namespace.get("__name__", ""))
+        return module if isinstance(module, types.ModuleType) and module.__dict__ is namespace else None
+
+    # ------------------------------------------------------------------ names
+    def constant(self, value: Any, *hints: tuple[str, str]) -> Constant:
+        """`value` as data: itself, `At` its source, or its name. Tuples part by part."""
+        if type(value) in PRIMITIVES:
+            return value
+        if type(value) is tuple:
+            return tuple([self.constant(part) for part in value])
+        name = self._constants.get(id(value))
+        if name is not None:
+            return name
+        found = self.known.get(id(value))
+        if found is not None:
+            return At(found)
+        return self.name(value, *hints)
+
+    def name(self, value: Any, *hints: tuple[str, str]) -> Named | Live:
+        """The importable name of `value`, or its place among the live objects."""
+        name = self._constants.get(id(value))
+        if name is None:
+            hint = name_hint(value)
+            found = name_of(value, *hints) if hint is None else hint
+            name = Named(*found) if found is not None else self.live(value)
+            self._constants[id(value)] = name
+            self._kept.append(value)
+        return name
+
+    def live(self, value: Any) -> Live:
+        """A place for `value` in `objects`: it is known in this process only."""
+        if not self.why_not_stored:
+            kind = type(value)
+            name = getattr(value, "__qualname__", "") if kind in _WITH_QUALNAME else ""
+            self.why_not_stored = f"{kind.__module__}.{kind.__qualname__} {name} has no importable name".replace("  ", " ")
+        self.objects.append(value)
+        return Live(len(self.objects) - 1)
+
+
+_WITH_QUALNAME = (type, type(lambda: None), type(len))

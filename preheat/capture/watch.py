@@ -1,0 +1,486 @@
+"""The watcher: sees what a program reads, calls and writes, and turns it into guards or gives up.
+
+Reads of outside objects become guards (`guards.py`); calls into C are judged by `policies.py`; ops
+are recorded by the dispatch mode meanwhile. A write to an object from outside, a look at a tensor's
+value, a call that no row allows: each ends the capture with a row of `reasons.py`, and the program
+goes on for real.
+
+An object is from outside exactly if it is in `known`, or is a class, function or module that the
+call did not make. Objects made by the call may be read and written freely: recipes rebuild them.
+"""
+
+import _abc
+import builtins
+import operator
+import types
+from collections import OrderedDict, defaultdict, deque
+from typing import Any
+
+from preheat.bridge.calls import Call, is_tensor_attribute
+from preheat.bridge.tensors import Device, Size, Tensor
+from preheat.capture.guards import Guards, has_identity
+from preheat.capture.observer import ABSENT, NOT_DONE, GiveUp, Observer
+from preheat.capture.policies import is_bound, is_fresh_iterator, is_native, policy
+from preheat.capture.recorder import Recorder
+from preheat.capture.sources import PRIMITIVES, Sources
+from preheat.ir.trace import Constant
+
+_BUILTINS_MODULE, _BUILTINS = builtins, builtins.__dict__
+_SETITEM, _DELITEM, _INSTANCECHECK = operator.setitem, operator.delitem, _abc._abc_instancecheck
+_CONTAINERS = frozenset((list, tuple, dict, set, frozenset, Size, OrderedDict, defaultdict, deque))
+_PINNED_AT_SIGHT = frozenset((Device, range, types.MappingProxyType, types.UnionType, types.GenericAlias))
+_CLASSES_AND_FUNCTIONS = frozenset(("class", "function"))
+_MAX_DEPTH = 50
+
+
+class Watcher(Observer):
+    """Collects sources, guards and ops of one call; `break_` is set when it gave up."""
+
+    def __init__(self, limits: Any, is_inference: bool) -> None:
+        super().__init__()
+        self.sources = Sources()
+        self.known = self.sources.known
+        self.guards = Guards(self.sources, limits.max_guards)
+        self.recorder = Recorder(self.known_source, self.note, self.live_source, limits.max_ops)
+        self.bytecode_limit = limits.max_bytecodes
+        self.is_inference = is_inference
+        self.failure: tuple[str, str] | None = None
+        self.gave: tuple[str, str, str, int] | None = None
+        self._made: dict[int, Any] = {}  # classes and functions that the call made
+        self._entered: set[int] = set()
+        self._contexts: dict[int, int] = {}  # context variables set and not yet reset
+        self._pure = {**dict.fromkeys(PRIMITIVES), Tensor: None, Size: None, Device: None}
+
+    # ------------------------------------------------------------------ the recorder's questions
+    def known_source(self, tensor: Any) -> int | None:
+        return self.known.get(id(tensor))
+
+    def live_source(self, tensor: Any) -> int:
+        return self.sources.of(tensor)
+
+    def note(self, reason: str, detail: str) -> None:
+        """The recorder cannot go on; a C function is running, so this waits for the next hook."""
+        self.failure = (reason, detail)
+
+    def check(self, result: Any = NOT_DONE) -> None:
+        """Gives up if the recorder noted a failure. `result`: of the call that has just been performed."""
+        if self.failure is not None:
+            raise GiveUp(*self.failure, result)
+
+    def gave_up(self, reason: str, detail: str, file: str, line: int) -> None:
+        self.gave = (reason, detail, file, line)
+        self.recorder.leave()
+
+    def is_made(self, value: Any) -> bool:
+        """Whether the call made this class or function."""
+        return id(value) in self._made
+
+    def is_outside(self, value: Any) -> bool:
+        """Whether `value` existed before the call."""
+        if id(value) in self.known:
+            return True
+        kind = type(value)
+        return has_identity(value, kind) and id(value) not in self._made
+
+    # ------------------------------------------------------------------ functions
+    def is_native(self, function: Any) -> bool:
+        return is_native(function)
+
+    def native_function(self, function: Any, why: str) -> None:
+        if why not in ("closed", "marked"):
+            raise GiveUp("native_python", f"{describe(function)} ({why})")
+
+    def entered(self, function: Any) -> None:
+        if id(function) in self._entered or id(function) in self._made:
+            return
+        self._entered.add(id(function))
+        if function.__builtins__ is not _BUILTINS:
+            raise GiveUp("custom_builtins", describe(function))
+        self.sources.know(_BUILTINS, self.sources.step(self.sources.of(_BUILTINS_MODULE), "dict"))
+        self.guards.function(function)
+
+    # ------------------------------------------------------------------ reads
+    def read_attribute(self, owner: Any, namespace: dict, name: str, value: Any) -> None:
+        self.guards.attribute(owner, namespace, name, value)
+
+    def miss_attribute(self, owner: Any, namespace: dict, name: str) -> None:
+        self.guards.no_attribute(owner, namespace, name)
+
+    def read_class(self, owner: Any, cls: type, name: str, raw: Any) -> None:
+        if id(cls) not in self._made:
+            self.guards.class_attribute(owner, cls, name, raw)
+
+    def read_super(self, owner: Any, cls: type, after: type, name: str, raw: Any) -> None:
+        if id(cls) not in self._made:
+            self.guards.super_attribute(cls, after, name)
+
+    def read_member(self, owner: Any, name: str, value: Any) -> None:
+        if issubclass(type(owner), Tensor):
+            self.check()
+            if not is_tensor_attribute(name) and not _is_method_of(value, owner):
+                raise GiveUp("tensor_attribute", name)
+            if name != "__dict__":
+                return  # its guard covers it, or it was recorded as an op
+        self.guards.member(owner, name, value)
+
+    def miss_member(self, owner: Any, name: str) -> None:
+        self.guards.no_member(owner, name)
+
+    def read_global(self, namespace: dict, name: str, value: Any) -> None:
+        self.guards.global_(namespace, name, value)
+
+    def miss_global(self, namespace: dict, name: str) -> None:
+        self.guards.no_global(namespace, name)
+
+    def read_cell(self, cell: Any, value: Any) -> None:
+        self.guards.cell(cell, value)
+
+    def read_item(self, container: Any, key: Any, value: Any) -> None:
+        self.guards.item(container, key, value)
+
+    def miss_item(self, container: Any, key: Any) -> None:
+        self.guards.no_item(container, key)
+
+    def read_length(self, container: Any, length: int) -> None:
+        self.guards.length(container, length)
+
+    def read_contains(self, container: Any, value: Any, answer: bool) -> None:
+        self.guards.contains(container, value, answer)
+
+    def read_whole(self, container: Any) -> None:
+        self.guards.whole(container)
+
+    def read_keys(self, container: dict) -> None:
+        self.guards.keys(container)
+
+    def test_type(self, value: Any, classinfo: Any, answer: bool) -> None:
+        if id(value) in self.known:
+            self.guards.mro(type(value))
+
+    def test_subclass(self, cls: Any, classinfo: Any, answer: bool) -> None:
+        if id(cls) not in self._made and issubclass(type(cls), type):
+            self.guards.mro(cls)
+
+    def test_identity(self, left: Any, right: Any, answer: bool) -> None:
+        if answer or left is None or right is None:
+            return
+        first, second = self.known.get(id(left)), self.known.get(id(right))
+        if first is None or second is None or has_identity(left, type(left)) or has_identity(right, type(right)):
+            return
+        self.guards.differ(first, second)
+
+    def test_truth(self, value: Any) -> bool:
+        if issubclass(type(value), Tensor):
+            raise GiveUp("data_dependent_branch", "the truth of a tensor")
+        self.look(value, 0)
+        return bool(value)
+
+    # ------------------------------------------------------------------ births and writes
+    def born(self, value: Any, kind: str) -> None:
+        if kind in _CLASSES_AND_FUNCTIONS:
+            self._made[id(value)] = value
+
+    def write_attribute(self, owner: Any, name: str, value: Any) -> None:
+        self.refuse_write(owner, f"sets {_owner_name(owner)}.{name}")
+
+    def delete_attribute(self, owner: Any, name: str) -> None:
+        self.refuse_write(owner, f"deletes {_owner_name(owner)}.{name}")
+
+    def write_item(self, container: Any, key: Any, value: Any) -> None:
+        self.refuse_write(container, f"sets an item of a {type(container).__qualname__}")
+
+    def delete_item(self, container: Any, key: Any) -> None:
+        self.refuse_write(container, f"deletes an item of a {type(container).__qualname__}")
+
+    def write_cell(self, cell: Any, value: Any) -> None:
+        self.refuse_write(cell, "sets a variable of an outer function")
+
+    def write_global(self, namespace: dict, name: str, value: Any) -> None:
+        raise GiveUp("write_outside", f"sets the global {name}")
+
+    def mutate(self, container: Any, method: str, args: tuple, kwargs: dict) -> None:
+        self.refuse_write(container, f"{type(container).__qualname__}.{method}")
+
+    def refuse_write(self, owner: Any, detail: str) -> None:
+        """Gives up if `owner` is from outside. A tensor's own items are ops, its attributes are not."""
+        if self.is_outside(owner):
+            raise GiveUp("write_outside", detail)
+        if issubclass(type(owner), Tensor):
+            raise GiveUp("tensor_escape", detail)
+
+    # ------------------------------------------------------------------ calls of C
+    def c_call(self, function: Any, args: tuple, kwargs: dict) -> Any:
+        row = policy(function)
+        return _CALLS[row.kind](self, function, args, kwargs, row)
+
+    def operate(self, function: Any, args: tuple) -> Any:
+        for arg in args:
+            if type(arg) is not Tensor:
+                self.look(arg, 0)
+        if function is _SETITEM or function is _DELITEM:
+            if type(args[0]) is not Tensor:
+                self.refuse_write(args[0], f"sets an item of a {type(args[0]).__qualname__}")
+        result = function(*args)
+        self.check(result)
+        return result
+
+    def look(self, value: Any, depth: int) -> None:
+        """C is about to look at `value`, deeply: pins all of it, or gives up if its reads cannot be seen."""
+        kind = type(value)
+        if kind in self._pure and (kind in PRIMITIVES or kind is Tensor or id(value) not in self.known):
+            return
+        if kind in _CONTAINERS:
+            if id(value) in self.known:
+                self.guards.whole(value)
+            if depth > _MAX_DEPTH:
+                raise GiveUp("opaque_argument", "a container nested too deeply")
+            for part in _parts(value, kind):
+                self.look(part, depth + 1)
+            return
+        if issubclass(kind, Tensor) or has_identity(value, kind) or kind in _PINNED_AT_SIGHT:
+            return
+        if is_fresh_iterator(kind):
+            if id(value) in self.known:
+                raise GiveUp("outside_iterator", kind.__qualname__)
+            return
+        if kind is slice:
+            for part in (value.start, value.stop, value.step):
+                self.look(part, depth + 1)
+            return
+        raise GiveUp("opaque_argument", f"a {kind.__module__}.{kind.__qualname__}")
+
+    def shallow(self, value: Any) -> None:
+        """C moves the elements of `value` without looking at them."""
+        if id(value) not in self.known:
+            return
+        kind = type(value)
+        if issubclass(kind, (list, tuple, dict, set, frozenset)):
+            self.guards.whole(value)
+        elif is_fresh_iterator(kind):
+            raise GiveUp("outside_iterator", kind.__qualname__)
+
+    def pin_function(self, function: Any) -> None:
+        """Code and defaults of a function that runs natively."""
+        if type(function) is types.FunctionType and id(function) not in self._entered:
+            self._entered.add(id(function))
+            self.guards.function(function)
+
+    # ------------------------------------------------------------------ start and end
+    def begin(self, target: Any, args: tuple, kwargs: dict, ambient: tuple) -> None:
+        """The guards of the entry: ambient state, the target, the arguments."""
+        sources, guards = self.sources, self.guards
+        for name, value in ambient:
+            guards.claim(-1, "ambient", (name, value), name)
+        entry = sources.root("entry")
+        if has_identity(target, type(target)):
+            sources.know(target, entry)
+        else:
+            guards.meet(entry, target)
+        for position, value in enumerate(args):
+            guards.meet(sources.root("arg", position), value)
+        for name, value in kwargs.items():
+            guards.meet(sources.root("kwarg", name), value)
+
+    def unfinished(self) -> tuple[str, str] | None:
+        """What the call left undone that a replay would have to do: a reason and its detail."""
+        if self.failure is not None:
+            return self.failure
+        if self._contexts:
+            return "write_outside", "sets a context variable"
+        return None
+
+    @property
+    def frames(self) -> int:
+        """How many functions from outside ran interpreted."""
+        return len(self._entered)
+
+
+# ---------------------------------------------------------------------------- one function a kind of call
+def _op(watcher: Watcher, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
+    pure = watcher._pure
+    for arg in args:
+        if type(arg) not in pure:
+            watcher.look(arg, 0)
+    for arg in kwargs.values():
+        if type(arg) not in pure:
+            watcher.look(arg, 0)
+    result = function(*args, **kwargs)
+    if watcher.failure is not None:
+        raise GiveUp(*watcher.failure, result)
+    watcher_values = watcher.recorder.values
+    if type(result) is Tensor and id(result) in watcher_values:
+        return result
+    if not _is_seen(watcher, result):
+        raise GiveUp("tensor_escape", f"{describe(function)} gave a {type(result).__qualname__}", result)
+    return result
+
+
+def _is_seen(watcher: Watcher, result: Any) -> bool:
+    """Whether the recorder or a guard accounts for what an op gave."""
+    if result is None or result is NotImplemented:
+        return True
+    if isinstance(result, Tensor):
+        return id(result) in watcher.recorder.values or id(result) in watcher.known
+    return isinstance(result, list | tuple) and all(_is_seen(watcher, part) for part in result)
+
+
+def _metadata(watcher: Watcher, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
+    result = function(*args, **kwargs)
+    watcher.check(result)
+    return result
+
+
+def _pure(watcher: Watcher, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
+    if is_bound(function):
+        watcher.look(function.__self__, 0)
+    for arg in (*args, *kwargs.values()):
+        if type(arg) not in PRIMITIVES:
+            watcher.look(arg, 0)
+    result = function(*args, **kwargs)
+    watcher.check(result)
+    return result
+
+
+def _shallow(watcher: Watcher, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
+    if is_bound(function):
+        watcher.shallow(function.__self__)
+    for arg in (*args, *kwargs.values()):
+        watcher.shallow(arg)
+    result = function(*args, **kwargs)
+    watcher.check(result)
+    return result
+
+
+def _fill(watcher: Watcher, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
+    owner, rest = (function.__self__, args) if is_bound(function) else (args[0], args[1:])
+    watcher.refuse_write(owner, f"{type(owner).__qualname__}.{function.__name__}")
+    for arg in (*rest, *kwargs.values()):
+        watcher.shallow(arg)
+    return function(*args, **kwargs)
+
+
+def _perform(watcher: Watcher, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
+    return function(*args, **kwargs)
+
+
+def _refuse(watcher: Watcher, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
+    raise GiveUp(row.reason, describe(function))
+
+
+def _again(watcher: Watcher, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
+    """The result becomes a source: the same call is made again whenever guards are checked."""
+    owner, rest = (function.__self__, args) if is_bound(function) else (args[0], args[1:])
+    result = function(*args, **kwargs)
+    if id(owner) in watcher._contexts:
+        return result  # what this call itself has set
+    if kwargs or id(owner) not in watcher.known:
+        raise GiveUp("host_call", describe(function), result)
+    asked = (function.__name__, *[_constant(watcher, arg) for arg in rest])
+    watcher.guards.meet(watcher.sources.step(watcher.known[id(owner)], "result", asked), result)
+    return result
+
+
+def _cached(watcher: Watcher, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
+    """functools.lru_cache: the program says that the result follows from the arguments."""
+    constants = [_constant(watcher, arg) for arg in args]
+    names = [(name, _constant(watcher, arg)) for name, arg in kwargs.items()]
+    watcher.pin_function(function.__wrapped__)
+    result = function(*args, **kwargs)
+    watcher.check(result)
+    if type(result) not in PRIMITIVES and not has_identity(result, type(result)):
+        source = watcher.sources.step(watcher.sources.of(function), "result", ("", *constants, *names))
+        watcher.guards.meet(source, result)
+    return result
+
+
+def _abstract(watcher: Watcher, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
+    cls, value = args
+    result = function(*args)
+    is_instance = function is _INSTANCECHECK
+    if is_instance and id(value) in watcher.known:
+        watcher.guards.claim(
+            watcher.known[id(value)], "isinstance", (watcher.sources.name(cls), result), cls)
+    elif not is_instance or type(value).__flags__ & (1 << 9):
+        kind = type(value) if is_instance else value
+        watcher.guards.claim(
+            watcher.sources.of(kind), "issubclass", (watcher.sources.name(cls), result), cls)
+    return result
+
+
+def _signature(watcher: Watcher, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
+    """inspect.signature and its kin: what they look at is the code and the defaults of functions."""
+    for arg in args:
+        inner = getattr(arg, "__func__", arg) if type(arg) is types.MethodType else arg
+        if type(inner) is types.FunctionType and not watcher.is_made(inner):
+            watcher.pin_function(inner)
+        elif type(inner) is not types.FunctionType and not issubclass(type(inner), type):
+            raise GiveUp("opaque_argument", f"{describe(function)} of a {type(arg).__qualname__}")
+    return function(*args, **kwargs)
+
+
+def _inference_mode(watcher: Watcher, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
+    if not args or args[0] is not watcher.is_inference:
+        raise GiveUp("inference_mode_inside")
+    return function(*args)
+
+
+def _set_context(watcher: Watcher, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
+    owner = function.__self__ if is_bound(function) else args[0]
+    watcher._contexts[id(owner)] = watcher._contexts.get(id(owner), 0) + 1
+    return function(*args, **kwargs)
+
+
+def _reset_context(watcher: Watcher, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
+    owner = function.__self__ if is_bound(function) else args[0]
+    count = watcher._contexts.pop(id(owner), 0)
+    if count == 0:
+        raise GiveUp("write_outside", "resets a context variable that was set before the call")
+    if count > 1:
+        watcher._contexts[id(owner)] = count - 1
+    return function(*args, **kwargs)
+
+
+_CALLS = {
+    "op": _op, "metadata": _metadata, "ambient": _perform, "set_ambient": _perform, "nothing": _perform,
+    "pure": _pure, "shallow": _shallow, "identity": _perform, "fill": _fill, "again": _again, "cached": _cached,
+    "abc": _abstract, "refuse": _refuse, "signature": _signature, "inference_mode": _inference_mode,
+    "set_context": _set_context, "reset_context": _reset_context, "constant": _perform,
+}
+
+
+# ---------------------------------------------------------------------------- names and parts
+def describe(function: Any) -> str:
+    """The name of a callable for a report."""
+    name = getattr(function, "__qualname__", None) or type(function).__qualname__
+    owner = getattr(function, "__self__", None)
+    if is_bound(function):
+        name = f"{type(owner).__qualname__}.{function.__name__}"
+    module = getattr(function, "__module__", None) or getattr(type(owner), "__module__", "")
+    return name if module in ("builtins", "", None) else f"{module}.{name}"
+
+
+def _owner_name(owner: Any) -> str:
+    return owner.__qualname__ if issubclass(type(owner), type) else type(owner).__qualname__
+
+
+def _is_method_of(value: Any, owner: Any) -> bool:
+    return is_bound(value) and value.__self__ is owner
+
+
+def _parts(value: Any, kind: type) -> list:
+    """The elements of an exact container: keys and values of a dict."""
+    if issubclass(kind, dict):
+        return [*dict.keys(value), *dict.values(value)]
+    return list(value)
+
+
+def _constant(watcher: Watcher, value: Any) -> Constant:
+    """An argument that a guard can name: a primitive, a constant object, one known by its source."""
+    kind = type(value)
+    if kind in PRIMITIVES:
+        return value
+    if has_identity(value, kind) and not watcher.is_made(value):
+        return watcher.sources.constant(value)
+    if id(value) in watcher.known and not issubclass(kind, Tensor):
+        return watcher.sources.constant(value)
+    raise GiveUp("opaque_argument", f"a {kind.__module__}.{kind.__qualname__}")
