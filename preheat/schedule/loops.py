@@ -468,20 +468,21 @@ def _place(lowering: _Lowering, op: Op, index: Index, mask: int | None) -> int:
 
 
 # ---------------------------------------------------------------------------- gathers
-def _checked(lowering: _Lowering, indices: int, index: Index, mask: int | None, size: Dim) -> Affine:
-    """Element `index` of the index tensor as a position within `size`, counted from the end where
-    negative; out of range raises the index flag and reads position 0."""
+def _checked(lowering: _Lowering, indices: int, index: Index, mask: int | None, size: Dim, wraps: bool) -> Affine:
+    """Element `index` of the index tensor as a position within `size`; with `wraps`, negative ones
+    count from the end. Out of range raises the index flag and reads position 0."""
     if size == 0:
         raise Unsupported("empty_gather", "indices into an axis of size 0")
     given = lowering.cast(lowering.value(indices, index, mask), "int64")
     zero, end = lowering.const("int64", 0), lowering.const("int64", size)
-    is_negative = lowering.op("lt", "bool", given, zero)
-    wrapped = lowering.op("where", "int64", is_negative, lowering.op("add", "int64", given, end), given)
+    if wraps:
+        is_negative = lowering.op("lt", "bool", given, zero)
+        given = lowering.op("where", "int64", is_negative, lowering.op("add", "int64", given, end), given)
     is_inside = lowering.op(
-        "logical_and", "bool", lowering.op("ge", "bool", wrapped, zero), lowering.op("lt", "bool", wrapped, end)
+        "logical_and", "bool", lowering.op("ge", "bool", given, zero), lowering.op("lt", "bool", given, end)
     )
     lowering.check(is_inside, mask, "index")
-    safe = lowering.op("where", "int64", is_inside, wrapped, zero)
+    safe = lowering.op("where", "int64", is_inside, given, zero)
     lowering.extents[safe] = size
     return affine(0, {safe: 1})
 
@@ -490,13 +491,13 @@ def _take(lowering: _Lowering, op: Op, index: Index, mask: int | None) -> int:
     source, indices = op.args[0].id, op.args[1].id
     place, rank = op.attr("axis"), lowering.types[indices].rank
     size = lowering.types[source].sizes[place]
-    part = _checked(lowering, indices, index[place: place + rank], mask, size)
+    part = _checked(lowering, indices, index[place: place + rank], mask, size, bool(op.attr("wrap")))
     return lowering.value(source, (*index[:place], part, *index[place + rank:]), mask)
 
 
 def _gather(lowering: _Lowering, op: Op, index: Index, mask: int | None) -> int:
     source, indices, place = op.args[0].id, op.args[1].id, op.attr("axis")
-    part = _checked(lowering, indices, index, mask, lowering.types[source].sizes[place])
+    part = _checked(lowering, indices, index, mask, lowering.types[source].sizes[place], False)
     return lowering.value(source, _replaced(index, place, part), mask)
 
 
@@ -506,7 +507,7 @@ def _index(lowering: _Lowering, op: Op, index: Index, mask: int | None) -> int:
     are_adjacent = all(b == a + 1 for a, b in zip(axes, axes[1:]))
     first = axes[0] if are_adjacent else 0
     at, rest = index[first: first + rank], iter((*index[:first], *index[first + rank:]))
-    parts = {a: _checked(lowering, i, at, mask, sizes[a]) for a, i in zip(axes, indices)}
+    parts = {a: _checked(lowering, i, at, mask, sizes[a], True) for a, i in zip(axes, indices)}
     moved = tuple(parts[k] if k in parts else next(rest) for k in range(len(sizes)))
     return lowering.value(source, moved, mask)
 
