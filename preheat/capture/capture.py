@@ -128,7 +128,7 @@ def _assemble(outcome: Outcome, watcher: Watcher, target: Any, args: tuple, kwar
     alias_sets = _alias_sets(recorder.input_tensors())
     names = [_input_name(sources.table, source) for source in inputs]
     body = recorder.finish(list(outputs), names, alias_sets)
-    guards = (*watcher.guards.list, *_overlap_guards(inputs, alias_sets, recorder.written_inputs))
+    guards = (*watcher.guards.list, *_alias_guards(inputs, alias_sets, recorder.written_inputs))
     node = Node(guards, inputs if body else (), body, (), Return(recipe))
     trace = Trace(
         Signature(len(args), tuple(kwargs)), tuple(sources.table), (Point(None, (), (0,)),), (node,),
@@ -153,17 +153,14 @@ def _alias_sets(tensors: list) -> list[int]:
     return sets
 
 
-def _overlap_guards(inputs: tuple[int, ...], alias_sets: list[int], written: dict[int, int]) -> list[Guard]:
-    """Which inputs overlap matters only to those that the body writes."""
-    guards = []
+def _alias_guards(inputs: tuple[int, ...], alias_sets: list[int], written: dict[int, int]) -> list[Guard]:
+    """Which inputs overlap matters only if the body writes to one."""
+    if not written:
+        return []
+    groups: dict[int, list[int]] = {}
     for place, source in enumerate(inputs):
-        if source not in written.values():
-            continue
-        for other, other_source in enumerate(inputs):
-            if other_source != source:
-                overlaps = alias_sets[place] >= 0 and alias_sets[place] == alias_sets[other]
-                guards.append(Guard(source, "overlap", (other_source, overlaps)))
-    return guards
+        groups.setdefault(alias_sets[place] if alias_sets[place] >= 0 else -2 - place, []).append(source)
+    return [Guard(-1, "alias", tuple(tuple(group) for group in groups.values()))]
 
 
 def _input_name(table: list, source: int) -> str:

@@ -383,7 +383,7 @@ def _again(watcher: Watcher, function: Any, args: tuple, kwargs: dict, row: Call
 def _cached(watcher: Watcher, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
     """functools.lru_cache: the program says that the result follows from the arguments."""
     constants = [_constant(watcher, arg) for arg in args]
-    names = [(name, _constant(watcher, arg)) for name, arg in kwargs.items()]
+    names = [("=", name, _constant(watcher, arg)) for name, arg in kwargs.items()]
     watcher.pin_function(function.__wrapped__)
     result = function(*args, **kwargs)
     watcher.check(result)

@@ -71,6 +71,9 @@ class Source:
       closure i        o.__closure__[i]
       globals          o.__globals__
       len              len(o) of an exact container
+      result (n, *a)   what o's method n gives for the constant arguments a, asked anew on every check;
+                       n "": o itself is called; an argument ("=", name, c) is passed by keyword.
+                       Only for ContextVar.get, levels of loggers and functools.lru_cache: cheap, no effect
     """
 
     parent: int
@@ -101,6 +104,7 @@ class Guard:
                                          or the string "<absent>"
     mro          tuple of Named | Live   type(o)'s... the type o's MRO
     isinstance   (Constant, bool)        isinstance(o, c) is it (ABCs)
+    issubclass   (Constant, bool)        issubclass(o, c) is it (ABCs asked about an object made in the call)
     ambient      (name, Constant)        a row of bridge/ambient (source -1)
     overlap      (source, bool)          memory of the two tensors overlaps, or not
     alias        ((source, ...), ...)    tensors of one group overlap, of different groups do not (source -1)
