@@ -66,6 +66,12 @@ def empty(type: TensorType) -> torch.Tensor:
     return torch.empty_strided(type.sizes, type.strides, dtype=torch_dtype(type.dtype), device=type.device)
 
 
+def new_arena(size_bytes: int) -> torch.Tensor:
+    """Memory for one call at a time: a uint8 tensor that serves calls in any mode."""
+    with torch.inference_mode(False):
+        return torch.empty(max(size_bytes, 1), dtype=torch.uint8, device="cpu")
+
+
 def show_bytes(memory: torch.Tensor, offset_bytes: int, type: TensorType) -> torch.Tensor:
     """The tensor of `type` at `offset_bytes` of the uint8 tensor `memory`."""
     part = memory[offset_bytes:offset_bytes + extent_bytes(type)].view(torch_dtype(type.dtype))

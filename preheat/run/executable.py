@@ -12,7 +12,6 @@ base; when a `Fault` is raised, no input was written.
 
 import ctypes
 from collections.abc import Callable, Sequence
-from functools import partial
 
 import torch
 from torch.autograd.graph import increment_version
@@ -20,7 +19,7 @@ from torch.autograd.graph import increment_version
 from preheat.base.errors import InternalError
 from preheat.ir.plan import KernelCall, LibraryCall, Output, Plan, ProductCall
 from preheat.run.buffers import (
-    Place, empty, known, places, read_buffers, show_bytes, show_view, writes_inputs,
+    Place, empty, known, new_arena, places, read_buffers, show_bytes, show_view, writes_inputs,
 )
 from preheat.run.library import Fault, library_function
 from preheat.run.load import Loaded
@@ -42,11 +41,14 @@ class Executable:
         self.places = places(plan)
         self.arena_bytes = known(plan.arena_bytes)
         self.written, self.first_write = writes_inputs(plan)
-        self._library_outputs = {
+        self.library_results = {
             b for call in plan.calls if isinstance(call, LibraryCall) for b in call.results if b >= 0
         }
+        for number, output in enumerate(plan.outputs):
+            if output.buffer >= 0 and self.places[output.buffer].kind in ("arena", "input"):
+                raise InternalError(f"result {number} of the plan would be memory of the plan or of its caller")
         self._actions = tuple(_action(plan, kernels, call) for call in plan.calls)
-        self._free_after = _last_uses(plan, self.places)
+        self.free_after = _last_uses(plan, self.places)
         self._arenas: list[torch.Tensor] = []  # append and pop are atomic: a pool without a lock
 
     def __call__(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -63,8 +65,7 @@ class Executable:
         try:
             return self._arenas.pop()
         except IndexError:
-            with torch.inference_mode(False):  # an arena must serve calls in any mode
-                return torch.empty(max(self.arena_bytes, 1), dtype=torch.uint8, device="cpu")
+            return new_arena(self.arena_bytes)
 
     def _values(self, inputs: Sequence[torch.Tensor], arena: torch.Tensor) -> Values:
         """The tensor of every buffer that exists from the start."""
@@ -76,7 +77,7 @@ class Executable:
                 values[number] = inputs[buffer.index]
             elif place.kind == "arena":
                 values[number] = show_bytes(arena, place.offset_bytes, buffer.type)
-            elif buffer.kind == "output" and number not in self._library_outputs:
+            elif buffer.kind == "output" and number not in self.library_results:
                 values[number] = empty(buffer.type)
         return values
 
@@ -95,7 +96,7 @@ class Executable:
                 if has_written:
                     raise
                 raise Fault(f"call {number} of the plan raised {error!r}") from error
-            for buffer in self._free_after[number]:
+            for buffer in self.free_after[number]:
                 values[buffer] = None
         _test(values)
         if self.written:
@@ -156,7 +157,7 @@ def _action(plan: Plan, kernels: Loaded | None, call) -> Action:
     if isinstance(call, KernelCall):
         return _kernel_action(plan, kernels, call)
     if isinstance(call, ProductCall):
-        return partial(_product, call)
+        return _product_action(call)
     return _library_action(plan, call)
 
 
@@ -175,11 +176,18 @@ def _kernel_action(plan: Plan, kernels: Loaded | None, call: KernelCall) -> Acti
     return action
 
 
-def _product(call: ProductCall, values: Values) -> None:
-    a, b, out = values[call.a], values[call.b], values[call.out]
+def product(beta: int, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
+    """out = a @ b + beta * out, by torch."""
     with torch.no_grad():
-        product = torch.matmul(a, b)
-        out.copy_(product.add_(out, alpha=call.beta) if call.beta else product)
+        result = torch.matmul(a, b)
+        out.copy_(result.add_(out, alpha=beta) if beta else result)
+
+
+def _product_action(call: ProductCall) -> Action:
+    def action(values: Values) -> None:
+        product(call.beta, values[call.a], values[call.b], values[call.out])
+
+    return action
 
 
 def _library_action(plan: Plan, call: LibraryCall) -> Action:

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from preheat.base.errors import InternalError, Unsupported
-from preheat.base.names import find
 from preheat.ir.scalar import Scalar
-from preheat.ir.trace import At, Constant, Live, Named, Recipe, Step
+from preheat.ir.trace import At, Constant, Recipe, Step
+from preheat.run.resolve import NotThere, constant
 
 _INLINE = (type(None), bool, int, str, bytes)
 
@@ -32,7 +32,7 @@ class Rebuild:
     values    how many results of the plan it takes, all of them, in order
     sources   the sources whose objects of the current call follow
     shape     "value" when the result is value 0 of one, "tuple" when it is the tuple of all values,
-              "call" when the function has to run
+              "rebuild" when the function has to run
     text      the source of `function`, for people
     """
 
@@ -60,20 +60,6 @@ def compile_recipe(recipe: Recipe, values: int, objects: tuple[Any, ...] = ()) -
     return Rebuild(namespace["rebuild"], values, sources, _shape(recipe, values), text)
 
 
-def constant(value: Constant, objects: tuple[Any, ...] = ()) -> Any:
-    """The object that a Constant without `At` means. Raises Unsupported if a name leads nowhere."""
-    if isinstance(value, Named):
-        try:
-            return find(value.module, value.qualname)
-        except LookupError as error:
-            raise Unsupported("unresolved", str(error)) from error
-    if isinstance(value, Live):
-        return objects[value.index]
-    if type(value) is tuple:
-        return tuple(constant(part, objects) for part in value)
-    return value
-
-
 def _shape(recipe: Recipe, values: int) -> str:
     steps = recipe.steps
     last = steps[recipe.result]
@@ -83,7 +69,7 @@ def _shape(recipe: Recipe, values: int) -> str:
         parts = [steps[a] for a in last.args]
         if all(p.kind == "value" and p.args[0] == k for k, p in enumerate(parts)):
             return "tuple"
-    return "call"
+    return "rebuild"
 
 
 def _is_pure(steps: tuple[Step, ...]) -> bool:
@@ -132,7 +118,10 @@ class _Writer:
         if type(value) in _INLINE:
             return repr(value)
         name = f"c{len(self.constants)}"
-        self.constants[name] = constant(value, self.objects)
+        try:
+            self.constants[name] = constant(value, self.objects)
+        except NotThere as error:
+            raise Unsupported("unresolved", str(error)) from error
         return name
 
 

@@ -28,7 +28,7 @@ def test_tuple_of_all_values_needs_no_call():
     result, made = build([("value", 0), ("value", 1), ("tuple", 0, 1)], ["a", "b"])
     assert result == ("a", "b") and made.shape == "tuple"
     _, swapped = build([("value", 0), ("value", 1), ("tuple", 1, 0)], ["a", "b"])
-    assert swapped.shape == "call"
+    assert swapped.shape == "rebuild"
 
 
 def test_containers_and_constants():

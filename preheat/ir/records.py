@@ -1,0 +1,92 @@
+"""Records: the tables that the native driver reads, field by field. Every field is one 8-byte word.
+
+    offset("program", "slow") == 8        size("input") == 32
+
+The driver is one piece of machine code for all plans (`generate/runtime_driver.py`); what it does is
+in tables that `run/driver.py` fills when a plan is bound. Both sides take the layout from here, so
+a word has one name. No address is ever stored on disk: tables live in the process that made them.
+
+A *slot* is one value of a call: a data pointer and, where Python sees it, a tensor object. The first
+slots are the plan's buffers; objects that only the result needs follow.
+"""
+
+WORD_BYTES = 8
+
+RECORDS: dict[str, tuple[str, ...]] = {
+    # One a process: probed layouts (bytes) and the functions that the driver may call.
+    "context": (
+        "tensor_offset",  # from a tensor object to its at::Tensor (a pointer to TensorImpl)
+        "storage_offset",  # from TensorImpl to its StorageImpl pointer; 0: ask get_data_ptr
+        "data_offset",  # from StorageImpl to its data pointer
+        "element_offset",  # from TensorImpl to its storage offset, in elements
+        "is_forked",  # 1 in a forked child: OpenMP regions would hang there
+        "exception_class",  # the object `Exception`
+        "get_data_ptr", "empty_strided", "delete_tensor", "wrap_tensor",
+        "mkl_set_threads", "gomp_parallel", "omp_max_threads", "omp_thread", "omp_team",
+        "save_thread", "restore_thread", "incref", "decref", "tuple_new", "tuple_set", "tuple_get",
+        "tuple_size", "vectorcall", "long_from", "long_as", "error_occurred", "error_matches",
+        "error_clear", "unicode_compare",
+    ),
+    # One an entry.
+    "program": (
+        "context", "slow",
+        "positional", "keywords", "keyword_names",  # counts, and a tuple object (0 without keywords)
+        "rows", "row_count",  # for preheat_check
+        "frames", "new_frame",  # head of the list of free frames; a callable that makes another one
+        "objects_at", "scratch_at",  # offsets within a frame, in bytes
+        "deep",  # a callable of the call's objects that yields what lies inside them; 0 without
+        "inputs", "input_count", "outputs", "output_count", "calls",
+        "drops", "drop_count",  # slots whose objects the call owns until its end
+        "results", "result_count",  # slots of the values, then of the objects that `rebuild` takes
+        "shape", "rebuild",  # see SHAPES
+    ),
+    # Leased by one call. Followed by a pointer a slot, an object a slot, and scratch.
+    "frame": ("next", "flag", "thread_state", "deep", "threads"),
+    # One an object that comes from outside. origin: see ORIGINS. access: see ACCESS.
+    "input": ("origin", "value", "slot", "access", "itemsize"),
+    # One a fresh output tensor.
+    "output": ("slot", "rank", "sizes", "strides", "dtype", "itemsize"),
+    # One step of the plan: `kind` is a row of CALLS, which names the other words.
+    "call": ("kind", "a", "b", "c", "d", "e", "f", "g"),
+    # Arguments of ?gemm, in the order and form that it takes them (pointers to each of these words).
+    "gemm": ("left_flag", "right_flag", "m", "n", "k", "alpha", "left_leading", "right_leading",
+             "beta", "out_leading", "group_count", "group_size"),
+    # What the threads of a region share.
+    "team": ("kernel", "arguments", "extent", "context"),
+}
+
+ORIGINS = ("object", "argument", "deep")  # value: the object | its position | its position in `deep`
+ACCESS = ("none", "read", "write")  # whether the data pointer is needed, and may be written
+SHAPES = ("value", "tuple", "rebuild")  # the result: the one value, the tuple of values, rebuild(...)
+
+# kind -> the words a, b, c, ... of its call records
+CALLS: dict[str, tuple[str, ...]] = {
+    "end": (),
+    "kernel": ("address", "params", "slots", "extent", "grain"),  # grain: extents a thread, 0: one thread
+    "product": ("routine", "gemm", "left", "right", "out", "batch", "offsets"),  # offsets: 3 byte offsets a batch
+    "products": ("routine", "gemm", "left", "right", "out", "batch", "offsets"),  # one call of ?gemm_batch
+    "library": ("function", "arguments", "slots", "results", "result_slots", "is_final"),
+    "offset": ("slot", "base", "bytes"),  # pointer of slot = pointer of base + bytes
+    "free": ("slot",),
+    "release": (),  # of the GIL, until "acquire"
+    "acquire": (),
+    "test": (),  # the error flag: a fault if it is set
+    "test_late": (),  # the same after a write: nothing can be run again
+}
+CALL_KINDS = tuple(CALLS)
+REASONS = ("signature", "guard", "fault", "late_fault")  # why `slow` is called
+
+
+def offset(record: str, field: str) -> int:
+    """Where `field` of `record` is, in bytes from its start."""
+    return RECORDS[record].index(field) * WORD_BYTES
+
+
+def size(record: str) -> int:
+    """The bytes of one `record`."""
+    return len(RECORDS[record]) * WORD_BYTES
+
+
+def call_offset(kind: str, field: str) -> int:
+    """Where the word that a call of `kind` names `field` is."""
+    return (1 + CALLS[kind].index(field)) * WORD_BYTES

@@ -1,0 +1,122 @@
+"""Entries: the callable of one bound variant. A native builtin where the process allows it.
+
+    entry = make_entry(trace, found, rows, executable, rebuild, slow)
+    entry.call(x)  ->  guards, plan, result; or slow(reason, detail, (x,), ()) when anything is unusual
+
+`slow(reason, detail, arguments, names)` is Python: reason is a row of `records.REASONS`, detail the
+number of the guard row or the bits of the error flag, arguments all objects of the call with the
+keyword ones last, names the keywords' names. What it returns is the call's result. At reason "fault"
+nothing outside has changed, so it may run the program eager.
+
+Guarantees: reference counts are exact; two threads and a recursion may be inside one entry;
+exceptions of library calls before the first write to an input become faults, later ones propagate.
+Without the native driver `call` goes to `slow` at once (reason "guard"), which checks in Python and
+then uses `run`.
+"""
+
+import ctypes
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from preheat.ir.plan import Image
+from preheat.ir.records import REASONS
+from preheat.ir.trace import Signature, Trace
+from preheat.run.device import Context
+from preheat.run.driver import Program
+from preheat.run.executable import Executable
+from preheat.run.load import Loaded, load
+from preheat.run.reach import reach
+from preheat.run.recipes import Rebuild
+
+Slow = Callable[[int, int, tuple, tuple], Any]
+
+_METH_FASTCALL_KEYWORDS = 0x0080 | 0x0002
+
+
+class Entry:
+    """`call` is what to call; `run` replays from Python; `refresh` renews what guards compare."""
+
+    def __init__(self, call: Callable, program: Program | None, executable: Executable,
+                 rebuild: Rebuild, inputs: Sequence[int]):
+        self.call = call
+        self._program, self._executable, self._rebuild, self._inputs = program, executable, rebuild, inputs
+
+    @property
+    def is_native(self) -> bool:
+        return self._program is not None
+
+    def run(self, found: Sequence[Any]) -> Any:
+        """The result, from Python, for the resolved objects `found` of all sources. Raises Fault."""
+        values = self._executable([found[source] for source in self._inputs])
+        return self._rebuild.function(*values, *(found[source] for source in self._rebuild.sources))
+
+    def refresh(self, rows: Any) -> None:
+        """Checks `rows` (with `address` and `count`) from now on; keeps them alive."""
+        if self._program is not None:
+            self._program.set_rows(rows)
+
+
+def make_entry(
+    trace: Trace, found: Sequence[Any], rows: Any, executable: Executable, rebuild: Rebuild, slow: Slow,
+    *, runtime: Image | None = None, context: Context | None = None, live: Sequence[Any] = (),
+) -> Entry:
+    """The entry of a one-node trace whose sources resolved to `found`.
+
+    rows      native guard rows with `address` and `count`, or None when guards have none
+    runtime   the image of checker and driver; without it, without `rows` or without a context that
+              has "native" the entry is a Python function
+    live      the trace's live objects
+    """
+    (node,) = trace.nodes
+    if rows is None or runtime is None or context is None or "native" not in context.have:
+        return Entry(_python_call(slow), None, executable, rebuild, node.inputs)
+    reached = reach(trace, (*node.inputs, *rebuild.sources), found, live)
+    count = len(node.inputs)
+    program = Program(
+        executable, context, reached.origins[:count], reached.origins[count:], rebuild.shape,
+        rebuild.function, reached.deep, slow, trace.signature.positional, trace.signature.keywords,
+    )
+    program.set_rows(rows)
+    return Entry(builtin(program, runtime), program, executable, rebuild, node.inputs)
+
+
+def builtin(program: Program, runtime: Image) -> Callable:
+    """A builtin function that runs `program`, which it keeps alive."""
+    driver = load_runtime(runtime)
+    definition = _MethodDefinition(
+        b"preheat_entry", driver.address("preheat_entry"), _METH_FASTCALL_KEYWORDS, b"A compiled call of Preheat.",
+    )
+    payload = program.address.to_bytes(8, "little")
+    # CPython keeps `self` and the module; the definition and the code hang on the program
+    program.hold(definition, driver)
+    return _new_builtin()(ctypes.addressof(definition), payload, program)
+
+
+@functools.lru_cache(maxsize=4)
+def load_runtime(runtime: Image) -> Loaded:
+    """The runtime image in memory, once a process."""
+    return load(runtime)
+
+
+def _python_call(slow: Slow) -> Callable:
+    guard = REASONS.index("guard")
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return slow(guard, -1, (*args, *kwargs.values()), tuple(kwargs))
+
+    return call
+
+
+class _MethodDefinition(ctypes.Structure):
+    """PyMethodDef."""
+
+    _fields_ = [
+        ("name", ctypes.c_char_p), ("function", ctypes.c_void_p), ("flags", ctypes.c_int), ("doc", ctypes.c_char_p),
+    ]
+
+
+@functools.cache
+def _new_builtin() -> Callable:
+    prototype = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.py_object)
+    return prototype(("PyCFunction_NewEx", ctypes.pythonapi))
