@@ -6,7 +6,8 @@
 
 Every entry guards every row of `AMBIENT` (`Guard(-1, "ambient", (name, value))`), read before the
 recorder's own mode is entered. Values are primitives and tuples of them, so they can be stored.
-Thread counts are no row: they change speed, and library calls read them anew.
+No rows: thread counts and matmul precision (library calls read them anew, generated code is exact),
+and whether warnings repeat.
 
 State that a compiled call can neither guard nor reproduce (a foreign mode that sees every op, a
 trace function that sees every line) makes the call plain Python: the rows of `_ASIDE`.
@@ -70,11 +71,6 @@ def _library_choice() -> Constant:
     return _C._get_mkldnn_enabled(), _C._get_nnpack_enabled(), _C._get_cudnn_enabled()
 
 
-def _precision() -> Constant:
-    """How many bits float32 products may drop."""
-    return _C._get_float32_matmul_precision(), _C._get_fp32_precision_getter("mkldnn", "matmul")
-
-
 def _saved_tensor_hooks() -> Constant:
     return _C._autograd._top_saved_tensors_default_hooks(False) is not None
 
@@ -109,18 +105,14 @@ AMBIENT: MappingProxyType[str, Callable[[], Constant]] = MappingProxyType({
     "deterministic": _deterministic,
     "attention": _attention,
     "library_choice": _library_choice,
-    "precision": _precision,
-    "warn_always": torch.is_warn_always_enabled,
     "trace_function": lambda: sys.gettrace() is not None,
     "profile_function": lambda: sys.getprofile() is not None,
-    "monitoring": _monitoring,
 })
 
 # Rows whose state sees or changes every op, line or gradient: name, the ordinary value, the reason.
 _ASIDE: tuple[tuple[str, Constant, str], ...] = (
     ("trace_function", False, "a trace function (debugger, coverage) watches every line"),
     ("profile_function", False, "a profile function watches every call"),
-    ("monitoring", (), "a sys.monitoring tool watches the code"),
     ("torch_profiler", False, "the torch profiler records every op"),
     ("function_modes", 0, "a torch function mode (default device included) is active"),
     ("function_overrides", True, "torch function overrides are disabled"),
@@ -143,4 +135,5 @@ def steps_aside() -> str:
     for name, ordinary, reason in _ASIDE:
         if AMBIENT[name]() != ordinary:
             return reason
-    return ""
+    tools = _monitoring()
+    return f"the sys.monitoring tool {tools[0]} watches the code" if tools else ""

@@ -7,41 +7,19 @@ rows so that equal bits imply that the guards hold. The function only loads and 
 no allocation, no reference counts. The caller holds the GIL, and the objects at absolute addresses
 alive. `args` are the call's objects: positional, then keyword arguments in the signature's order.
 
-Row (32 bytes, little endian; `ROW` packs one)
-    i64 address     added to the base, or the function, see the kinds
-    i64 expected
-    i64 mask        bits that count
-    u16 kind, u16 base, u16 save, u16 other           base, save, other: numbers of slots
-
-Slots are 256 words that live during one check: slot 0 is always 0, slot 1 is `args`. Each row computes
-a word, passes if `(word ^ expected) & mask == 0`, and saves the word to slot `save` unless that is 0,
-so that later rows can start from a pointer that an earlier one loaded. Most rows load from an
-absolute address and save nothing: their last 8 bytes are 0, and they take the short way.
-
-    kind 0 load      word = 8 bytes at slot[base] + address
-    kind 1 call      word = function `address` called with slot[base] as its one i64 argument
-    kind 2 same      word = slot[base] ^ slot[other]
-    kind 3 apart     word = 1 if slot[base] == slot[other] else 0
-    kind 4 disjoint  word = 0 if the `address` bytes at slot[base] and the `expected` bytes at slot[other]
-                     have none in common, else 1; passes if 0 (the mask does not count)
-
-Order matters: a row may trust every row before it (a pointer compared equal to that of a held
-object is alive; a type compared equal fixes the layout behind it).
+`ir/rows` says what a row is, what the five kinds mean and what slots are. `run/rows` keeps the
+pair (rows, n) at a fixed address, `Rows.cell`: callers load it on every call, since a refresh may
+replace both.
 """
 
-import struct
-
-ROW = struct.Struct("<QQQHHHH")
-LOAD, CALL, SAME, APART, DISJOINT = range(5)
-SLOTS = 256
-ZERO, ARGS, FIRST_FREE = range(3)
+from preheat.ir.rows import SLOTS
 
 CHECK_TEXT = """
 %Row = type { i64, i64, i64, i64 }  ; address, expected, mask, route
 
 define i64 @preheat_check(ptr %rows, i64 %n, ptr %args) {
 entry:
-  %slots = alloca [256 x i64], align 64
+  %slots = alloca [SLOTS x i64], align 64
   store i64 0, ptr %slots
   %slot1 = getelementptr i64, ptr %slots, i64 1
   %args.word = ptrtoint ptr %args to i64
@@ -153,4 +131,4 @@ pass:
 
 def check_text() -> str:
     """The LLVM IR text of the checker; its only function is `@preheat_check`."""
-    return CHECK_TEXT
+    return CHECK_TEXT.replace("SLOTS", str(SLOTS))

@@ -1,0 +1,32 @@
+"""The rows of the native guard checker: what `run/rows` writes and `generate/runtime_check` reads.
+
+A row claims that a word (8 bytes) has some value under a mask. 32 bytes, little endian, `ROW`:
+
+    u64 address     added to the base, or the function, see the kinds
+    u64 expected
+    u64 mask        bits that count
+    u16 kind, u16 base, u16 save, u16 other           base, save, other: numbers of slots
+
+Slots are 256 words that live during one check: slot 0 is always 0, slot 1 is `args`. Each row computes
+a word, passes if `(word ^ expected) & mask == 0`, and saves the word to slot `save` unless that is 0,
+so that later rows can start from a pointer that an earlier one loaded. Most rows load from an
+absolute address and save nothing: their last 8 bytes are 0, and they take the short way.
+
+    kind 0 load      word = 8 bytes at slot[base] + address
+    kind 1 call      word = function `address` called with slot[base] as its one i64 argument
+    kind 2 same      word = slot[base] ^ slot[other]
+    kind 3 apart     word = 1 if slot[base] == slot[other] else 0
+    kind 4 disjoint  passes if the `address` bytes at slot[base] and the `expected` bytes at slot[other]
+                     have none in common (mask and save do not count)
+
+Order matters: a row may trust every row before it (a pointer compared equal to that of a held
+object is alive; a type compared equal fixes the layout behind it).
+"""
+
+import struct
+
+ROW = struct.Struct("<QQQHHHH")
+LOAD, CALL, SAME, APART, DISJOINT = range(5)
+SLOTS = 256
+ZERO, ARGS, FIRST_FREE = range(3)
+ALL_BITS = (1 << 64) - 1
