@@ -11,6 +11,7 @@ Source: the operator schemas of torch (aten/src/ATen/native/README.md).
 
 import functools
 import operator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,7 @@ import torch
 from preheat.base.errors import InternalError
 from preheat.ir.graph import Arg, Op, Ref, Token
 from preheat.ir.scalar import Scalar
+from preheat.ir.types import NoneType, TensorType, Type
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,3 +188,29 @@ def private(path: str) -> Any:
         return operator.attrgetter(path)(torch)
     except AttributeError:
         return None
+
+
+def infer(op: Op, types: Callable[[int], Type]) -> tuple[Type, ...]:
+    """The types of the results of `op` (level aten), whose operands have `types(value)`.
+
+    By running it on tensors without memory. Raises NotImplementedError where torch cannot.
+    """
+    values = {ref: _without_memory(types(ref)) for ref in op.refs()}
+    args = [decode(a, values) for a in op.args]
+    attrs = {key: decode(a, values) for key, a in op.attrs}
+    if "device" in attrs:
+        attrs["device"] = torch.device("meta")
+    devices = {t.device for t in map(types, op.refs()) if isinstance(t, TensorType)}
+    outcome = overload(op.name)(*args, **attrs)
+    results = outcome if isinstance(outcome, (tuple, list)) else (outcome,)
+    device = next(iter(devices), "cpu")
+    return tuple(
+        TensorType(str(r.dtype).removeprefix("torch."), tuple(r.shape), r.stride(), device)
+        if isinstance(r, torch.Tensor) else NoneType() for r in results
+    )
+
+
+def _without_memory(type: Type) -> torch.Tensor:
+    if not isinstance(type, TensorType):
+        raise NotImplementedError(f"an operand of type {type}")
+    return torch.empty_strided(type.sizes, type.strides, dtype=dtype(type.dtype), device="meta")

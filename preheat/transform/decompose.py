@@ -1,0 +1,104 @@
+"""Decompose: a functional graph of ATen ops becomes a graph of core ops.
+
+    %2: bf16[8, 128] = aten.silu.default(%0)
+      ->
+    %2: f32[8, 128] = cast(%0, dtype='float32', free=True)
+    %3: f32[8, 128] = sigmoid(%2)
+    %4: f32[8, 128] = mul(%2, %3)
+    %5: bf16[8, 128] = cast(%4, dtype='bfloat16', free=True)
+
+Requires level aten without writes (`functionalize`). Guarantees level core; results have exactly the
+recorded dtypes, sizes and strides. One row an overload (`decompositions`); what has no row, or what
+its row declines, becomes `library`. Complex, quantised, sparse and float8 values are the library's.
+"""
+
+from collections.abc import Callable, Mapping
+
+from preheat.base.errors import InternalError, Unsupported
+from preheat.bridge.ops import arguments, schema
+from preheat.ir.graph import Builder, Graph, Op, Ref, map_refs
+from preheat.ir.types import TensorType
+from preheat.transform.decompositions import ROWS
+from preheat.transform.lowering import SUPPORTED, Declined, Lowering, Value, values_of
+
+
+def decompose(graph: Graph, rows: Mapping[str, Callable] = ROWS) -> Graph:
+    """`graph` at level core. Raises Unsupported for an op with regions."""
+    builder = Builder("core", next_id=graph.next_id())
+    for input in graph.inputs:
+        builder.inputs.append(input)
+        builder.type_of[input.id] = input.type
+    known: dict[int, int] = {input.id: input.id for input in graph.inputs}
+    for op in graph.ops:
+        if op.regions:
+            raise Unsupported("higher_order_op", op.name)
+        _lower(builder, op, known, rows)
+    return Graph(
+        "core", tuple(builder.inputs), tuple(builder.ops), tuple(known[o] for o in graph.outputs),
+        tuple((target, known[value]) for target, value in graph.writes), graph.output_aliases,
+    )
+
+
+def _lower(builder: Builder, op: Op, known: dict[int, int], rows: Mapping[str, Callable]) -> None:
+    """Appends the core ops for `op`; notes in `known` which value each of its results became."""
+    row = rows.get(op.name)
+    length = len(builder.ops)
+    if row is not None and _is_supported(builder, op, known):
+        lowering = Lowering(builder, op)
+        named = {key: values_of(lowering, arg, known) for key, arg in arguments(op).items()}
+        try:
+            made = row(lowering, **named)
+        except Declined:
+            del builder.ops[length:]
+        else:
+            _bind(builder, lowering, op, made, known)
+            return
+    _keep_whole(builder, op, known)
+
+
+def _is_supported(builder: Builder, op: Op, known: dict[int, int]) -> bool:
+    """All tensors dense, of dtypes that core ops have, on one device (0-d CPU tensors apart)."""
+    operands = [builder.type_of[known[ref]] for ref in op.refs()]
+    types = [t for t in (*operands, *op.types) if isinstance(t, TensorType)]
+    same_kind = all(isinstance(t, TensorType) for t in operands)
+    return same_kind and all(t.dtype in SUPPORTED for t in types) and len({t.device for t in types}) <= 1
+
+
+def _bind(builder: Builder, c: Lowering, op: Op, made: object, known: dict[int, int]) -> None:
+    """Gives each result of `op` the value made for it, with exactly the recorded type."""
+    results = made if isinstance(made, tuple) else (made,)
+    if len(results) != len(op.results):
+        raise InternalError(f"the row of {op.name} gave {len(results)} results, the op has {len(op.results)}")
+    for result, type, value in zip(op.results, op.types, results):
+        if value is None or result == -1:
+            continue
+        if (value.dtype, value.sizes) != (type.dtype, type.sizes):
+            raise InternalError(f"the row of {op.name} gave {value.type}, recorded is {type}")
+        known[result] = _with_strides(builder, c, value, type).id
+
+
+def _with_strides(builder: Builder, c: Lowering, value: Value, type: TensorType) -> Value:
+    """`value` with the recorded strides: its op retyped if it was made just now, else a copy."""
+    if value.type.strides == type.strides:
+        return value
+    last = builder.ops[-1] if builder.ops else None
+    if last is not None and last.results == (value.id,) and last.name != "library":
+        builder.ops[-1] = Op(last.name, last.args, last.results, (type,), last.attrs)
+        builder.type_of[value.id] = type
+        return value
+    return c.copy(value, type.strides)
+
+
+def _keep_whole(builder: Builder, op: Op, known: dict[int, int]) -> None:
+    """`op` as a `library` op, with values of its own."""
+    if schema(op.name).is_data_dependent:
+        raise Unsupported("data_dependent_op", op.name)
+    results = tuple(-1 if r == -1 else builder.fresh() for r in op.results)
+    known.update({old: new for old, new in zip(op.results, results) if old != -1})
+
+    def renamed(arg):
+        return map_refs(arg, lambda ref: Ref(known[ref]))
+
+    args = tuple(renamed(a) for a in op.args)
+    attrs = (("op", op.name), *((key, renamed(a)) for key, a in op.attrs))
+    builder.append(Op("library", args, results, op.types, attrs))

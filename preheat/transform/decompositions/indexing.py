@@ -1,0 +1,53 @@
+"""Indexing: embedding, index_select, gather, and advanced indexing by integers.
+
+    aten.embedding.default(weight: [V, D], ids: [B, T])   ->   take(weight, ids, axis=0): [B, T, D]
+
+Bool masks (whose result size is data) and scatters stay with the library.
+"""
+
+from collections.abc import Callable
+
+from preheat.ir.graph import Arg
+from preheat.transform.lowering import Lowering, Value, broadcast_sizes, decline_if
+
+INTEGERS = frozenset(("int64", "int32"))
+
+
+def take(c: Lowering, x: Value, index: Value, axis: int, wrap: bool = False) -> Value:
+    """x with `axis` replaced by the axes of `index`."""
+    decline_if(index.dtype not in INTEGERS, f"index of {index.dtype}")
+    sizes = (*x.sizes[:axis], *index.sizes, *x.sizes[axis + 1 :])
+    return c.emit("take", [x, index], x.dtype, sizes, axis=axis, **({"wrap": True} if wrap else {}))
+
+
+def embedding(c: Lowering, weight: Value, indices: Value, **_: Arg) -> Value:
+    return take(c, weight, indices, 0)
+
+
+def index_select(c: Lowering, self: Value, dim: int, index: Value) -> Value:
+    axis = c.axis(dim, self)
+    return take(c, self, c.reshape(index, (1,)) if index.rank == 0 else index, axis)
+
+
+def gather(c: Lowering, self: Value, dim: int, index: Value, **_: Arg) -> Value:
+    axis = c.axis(dim, self)
+    decline_if(index.rank == 0 or 0 in index.sizes or index.dtype not in INTEGERS, "index")
+    return c.emit("gather", [self, index], self.dtype, index.sizes, axis=axis)
+
+
+def index(c: Lowering, self: Value, indices: tuple[Value | None, ...]) -> Value:
+    chosen = [(axis, i) for axis, i in enumerate(indices) if i is not None]
+    decline_if(not chosen or any(i.dtype not in INTEGERS for _, i in chosen), "mask or bytes as index")
+    if len(chosen) == 1:
+        return take(c, self, chosen[0][1], chosen[0][0], wrap=True)
+    sizes = broadcast_sizes([i.sizes for _, i in chosen])
+    decline_if(0 in sizes, "empty index")
+    operands = [c.expand(c.cast(i, "int64"), sizes) for _, i in chosen]
+    axes = tuple(axis for axis, _ in chosen)
+    return c.emit("index", [self, *operands], self.dtype, c.result.sizes, axes=axes)
+
+
+ROWS: dict[str, Callable] = {
+    "aten.embedding.default": embedding, "aten.index_select.default": index_select,
+    "aten.gather.default": gather, "aten.index.Tensor": index, "aten._unsafe_index.Tensor": index,
+}

@@ -1,0 +1,323 @@
+"""Functionalize: a recorded graph without writes and without shared memory.
+
+    %2: f32[8] = aten.select.int(%0, 0, 3) aliases %0
+    %2: f32[8] = aten.add_.Tensor(%2, %1) writes %2
+    return %2
+      ->
+    %2: f32[8] = aten.select.int(%0, 0, 3)
+    %3: f32[8] = aten.add.Tensor(%2, %1)
+    %4: f32[4, 8] = aten.select_scatter.default(%0, %3, 0, 3)
+    %5: f32[8] = aten.select.int(%4, 0, 3)
+    write %0 <- %4
+    return %5 at input 0 + 24
+
+Storage by storage: the first value in a storage is its root, every other one a chain of views from it.
+A write to a view is carried to the root through the inverse of each view; a view whose root has
+changed is taken anew where it is next read, so reads precede later writes. Requires a graph at level
+aten as recorded. Guarantees level aten, no writes or aliases in ops, `Graph.writes` with what each
+written input holds at the end, `output_aliases` exact (views of memory made here lie in an output of
+their own, appended at the end when the program does not return it). What cannot be exact is
+Unsupported and runs eager: written inputs that overlap others or themselves, views without an inverse.
+
+Source: functionalization in torch (aten/src/ATen/FunctionalTensorWrapper.h), reduced to one pass.
+"""
+
+from dataclasses import dataclass, field, replace
+
+from preheat.base.errors import Unsupported
+from preheat.bridge.ops import arguments, functional, infer, schema
+from preheat.ir.graph import Builder, Graph, Op, OutputAlias, Ref, Token, map_refs
+from preheat.ir.scalar import Dim
+from preheat.ir.types import TensorType, Type
+from preheat.transform.views import INVERSES, SPLITS, VIEWS, offset_of
+
+# Overloads that write without saying so: the functional form, and the parameters it gives anew.
+SILENT_WRITES = {
+    "aten.native_batch_norm.default": (
+        "aten._native_batch_norm_legit_functional.default", "training", ("running_mean", "running_var"),
+    ),
+}
+FUNCTIONAL_NAMES = {"aten.normal_.default": "aten.normal_functional.default"}
+
+
+def functionalize(graph: Graph) -> Graph:
+    """`graph` without writes and aliases. Raises Unsupported where that would not be exact."""
+    state = _State(graph)
+    for op in graph.ops:
+        state.append(op)
+    return state.finish(graph)
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """A value that is a view: of `parent` by `op` (one result), `offset` elements into `root`."""
+
+    root: int
+    parent: int
+    op: Op
+    offset: Dim | None  # None: unknown, such a view cannot be an output
+
+
+@dataclass
+class _Root:
+    """The memory that the value `id` began: what it holds now, and how often it has changed."""
+
+    current: int
+    version: int = 0
+
+
+@dataclass
+class _State:
+    """The functional graph so far, and where each recorded value lives."""
+
+    graph: Graph
+    builder: Builder = field(init=False)
+    types: dict[int, Type] = field(init=False)
+    views: dict[int, _View] = field(default_factory=dict)
+    roots: dict[int, _Root] = field(default_factory=dict)
+    taken: dict[int, tuple[int, int]] = field(default_factory=dict)  # view: (version of its root, value)
+
+    def __post_init__(self) -> None:
+        self.builder = Builder("aten", next_id=self.graph.next_id())
+        self.types = self.graph.types()
+        for input in self.graph.inputs:
+            self.builder.inputs.append(input)
+            self.builder.type_of[input.id] = input.type
+            self.roots[input.id] = _Root(input.id)
+
+    # ------------------------------------------------------------------ reading and writing
+    def read(self, value: int) -> int:
+        """The value that holds what the recorded `value` holds at this point."""
+        view = self.views.get(value)
+        if view is None:
+            return self.roots[value].current
+        version = self.roots[view.root].version
+        known = self.taken.get(value)
+        if known is not None and known[0] == version:
+            return known[1]
+        parent = self.read(view.parent)
+        fresh = self.emit(view.op.name, (Ref(parent), *view.op.args[1:]), self.types[value], view.op.attrs)
+        self.taken[value] = (version, fresh)
+        return fresh
+
+    def write(self, value: int, new: int) -> None:
+        """From here on, `value`'s memory holds `new`."""
+        root = self.views[value].root if value in self.views else value
+        self._require_writable(value, root)
+        while value in self.views:
+            view = self.views[value]
+            base = self.read(view.parent)
+            new = INVERSES[view.op.name](self, view.op, base, self.types[view.parent], new)
+            value = view.parent
+        self.roots[root].current = self._in_layout(new, self.types[root])
+        self.roots[root].version += 1
+
+    def emit(self, name: str, args: tuple, type: Type, attrs: tuple = ()) -> int:
+        """Appends a functional op with one result."""
+        value = self.builder.fresh()
+        self.builder.append(Op(name, args, (value,), (type,), attrs))
+        return value
+
+    def _in_layout(self, value: int, type: TensorType) -> int:
+        """`value` with the strides that its memory has, where it can have them at all."""
+        found = self.builder.type_of[value]
+        if found.strides == type.strides or not is_dense(type):
+            return value
+        return self.emit("aten.clone.default", (Ref(value),), type)
+
+    def _require_writable(self, value: int, root: int) -> None:
+        for part in (value, root):
+            if overlaps_itself(self.types[part]):
+                raise Unsupported("written_overlap", f"{self.types[part]} repeats elements in memory")
+        for input in self.graph.inputs:
+            if input.id == root and input.alias_set >= 0:
+                sharers = [i for i in self.graph.inputs if i.alias_set == input.alias_set]
+                if len(sharers) > 1:
+                    raise Unsupported("written_overlap", f"{input.type} may share memory with another input")
+
+    # ------------------------------------------------------------------ one op
+    def append(self, op: Op) -> None:
+        if op.name in SILENT_WRITES and arguments(op)[SILENT_WRITES[op.name][1]]:
+            self._append_silent(op)
+        elif op.writes:
+            self._append_writing(op)
+        elif op.name in VIEWS and self._shares_memory(op):
+            self._append_views(op)
+        else:
+            self._append_pure(op)
+
+    def _renamed(self, op: Op) -> tuple[tuple, tuple]:
+        def renamed(arg):
+            return map_refs(arg, lambda ref: Ref(self.read(ref)))
+
+        return tuple(map(renamed, op.args)), tuple((key, renamed(arg)) for key, arg in op.attrs)
+
+    def _is_known(self, value: int) -> bool:
+        return value in self.roots or value in self.views
+
+    def _shares_memory(self, op: Op) -> bool:
+        return any(alias != -1 for alias in op.aliases)
+
+    def _append_pure(self, op: Op) -> None:
+        """An op that makes new memory. Results that are known already are the op's own operands."""
+        fresh = [r for r in op.results if r != -1 and not self._is_known(r)]
+        if not fresh and op.results and any(r != -1 for r in op.results):
+            return  # it handed back its operand, as `contiguous` may
+        for result, type, alias in zip(op.results, op.types, op.aliases or (-1,) * len(op.results)):
+            if alias == -1 or result not in fresh:
+                continue
+            if len(op.results) == 1 and self._is_whole(op, type):
+                self.views[result] = self._whole_view(op)
+                return
+            raise Unsupported("unknown_view", f"{op.name} gives a view of its operand")
+        args, attrs = self._renamed(op)
+        self.builder.append(replace(op, args=args, attrs=attrs, writes=(), aliases=(), is_grad_enabled=False))
+        for result in fresh:
+            self.roots[result] = _Root(result)
+
+    def _is_whole(self, op: Op, type: Type) -> bool:
+        """Whether the first operand and the result are the same elements in the same places."""
+        first = op.args[0] if op.args else None
+        return isinstance(first, Ref) and self.types[first.id] == type
+
+    def _whole_view(self, op: Op) -> _View:
+        parent = op.args[0].id
+        above = self.views.get(parent)
+        root, offset = (parent, 0) if above is None else (above.root, above.offset)
+        return _View(root, parent, Op("aten.alias.default", (Ref(parent),), op.results, op.types), offset)
+
+    def _append_views(self, op: Op) -> None:
+        """One `_View` a result; an op that gives several views becomes one slice or select each."""
+        source = op.args[0].id
+        parent_type = self.types[source]
+        singles = SPLITS[op.name](op, parent_type) if op.name in SPLITS else (op,)
+        for result, type, single in zip(op.results, op.types, singles, strict=True):
+            if result == -1 or self._is_known(result):
+                continue
+            parent, above = source, self.views.get(source)
+            root, start = (parent, 0) if above is None else (above.root, above.offset)
+            if single.name == "aten.as_strided.default":
+                single, parent = self._from_root(single, root, start)
+                start = 0
+            inside = offset_of(single, self.types[parent], type)
+            offset = None if start is None or inside is None else start + inside
+            args = (Ref(parent), *single.args[1:])
+            self.views[result] = _View(root, parent, Op(single.name, args, (result,), (type,), single.attrs), offset)
+            self.read(result)
+
+    def _from_root(self, op: Op, root: int, start: Dim | None) -> tuple[Op, int]:
+        """`as_strided` looks at the whole storage: written as a view of the root, from its first element."""
+        type = self.types[root]
+        named = arguments(op)
+        offset = named["storage_offset"]
+        is_input = any(i.id == root for i in self.graph.inputs)
+        if offset is None:
+            offset = start
+        elif is_input:
+            raise Unsupported("unknown_view", "as_strided with an offset into a tensor from outside")
+        last = sum((n - 1) * s for n, s in zip(named["size"], named["stride"])) + (offset or 0)
+        if offset is None or not type.is_contiguous or (0 not in named["size"] and last >= type.elems):
+            raise Unsupported("unknown_view", f"as_strided of {type} that is not inside its elements")
+        return replace(op, args=(Ref(root), named["size"], named["stride"], offset), attrs=()), root
+
+    def _append_silent(self, op: Op) -> None:
+        name, _, written = SILENT_WRITES[op.name]
+        named = arguments(op)
+        changed = [named[key].id for key in written if isinstance(named[key], Ref)]
+        if len(changed) != len(written):
+            self._append_pure(op)
+            return
+        args, attrs = self._renamed(op)
+        fresh = tuple(self.builder.fresh() for _ in changed)
+        types = tuple(self.types[value] for value in changed)
+        self.builder.append(Op(name, args, (*op.results, *fresh), (*op.types, *types), attrs))
+        for result in op.results:
+            self.roots[result] = _Root(result)
+        for value, new in zip(changed, fresh):
+            self.write(value, new)
+
+    def _append_writing(self, op: Op) -> None:
+        """An in-place or `out=` op: its functional form, then one write for each written argument."""
+        name = FUNCTIONAL_NAMES.get(op.name) or functional(op.name)
+        if name is None or any(r != -1 and not self._is_known(r) for r in op.results):
+            raise Unsupported("written_by_library", op.name)
+        roots = [self.views[v].root if v in self.views else v for v in op.writes]
+        if len(set(roots)) != len(roots):
+            raise Unsupported("written_overlap", f"{op.name} writes one storage twice")
+        outs = {p.name for p in schema(op.name).parameters if p.is_written and p.is_keyword_only}
+        args, attrs = self._renamed(op)
+        pure = Op(name, args, (), (), tuple((key, arg) for key, arg in attrs if key not in outs))
+        try:
+            types = infer(pure, self.builder.type_of.__getitem__)
+        except (NotImplementedError, RuntimeError, ValueError) as error:
+            raise Unsupported("written_by_library", f"{op.name}: {error}") from error
+        if len(types) != len(op.writes):
+            raise Unsupported("written_by_library", op.name)
+        fresh = tuple(self.builder.fresh() for _ in types)
+        self.builder.append(replace(pure, results=fresh, types=types))
+        for target, value, type in zip(op.writes, fresh, types):
+            self.write(target, self._as_stored(value, type, self.types[target]))
+
+    def _as_stored(self, value: int, type: TensorType, memory: TensorType) -> int:
+        """`value` in the dtype and sizes of the memory it goes to."""
+        if type.dtype != memory.dtype:
+            type = replace(type, dtype=memory.dtype)
+            dtype = (("dtype", Token("dtype", memory.dtype)),)
+            value = self.emit("aten._to_copy.default", (Ref(value),), type, dtype)
+        if type.sizes != memory.sizes:
+            raise Unsupported("metadata_write", f"{type} into {memory}")
+        return value
+
+    # ------------------------------------------------------------------ the end
+    def finish(self, graph: Graph) -> Graph:
+        inputs = [i.id for i in graph.inputs]
+        outputs: list[int] = []
+        aliases: list[OutputAlias] = []
+        home: dict[int, int] = {}  # root made here: the output that is its memory
+        for value in graph.outputs:
+            root = self.views[value].root if value in self.views else value
+            if value == root and root not in inputs and root not in home:
+                home[root] = len(outputs)
+            outputs.append(self.read(value))
+            aliases.append(OutputAlias())
+        for place, value in enumerate(graph.outputs):
+            root = self.views[value].root if value in self.views else value
+            offset = self.views[value].offset if value in self.views else 0
+            if home.get(root) == place:
+                continue
+            if offset is None:
+                raise Unsupported("unknown_view", f"an output of type {self.types[value]}")
+            if root in inputs:
+                aliases[place] = OutputAlias("input", inputs.index(root), offset)
+                continue
+            if root not in home:
+                home[root] = len(outputs)
+                outputs.append(self.roots[root].current)
+                aliases.append(OutputAlias())
+            aliases[place] = OutputAlias("output", home[root], offset)
+        writes = [(v, self.roots[v].current) for v in inputs if self.roots[v].current != v]
+        return Graph("aten", graph.inputs, tuple(self.builder.ops), tuple(outputs), tuple(writes), tuple(aliases))
+
+
+def is_dense(type: TensorType) -> bool:
+    """Whether the elements fill their memory without gaps or repetition, in some order of the axes."""
+    if 0 in type.sizes:
+        return True
+    expected: Dim = 1
+    for stride, size in sorted((s, n) for n, s in zip(type.sizes, type.strides) if n != 1):
+        if stride != expected:
+            return False
+        expected = expected * size
+    return True
+
+
+def overlaps_itself(type: Type) -> bool:
+    """Whether two elements may lie at one address: an axis without stride, or strides that interleave."""
+    if not isinstance(type, TensorType) or 0 in type.sizes:
+        return False
+    reach: Dim = 0
+    for stride, size in sorted((s, n) for n, s in zip(type.sizes, type.strides) if n != 1):
+        if stride <= reach:
+            return True
+        reach = reach + stride * (size - 1)
+    return False

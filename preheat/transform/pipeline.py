@@ -1,0 +1,66 @@
+"""The pipeline: what happens to a recorded graph before it is scheduled, in order.
+
+    aten graph   functionalize -> decompose   core graph
+
+Each `Pass` is a function from graph to graph with the levels it takes and gives. `verify` may check
+the graph after every pass, an observer sees each one (for dumps, and for tests of one pass).
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from preheat.base.errors import InternalError
+from preheat.ir.graph import Graph
+from preheat.ir.verify import verify
+from preheat.transform.decompose import decompose
+from preheat.transform.functionalize import functionalize
+
+
+class Pass(NamedTuple):
+    """`run` takes a graph at level `takes` to one at level `gives`; `name` is its flag too."""
+
+    name: str
+    takes: str
+    gives: str
+    run: Callable[[Graph], Graph]
+
+
+PIPELINE: tuple[Pass, ...] = (
+    Pass("functionalize", "aten", "aten", functionalize),
+    Pass("decompose", "aten", "core", decompose),
+)
+
+
+def lower(
+    graph: Graph,
+    *,
+    passes: tuple[Pass, ...] = PIPELINE,
+    is_checked: bool = False,
+    observe: Callable[[Pass, Graph], None] | None = None,
+) -> Graph:
+    """`graph`, recorded at level aten, at level core.
+
+    is_checked   verify the graph before the first and after each pass
+    observe      called with each pass and the graph it gave
+    Raises Unsupported for what must run eager, InternalError for a fault of ours.
+    """
+    if is_checked:
+        verify(graph)
+    for step in passes:
+        if graph.level != step.takes:
+            raise InternalError(f"pass {step.name} takes level {step.takes}, got {graph.level}")
+        graph = step.run(graph)
+        if is_checked:
+            _check(step, graph)
+        if observe is not None:
+            observe(step, graph)
+    return graph
+
+
+def _check(step: Pass, graph: Graph) -> None:
+    if graph.level != step.gives:
+        raise InternalError(f"pass {step.name} gives level {step.gives}, gave {graph.level}")
+    try:
+        verify(graph)
+    except InternalError as error:
+        raise InternalError(f"after pass {step.name}: {error}") from error

@@ -1,0 +1,162 @@
+"""Views: which ATen ops give views, where the view begins, and how a write to it reaches its base.
+
+    VIEWS                              overloads whose results may share their first operand's memory
+    SPLITS[name](op, type)             several views as one slice or select each
+    offset_of(op, base, view)          elements from the base's first element to the view's
+    INVERSES[name](emit, op, base, base_type, new)
+                                       the base after `new` was stored through the view
+
+    aten.select.int(%0, 0, 3), new value %9   ->   aten.select_scatter.default(%0, %9, 0, 3)
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from preheat.base.errors import Unsupported
+from preheat.bridge.ops import arguments
+from preheat.ir.graph import Arg, Op, Ref, Token
+from preheat.ir.scalar import Dim, Scalar
+from preheat.ir.types import DTYPES, TensorType, Type
+
+
+class Emitter(Protocol):
+    """What an inverse needs of the functional graph."""
+
+    def emit(self, name: str, args: tuple, type: Type, attrs: tuple = ()) -> int: ...
+
+
+# ---------------------------------------------------------------------------- several views
+def _slices(op: Op, type: TensorType, lengths: list[int], dim: int) -> tuple[Op, ...]:
+    found, start = [], 0
+    for length in lengths:
+        args = (op.args[0], dim, start, start + length, 1)
+        found.append(Op("aten.slice.Tensor", args, (), ()))
+        start += length
+    return tuple(found)
+
+
+def _split(op: Op, type: TensorType) -> tuple[Op, ...]:
+    named = arguments(op)
+    dim, length = named["dim"] % type.rank, named["split_size"]
+    size = type.sizes[dim]
+    if isinstance(size, Scalar) or isinstance(length, Scalar):
+        raise Unsupported("unknown_view", "split of a symbolic size")
+    count = len(op.results)
+    return _slices(op, type, [min(length, size - length * i) for i in range(count)], dim)
+
+
+def _split_sizes(op: Op, type: TensorType) -> tuple[Op, ...]:
+    named = arguments(op)
+    return _slices(op, type, list(named["split_sizes"]), named["dim"] % type.rank)
+
+
+def _unbind(op: Op, type: TensorType) -> tuple[Op, ...]:
+    dim = arguments(op)["dim"] % type.rank
+    return tuple(Op("aten.select.int", (op.args[0], dim, i), (), ()) for i in range(len(op.results)))
+
+
+SPLITS: dict[str, Callable[[Op, TensorType], tuple[Op, ...]]] = {
+    "aten.split.Tensor": _split, "aten.unsafe_split.Tensor": _split,
+    "aten.split_with_sizes.default": _split_sizes, "aten.unsafe_split_with_sizes.default": _split_sizes,
+    "aten.unbind.int": _unbind,
+}
+
+
+# ---------------------------------------------------------------------------- offsets
+def _slice_offset(named: dict[str, Arg], base: TensorType) -> Dim | None:
+    dim = named["dim"] % base.rank
+    start, size = named["start"], base.sizes[dim]
+    if isinstance(start, Scalar) or isinstance(size, Scalar):
+        return None
+    first, _, _ = slice(start, None).indices(size)
+    return first * base.strides[dim]
+
+
+def _select_offset(named: dict[str, Arg], base: TensorType) -> Dim | None:
+    dim, index = named["dim"] % base.rank, named["index"]
+    if isinstance(index, Scalar):
+        return None
+    return (index + base.sizes[dim] if index < 0 else index) * base.strides[dim]
+
+
+def _diagonal_offset(named: dict[str, Arg], base: TensorType) -> Dim:
+    dim = named["dim1" if named["offset"] < 0 else "dim2"] % base.rank
+    return abs(named["offset"]) * base.strides[dim]
+
+
+_OFFSETS: dict[str, Callable[[dict[str, Arg], TensorType], Dim | None]] = {
+    "aten.slice.Tensor": _slice_offset, "aten.select.int": _select_offset,
+    "aten.diagonal.default": _diagonal_offset,
+    "aten.as_strided.default": lambda named, base: named["storage_offset"],
+}
+
+
+def offset_of(op: Op, base: TensorType, view: TensorType) -> Dim | None:
+    """Elements (of the view's dtype) from the first of `base` to the first of the view; None if unknown."""
+    if view.dtype != base.dtype:
+        return 0 if op.name in ("aten.view.dtype", "aten.view_as_real.default") else None
+    if 0 in view.sizes:
+        return 0  # a view without elements begins anywhere
+    return _OFFSETS[op.name](arguments(op), base) if op.name in _OFFSETS else 0
+
+
+# ---------------------------------------------------------------------------- inverses
+def _reshape(g: Emitter, op: Op, base: int, base_type: TensorType, new: int) -> int:
+    return g.emit("aten.reshape.default", (Ref(new), base_type.sizes), base_type)
+
+
+def _alias(g: Emitter, op: Op, base: int, base_type: TensorType, new: int) -> int:
+    return new
+
+
+def _transpose(g: Emitter, op: Op, base: int, base_type: TensorType, new: int) -> int:
+    return g.emit(op.name, (Ref(new), *op.args[1:]), base_type, op.attrs)
+
+
+def _permute(g: Emitter, op: Op, base: int, base_type: TensorType, new: int) -> int:
+    axes = [a % base_type.rank for a in arguments(op)["dims"]]
+    back = tuple(axes.index(i) for i in range(base_type.rank))
+    return g.emit("aten.permute.default", (Ref(new), back), base_type)
+
+
+def _scatter(name: str, *keys: str) -> Callable:
+    """The inverse by the overload `name`, given the view's arguments `keys`."""
+
+    def inverse(g: Emitter, op: Op, base: int, base_type: TensorType, new: int) -> int:
+        named = arguments(op)
+        return g.emit(name, (Ref(base), Ref(new), *(named[key] for key in keys)), base_type)
+
+    return inverse
+
+
+def _expand(g: Emitter, op: Op, base: int, base_type: TensorType, new: int) -> int:
+    """Only an expand that repeats nothing can be written to."""
+    return _reshape(g, op, base, base_type, new)
+
+
+def _bitcast(g: Emitter, op: Op, base: int, base_type: TensorType, new: int) -> int:
+    view = arguments(op)["dtype"].name
+    if view not in DTYPES or DTYPES[view].itemsize != base_type.itemsize:
+        raise Unsupported("written_view", f"a write through a view of {base_type} as {view}")
+    return g.emit("aten.view.dtype", (Ref(new), Token("dtype", base_type.dtype)), base_type)
+
+
+def _refuse(g: Emitter, op: Op, base: int, base_type: TensorType, new: int) -> int:
+    raise Unsupported("written_view", f"a write through {op.name}")
+
+
+INVERSES: dict[str, Callable[[Emitter, Op, int, TensorType, int], int]] = {
+    **{f"aten.{name}": _reshape for name in (
+        "view.default", "_unsafe_view.default", "reshape.default", "_reshape_alias.default", "unsqueeze.default",
+        "squeeze.default", "squeeze.dim", "squeeze.dims", "flatten.using_ints",
+    )},
+    **{f"aten.{name}.default": _alias for name in ("alias", "detach", "lift_fresh", "contiguous")},
+    "aten.t.default": _transpose, "aten.transpose.int": _transpose, "aten.permute.default": _permute,
+    "aten.slice.Tensor": _scatter("aten.slice_scatter.default", "dim", "start", "end", "step"),
+    "aten.select.int": _scatter("aten.select_scatter.default", "dim", "index"),
+    "aten.diagonal.default": _scatter("aten.diagonal_scatter.default", "offset", "dim1", "dim2"),
+    "aten.as_strided.default": _scatter("aten.as_strided_scatter.default", "size", "stride", "storage_offset"),
+    "aten.expand.default": _expand, "aten.view.dtype": _bitcast,
+    "aten.unfold.default": _refuse, "aten.view_as_real.default": _refuse, "aten.view_as_complex.default": _refuse,
+}
+VIEWS = frozenset(INVERSES) | frozenset(SPLITS)
