@@ -15,8 +15,9 @@ all checks come before all writes; an input is read before it is written.
 Source: TorchInductor's scheduler (score by shared bytes), tinygrad (fusion as inlining).
 """
 
+import heapq
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from preheat.base.errors import InternalError
 from preheat.ir.ops import CORE, REDUCE
@@ -27,7 +28,7 @@ from preheat.schedule.affine import elems, known
 from preheat.schedule.loops import Frame, Nest, NoFit, frame_of, lower
 from preheat.schedule.problem import CallUnit, Problem
 from preheat.schedule.tile import FEW_ROWS, Tiled, tile
-from preheat.schedule.views import Store, store_through
+from preheat.schedule.views import Store, placed_region, store_through
 
 MOST_ROOTS = 48
 MOST_DEPTH = 60
@@ -59,18 +60,21 @@ class Group:
 Unit = Group | CallUnit
 
 
-def fuse(problem: Problem, target: Target) -> list[Unit]:
-    """The kernels and calls of `problem` in the order they run."""
+def fuse(problem: Problem, target: Target) -> tuple[Problem, list[Unit]]:
+    """The kernels and calls of `problem` in the order they run, and the problem that they solve: the
+    given one, with a value more for each write that has to go through other memory."""
     extra: frozenset[int] = frozenset()
     while True:
         fusion = _Fusion(problem, roots_of(problem, extra), target)
         missing = fusion.conflicts()
-        if not missing:
-            fusion.merge()
-            return fusion.order()
-        if missing <= extra:
-            raise InternalError(f"values {sorted(missing)} stay in conflict although they have memory")
-        extra |= missing
+        if missing:
+            extra |= missing
+            continue
+        fusion.merge()
+        knotted = fusion.knot()
+        if knotted is None:
+            return problem, fusion.order()
+        problem = problem.buffered(knotted)
 
 
 # ---------------------------------------------------------------------------- roots
@@ -198,7 +202,6 @@ class _Fusion:
         inside = frozenset(roots)
         stored = roots if is_alone else tuple(r for r in roots if self._is_stored(r, inside))
         stores = [self._store(r, inside) for r in stored]
-        stores = [s for s in stores if s is not None]
         for frame in self._frames(roots, stores):
             try:
                 nest = lower(stores, frame, self.problem.ops, self.problem.types, self._memory(inside))
@@ -217,10 +220,16 @@ class _Fusion:
 
         return memory_of
 
-    def _store(self, root: int, inside: frozenset[int]) -> Store | None:
-        memory_of = self._memory(inside)
-        given = _Given(memory_of)
-        store = store_through(self.problem.store(root), self.problem.ops, self.problem.types, given)
+    def _store(self, root: int, inside: frozenset[int]) -> Store:
+        """The store of `root` by the loops of the value that it moves; only the region that a
+        `place` on the written input changes."""
+        ops, types, given = self.problem.ops, self.problem.types, _Given(self._memory(inside))
+        store = store_through(self.problem.store(root), ops, types, given)
+        while root in self.problem.written:
+            part = placed_region(store, ops, types)
+            if part is None:
+                break
+            store = store_through(part, ops, types, given)
         return store
 
     def _is_stored(self, root: int, inside: frozenset[int]) -> bool:
@@ -363,18 +372,35 @@ class _Fusion:
             pending += before[k] - pair
         return False
 
+    def knot(self) -> int | None:
+        """A written value whose unit waits for itself; None when there is an order."""
+        done = self._sequence()
+        knotted = [r for r in self.problem.written if self.home.get(r, done[0] if done else -1) not in done]
+        if len(done) < len(self.units) and not knotted:
+            raise InternalError("the kernels of a plan wait for each other")
+        return min(knotted, default=None)
+
     def order(self) -> list[Unit]:
         """The units so that each comes after what it needs, else in program order, writes last."""
-        before = {k: set(v) for k, v in self._edges().items()}
-        done: set[int] = set()
-        result: list[Unit] = []
-        while len(done) < len(self.units):
-            ready = [k for k in self.units if k not in done and before[k] <= done]
-            if not ready:
-                raise InternalError("the kernels of a plan wait for each other")
-            number = min(ready, key=lambda k: (self._writes(k), self._position(k)))
-            done.add(number)
-            result.append(self.units[number])
+        return [self.units[k] for k in self._sequence()]
+
+    def _sequence(self) -> list[int]:
+        before = self._edges()
+        after: dict[int, list[int]] = {k: [] for k in before}
+        for number, needs in before.items():
+            for k in needs:
+                after[k].append(number)
+        waits = {k: len(needs) for k, needs in before.items()}
+        ready = [(self._writes(k), self._position(k), k) for k, count in waits.items() if count == 0]
+        heapq.heapify(ready)
+        result: list[int] = []
+        while ready:
+            *_, number = heapq.heappop(ready)
+            result.append(number)
+            for k in after[number]:
+                waits[k] -= 1
+                if waits[k] == 0:
+                    heapq.heappush(ready, (self._writes(k), self._position(k), k))
         return result
 
     def _writes(self, number: int) -> bool:

@@ -99,7 +99,8 @@ class _Planner:
     def _memories(self) -> list[int]:
         """Every memory that is not an input's, in order of making; zero-size ones last."""
         found = [m for unit in self.units for m in _made(unit, self.problem)]
-        found += [v for _, view in self._operands() for v in [view.base]] + list(self.outputs)
+        found += [self.problem.written.get(view.base, view.base) for _, view in self._operands()]
+        found += list(self.outputs)
         return [m for m in dict.fromkeys(found) if m not in self.inputs]
 
     def _operands(self) -> Iterable[tuple[int, View]]:

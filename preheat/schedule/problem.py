@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from preheat.base.errors import Unsupported
 from preheat.ir.graph import Graph, Op, OutputAlias, Ref
 from preheat.ir.ops import CORE
-from preheat.ir.types import NoneType, TensorType
+from preheat.ir.types import NoneType, TensorType, tensor
 from preheat.schedule.library import OVERLOADS, is_blas, product_overload
 from preheat.schedule.loops import FUSABLE
 from preheat.schedule.views import Store, View, view_of
@@ -38,7 +38,7 @@ class CallUnit:
 @dataclass(frozen=True, slots=True)
 class Problem:
     """ops         by value, copies included; fused and called ones
-    order       position of a value in the program
+    order       position of a value in the program (copies between may have a fraction)
     types       of every value, with the strides of the memory it lives in
     required    values that must have memory: operands of calls, outputs, writes
     written     value -> the input whose memory it lives in
@@ -49,13 +49,15 @@ class Problem:
 
     inputs: frozenset[int]
     ops: Mapping[int, Op]
-    order: Mapping[int, int]
+    order: Mapping[int, float]
     types: Mapping[int, TensorType]
     required: frozenset[int]
     written: Mapping[int, int]
     calls: tuple[CallUnit, ...]
     results: frozenset[int]
     outputs: tuple[int, ...]
+    first_copy: int  # values from here on are copies that stand for effects
+    next_value: int
 
     def is_given(self, value: int) -> bool:
         """`value` has memory that no kernel makes: an input or the result of a call."""
@@ -64,6 +66,30 @@ class Problem:
     def store(self, value: int) -> Store:
         """The store that gives `value` its memory."""
         return Store(value, value, self.written.get(value, value), 0, self.types[value].strides)
+
+    def buffered(self, root: int) -> "Problem":
+        """The problem in which the value written as `root` is made elsewhere and then copied.
+
+        Breaks the knot where a write needs the old value of an input that is written before it.
+        """
+        target, value = self.written[root], self.next_value
+        ops, types, order, written = dict(self.ops), dict(self.types), dict(self.order), dict(self.written)
+        if ops[root].name == "reshape" and root >= self.first_copy:
+            source = ops[root].args[0].id
+            ops[value] = Op("reshape", (Ref(source),), (value,), (types[source],))
+            types[value] = tensor(types[source].dtype, types[source].sizes)
+            order[value] = order[root] - 0.5
+            ops[root] = replace(ops[root], args=(Ref(value),))
+        else:
+            ops[value] = Op("reshape", (Ref(root),), (value,), (types[target],))
+            types[value], types[root] = types[target], ops[root].type
+            order[value] = max(order.values()) + 1
+            del written[root]
+            written[value] = target
+        return replace(
+            self, ops=ops, types=types, order=order, written=written, required=self.required | {value},
+            next_value=value + 1,
+        )
 
 
 def state(graph: Graph) -> Problem:
@@ -96,7 +122,7 @@ class _Statement:
         calls = tuple(self._call(op) for op in self.calls)
         return Problem(
             self.inputs, self.ops, self.order, self.types, frozenset(self.required), self.written,
-            calls, frozenset(self.results), outputs,
+            calls, frozenset(self.results), outputs, self.graph.next_id(), self.next,
         )
 
     def _live(self) -> list[Op]:

@@ -33,8 +33,7 @@ def schedule(graph: Graph, target: Target) -> Plan:
     Raises Unsupported for symbolic sizes where a number must be known, and for ops and dtypes that
     neither a kernel nor a library overload computes.
     """
-    problem = state(graph)
-    units = fuse(problem, target)
+    problem, units = fuse(state(graph), target)
     layout = plan_memory(graph, problem, units)
     kernels: dict[str, int] = {}
     made: list[Kernel] = []

@@ -112,6 +112,25 @@ def store_through(store: Store, ops: Mapping[int, Op], types: Mapping[int, Tenso
     return store
 
 
+def placed_region(store: Store, ops: Mapping[int, Op], types: Mapping[int, TensorType]) -> Store | None:
+    """Where `store.value` is a `place` on what the memory holds there already: the store of its part.
+
+        %2 = place(%0, %1, axis=0, start=5, step=1) stored to %0      stores %1 to %0[5:]
+    """
+    op = ops.get(store.value)
+    if op is None or op.name != "place":
+        return None
+    base = view_of(op.args[0].id, ops, types, lambda value: value == store.memory)
+    if base is None or base.offset != store.offset:
+        return None
+    if any(n != 1 and a != b for n, a, b in zip(base.sizes, base.strides, store.strides)):
+        return None
+    axis, step = op.attr("axis"), op.attr("step")
+    strides = tuple(s * step if k == axis else s for k, s in enumerate(store.strides))
+    offset = store.offset + store.strides[axis] * op.attr("start")
+    return Store(store.root, op.args[1].id, store.memory, offset, strides)
+
+
 def _back_reshape(op: Op, source: TensorType, store: Store):
     strides = reshape_strides(op.type.sizes, store.strides, source.sizes)
     return None if strides is None else (store.offset, strides)
@@ -141,4 +160,5 @@ def _back_expand(op: Op, source: TensorType, store: Store):
     return store.offset, store.strides[new:]
 
 
+# How a store goes through the op that moves its value.
 _BACKWARD = {"reshape": _back_reshape, "permute": _back_permute, "flip": _back_flip, "expand": _back_expand}
