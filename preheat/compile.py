@@ -10,7 +10,7 @@ A process that finds everything in the cache never imports this module, nor what
 from dataclasses import dataclass
 from typing import Any
 
-from preheat.base.errors import Unsupported
+from preheat.base.errors import Unsupported, is_strict
 from preheat.base.events import emit, timed, wants
 from preheat.capture.capture import capture
 from preheat.generate.build import build, host_target
@@ -81,7 +81,7 @@ def compile_trace(trace: Trace, name: str) -> Artifact:
 
 def compile_graph(graph: Graph, target: Target) -> Plan:
     """A plan for `graph` (level aten)."""
-    core = lower(graph, observer=_stage if wants("stage") else None)
+    core = lower(graph, is_checked=is_strict(), observe=lambda step, graph: _stage(step.name, graph))
     plan = schedule(core, target)
     _stage("plan", plan)
     return plan

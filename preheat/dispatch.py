@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from preheat.base.errors import InternalError, UserError
+from preheat.base.errors import InternalError, UserError, is_strict
 from preheat.base.events import emit, timed
 from preheat.bridge.ambient import AMBIENT, steps_aside
 from preheat.bridge.tensors import call_facts, module_facts
@@ -163,7 +163,7 @@ class Compiled:
         return None
 
     def _report_fault(self, facts: Any, fault: Exception) -> None:
-        if os.environ.get("PREHEAT_STRICT") == "1":
+        if is_strict():
             raise InternalError(f"{self.name} could not be compiled: {fault}") from fault
         warnings.warn(
             f"preheat: {self.name} runs eager because of a fault of the compiler "

@@ -4,6 +4,7 @@ Every message says where, what, why and one thing to do. `nearest` finds the nam
 """
 
 import difflib
+import os
 
 
 class PreheatError(Exception):
@@ -36,3 +37,8 @@ def nearest(name: str, known) -> str:
     if close:
         return f"did you mean {close[0]!r}?"
     return "known: " + ", ".join(known)
+
+
+def is_strict() -> bool:
+    """PREHEAT_STRICT=1: graphs are verified between passes, and faults of ours raise instead of running eager."""
+    return os.environ.get("PREHEAT_STRICT") == "1"
