@@ -117,7 +117,7 @@ class Compiled:
         return self._compile(facts, hint, args, kwargs)
 
     def _compile(self, facts: Any, hint: str, args: tuple, kwargs: dict) -> Any:
-        from preheat.compile import Request, compile_call  # the one lazy import: a warm process has no compiler
+        from preheat.compiler import Request, compile_call  # the one lazy import: a warm process has no compiler
 
         made = compile_call(self.target, args, kwargs, Request(self.name, self.backend, self.options))
         outcome = made.outcome
