@@ -226,7 +226,7 @@ class _Fusion:
         ops, types, given = self.problem.ops, self.problem.types, _Given(self._memory(inside))
         store = store_through(self.problem.store(root), ops, types, given)
         while root in self.problem.written:
-            part = placed_region(store, ops, types)
+            part = None if store.value in given else placed_region(store, ops, types)
             if part is None:
                 break
             store = store_through(part, ops, types, given)
@@ -269,8 +269,12 @@ class _Fusion:
         return frozenset(missing)
 
     def _operands_to_store(self, root: int) -> list[int]:
-        """The computed operands of a root that could not be lowered."""
+        """What a root that could not be lowered should load: the part that it stores to a written
+        input, or its computed operands."""
         problem = self.problem
+        part = self._store(root, frozenset((root,))).value
+        if root in problem.written and part != root and self._memory(frozenset())(part) is None:
+            return [part]
         found = [a for a in problem.ops[root].refs() if not problem.is_given(a) and a not in self.roots]
         if not found:
             raise InternalError(f"value {root} = {problem.ops[root].name} fits no loop nest")
