@@ -1,0 +1,336 @@
+"""Attributes: reading, writing and deleting `o.name`, with Python properties and dunders interpreted.
+
+    load(m, layer, "weight")      ->  the tensor; tells read_class(Linear, "weight", ABSENT) and
+                                      read_attribute(layer, layer.__dict__, "weight", tensor)
+    load(m, layer, "area")        ->  Frame(area's getter)         for a Python property
+
+The order of the search is `object.__getattribute__`'s (data descriptor, instance dict, class attribute,
+`__getattr__`), `type.__getattribute__`'s for classes, and so on; each step is told before the value is
+seen. Whatever has a `__getattribute__` of C that is not one of these is read by C and told as a member.
+Source: CPython `Objects/object.c` `_PyObject_GenericGetAttrWithDict`, `Objects/typeobject.c` `type_getattro`.
+"""
+
+import types
+from types import FunctionType, MethodType
+from typing import Any
+
+from preheat.capture.calls import invoke
+from preheat.capture.frames import Frame, and_then
+from preheat.capture.observer import ABSENT
+from preheat.capture.tracebacks import raise_as_is
+
+OBJECT_GET = object.__dict__["__getattribute__"]
+OBJECT_SET, OBJECT_DELETE = object.__dict__["__setattr__"], object.__dict__["__delattr__"]
+TYPE_SET, TYPE_DELETE = type.__dict__["__setattr__"], type.__dict__["__delattr__"]
+MODULE_SET, MODULE_DELETE = (
+    types.ModuleType.__dict__["__setattr__"], types.ModuleType.__dict__["__delattr__"],
+)
+PROPERTY_GET, PROPERTY_SET = property.__dict__["__get__"], property.__dict__["__set__"]
+PROPERTY_DELETE = property.__dict__["__delete__"]
+PLAIN_SETTERS = frozenset((OBJECT_SET, TYPE_SET, MODULE_SET))
+PLAIN_DELETERS = frozenset((OBJECT_DELETE, TYPE_DELETE, MODULE_DELETE))
+C_MEMBERS = (types.GetSetDescriptorType, types.MemberDescriptorType)
+BOUND_ON_READ = frozenset((
+    types.BuiltinFunctionType, types.MethodWrapperType, MethodType,
+))  # fresh objects that C makes on every read
+
+
+def load(m, owner: Any, name: str) -> Any:
+    """`owner.name`, or the frame that gives it."""
+    cls = type(owner)
+    view = m.views.get(id(cls))
+    if view is None or view.tag.value != view.version:
+        view = m.view(cls)
+    getter = view.getattribute
+    try:
+        search = SEARCHES.get(getter)
+        if search is not None:
+            value = search(m, owner, cls, name)
+        elif type(getter) is FunctionType:
+            value = invoke(m, getter, (owner, name))
+        else:
+            value = load_member(m, owner, cls, name)
+    except AttributeError as error:
+        hook, missing = m.lookup(owner, cls, "__getattr__"), error
+        if hook is ABSENT:
+            raise
+    else:
+        if type(value) is not Frame or m.lookup(owner, cls, "__getattr__") is ABSENT:
+            return value
+        return and_then(value, None, on_missing, (owner, cls, name))
+    return call_hook(m, hook, owner, cls, name)
+
+
+def on_missing(m, place: tuple, error: BaseException) -> Any:
+    """After a Python getter raised: AttributeError means that `__getattr__` is asked."""
+    owner, cls, name = place
+    if isinstance(error, AttributeError):
+        return call_hook(m, m.lookup(owner, cls, "__getattr__"), owner, cls, name)
+    raise_as_is(error)
+
+
+def call_hook(m, hook: Any, owner: Any, cls: type, name: str) -> Any:
+    """A class's `__getattr__`, bound by its own descriptor where it is no plain function."""
+    if type(hook) is FunctionType:
+        return invoke(m, hook, (owner, name))
+    getter = m.lookup(hook, type(hook), "__get__")
+    return invoke(m, hook if getter is ABSENT else hook.__get__(owner, cls), (name,))
+
+
+def load_generic(m, owner: Any, cls: type, name: str) -> Any:
+    """The search of `object.__getattribute__`: data descriptor, instance dict, class attribute."""
+    raw = m.lookup(owner, cls, name)
+    kind, getter = type(raw), ABSENT
+    if raw is not ABSENT and kind is not FunctionType:
+        if kind in C_MEMBERS:
+            return load_member(m, owner, cls, name)
+        getter = m.lookup(raw, kind, "__get__")
+        if getter is not ABSENT and is_data_descriptor(m, raw, kind):
+            return load_data(m, owner, cls, name, raw, getter)
+    namespace = ABSENT
+    if id(owner) in m.known:
+        namespace = instance_dict(m, owner, cls)
+        if namespace is not None:
+            value = namespace.get(name, ABSENT)
+            if value is not ABSENT:
+                if m.read_attribute is not None:
+                    m.read_attribute(owner, namespace, name, value)
+                return value
+            if m.miss_attribute is not None:
+                m.miss_attribute(owner, namespace, name)
+    if is_python(getter):
+        if namespace is ABSENT:
+            namespace = instance_dict(m, owner, cls)
+        if namespace is not None and name in namespace:
+            return namespace[name]
+        return invoke(m, getter, (raw, owner, cls))
+    value = OBJECT_GET(owner, name)
+    if m.born is not None and type(value) in BOUND_ON_READ:
+        m.born(value, "method")
+    return value
+
+
+def load_data(m, owner: Any, cls: type, name: str, raw: Any, getter: Any) -> Any:
+    """A data descriptor found on the class: a property, a Python descriptor, or one of C."""
+    if getter is PROPERTY_GET and raw.fget is not None:
+        return invoke(m, raw.fget, (owner,))
+    if is_python(getter):
+        return invoke(m, getter, (raw, owner, cls))
+    return load_member(m, owner, cls, name)
+
+
+def load_member(m, owner: Any, cls: type, name: str) -> Any:
+    """An attribute that C reads, by the class's own `__getattribute__`."""
+    getter = m.view(cls).getattribute
+    try:
+        value = getter(owner, name) if type(getter) is types.WrapperDescriptorType else getattr(owner, name)
+    except AttributeError:
+        if m.miss_member is not None and id(owner) in m.known:
+            m.miss_member(owner, name)
+        raise
+    if type(value) in BOUND_ON_READ:
+        if m.born is not None:
+            m.born(value, "method")
+    elif m.read_member is not None and id(owner) in m.known:
+        m.read_member(owner, name, value)
+    return value
+
+
+def load_of_module(m, owner: Any, cls: type, name: str) -> Any:
+    """A module's attribute: data descriptors of its class, its dict, its own `__getattr__`."""
+    raw = m.lookup(owner, cls, name)
+    if raw is not ABSENT and is_data_descriptor(m, raw, type(raw)):
+        return load_member(m, owner, cls, name)
+    namespace = types.ModuleType.__dict__["__dict__"].__get__(owner)
+    value = namespace.get(name, ABSENT)
+    is_known = id(owner) in m.known
+    if value is not ABSENT:
+        if is_known and m.read_attribute is not None:
+            m.read_attribute(owner, namespace, name, value)
+        return value
+    if is_known and m.miss_attribute is not None:
+        m.miss_attribute(owner, namespace, name)
+    hook = namespace.get("__getattr__", ABSENT)
+    if raw is ABSENT and type(hook) is FunctionType:
+        return invoke(m, hook, (name,))
+    return load_member(m, owner, cls, name)
+
+
+def load_of_class(m, owner: type, cls: type, name: str) -> Any:
+    """A class's attribute: data descriptors of the metaclass, its own MRO, then the metaclass."""
+    meta = m.lookup(owner, cls, name)
+    meta_getter = m.lookup(meta, type(meta), "__get__") if meta is not ABSENT else ABSENT
+    if meta_getter is not ABSENT and is_data_descriptor(m, meta, type(meta)):
+        return load_data(m, owner, cls, name, meta, meta_getter)
+    raw = m.lookup(owner, owner, name)
+    if raw is not ABSENT:
+        kind = type(raw)
+        if kind is FunctionType:
+            return raw
+        getter = m.lookup(raw, kind, "__get__")
+        if is_python(getter):
+            return invoke(m, getter, (raw, None, owner))
+        value = type.__getattribute__(owner, name)
+        if m.born is not None and value is not raw:
+            m.born(value, "method")
+        return value
+    if type(meta) is not FunctionType and is_python(meta_getter):
+        return invoke(m, meta_getter, (meta, owner, cls))
+    return load_member(m, owner, cls, name)
+
+
+def load_of_super(m, owner: super, cls: type, name: str) -> Any:
+    """An attribute of a `super` object: the MRO of its instance's class, behind the class named."""
+    after, start, instance = owner.__thisclass__, owner.__self_class__, owner.__self__
+    if start is None or name == "__class__" or cls is not super:
+        return load_member(m, owner, cls, name)
+    mro = type.__dict__["__mro__"].__get__(start)
+    raw = ABSENT
+    for base in mro[mro.index(after) + 1:]:
+        raw = type.__dict__["__dict__"].__get__(base).get(name, ABSENT)
+        if raw is not ABSENT:
+            break
+    if m.read_super is not None:
+        m.read_super(instance, start, after, name, raw)
+    if raw is ABSENT:
+        return load_member(m, owner, cls, name)
+    if type(raw) is not FunctionType:
+        getter = m.lookup(raw, type(raw), "__get__")
+        bound_to = None if instance is start else instance
+        if getter is PROPERTY_GET and raw.fget is not None and bound_to is not None:
+            return invoke(m, raw.fget, (instance,))
+        if is_python(getter):
+            return invoke(m, getter, (raw, bound_to, start))
+    value = getattr(owner, name)
+    if m.born is not None and value is not raw:
+        m.born(value, "method")
+    return value
+
+
+SEARCHES = {
+    OBJECT_GET: load_generic,
+    types.ModuleType.__dict__["__getattribute__"]: load_of_module,
+    type.__dict__["__getattribute__"]: load_of_class,
+    super.__dict__["__getattribute__"]: load_of_super,
+}
+
+
+def load_method(m, owner: Any, name: str) -> Any:
+    """`owner.name` about to be called: a pair (function, owner) where binding can be left out."""
+    cls = type(owner)
+    view = m.view(cls)
+    if view.getattribute is OBJECT_GET:
+        raw = m.lookup(owner, cls, name)
+        if type(raw) is FunctionType:
+            if id(owner) not in m.known:
+                namespace = instance_dict(m, owner, cls)
+                if namespace is None or name not in namespace:
+                    return Method(raw, owner)
+            else:
+                namespace = instance_dict(m, owner, cls)
+                if namespace is None:
+                    return Method(raw, owner)
+                if name not in namespace:
+                    if m.miss_attribute is not None:
+                        m.miss_attribute(owner, namespace, name)
+                    return Method(raw, owner)
+    return load(m, owner, name)
+
+
+class Method:
+    """A function and its first argument, on the machine's stack as two entries."""
+
+    __slots__ = ("function", "owner")
+
+    def __init__(self, function: FunctionType, owner: Any):
+        self.function, self.owner = function, owner
+
+
+# ---------------------------------------------------------------------------- writing and deleting
+def store(m, owner: Any, name: str, value: Any) -> Any:
+    """`owner.name = value`: None, or the frame of a Python setter."""
+    cls = type(owner)
+    setter = m.lookup(owner, cls, "__setattr__")
+    if type(setter) is FunctionType:
+        return invoke(m, setter, (owner, name, value))
+    if setter in PLAIN_SETTERS:
+        return store_plain(m, owner, name, value)
+    if m.write_attribute is not None:
+        m.write_attribute(owner, name, value)
+    return setattr(owner, name, value)
+
+
+def store_plain(m, owner: Any, name: str, value: Any) -> Any:
+    """What `object.__setattr__(owner, name, value)` does, and its kin for classes and modules."""
+    cls = type(owner)
+    raw = m.lookup(owner, cls, name) if type(name) is str else ABSENT
+    if raw is not ABSENT and type(raw) is not FunctionType:
+        setter = m.lookup(raw, type(raw), "__set__")
+        if setter is PROPERTY_SET and raw.fset is not None:
+            return invoke(m, raw.fset, (owner, value))
+        if is_python(setter):
+            return invoke(m, setter, (raw, owner, value))
+    if m.write_attribute is not None:
+        m.write_attribute(owner, name, value)
+    plain = m.lookup(owner, cls, "__setattr__")
+    if plain in PLAIN_SETTERS:
+        plain(owner, name, value)
+    elif issubclass(cls, type):
+        TYPE_SET(owner, name, value)
+    else:
+        OBJECT_SET(owner, name, value)
+    return None
+
+
+def delete(m, owner: Any, name: str) -> Any:
+    """`del owner.name`: None, or the frame of a Python deleter."""
+    deleter = m.lookup(owner, type(owner), "__delattr__")
+    if type(deleter) is FunctionType:
+        return invoke(m, deleter, (owner, name))
+    if deleter in PLAIN_DELETERS:
+        return delete_plain(m, owner, name)
+    if m.delete_attribute is not None:
+        m.delete_attribute(owner, name)
+    return delattr(owner, name)
+
+
+def delete_plain(m, owner: Any, name: str) -> Any:
+    """What `object.__delattr__(owner, name)` does."""
+    cls = type(owner)
+    raw = m.lookup(owner, cls, name) if type(name) is str else ABSENT
+    if raw is not ABSENT and type(raw) is not FunctionType:
+        deleter = m.lookup(raw, type(raw), "__delete__")
+        if deleter is PROPERTY_DELETE and raw.fdel is not None:
+            return invoke(m, raw.fdel, (owner,))
+        if is_python(deleter):
+            return invoke(m, deleter, (raw, owner))
+    if m.delete_attribute is not None:
+        m.delete_attribute(owner, name)
+    plain = m.lookup(owner, cls, "__delattr__")
+    if plain in PLAIN_DELETERS:
+        plain(owner, name)
+    elif issubclass(cls, type):
+        TYPE_DELETE(owner, name)
+    else:
+        OBJECT_DELETE(owner, name)
+    return None
+
+
+# ---------------------------------------------------------------------------- descriptors and dicts
+def is_python(function: Any) -> bool:
+    """A dunder that runs Python: a function, not a slot of C, not ABSENT."""
+    return type(function) is FunctionType
+
+
+def is_data_descriptor(m, raw: Any, kind: type) -> bool:
+    return (
+        m.lookup(raw, kind, "__set__") is not ABSENT or m.lookup(raw, kind, "__delete__") is not ABSENT
+    )
+
+
+def instance_dict(m, owner: Any, cls: type) -> dict | None:
+    """The instance dict, or None: by the C getset of the class, never by a Python `__dict__` property."""
+    raw = m.lookup(owner, cls, "__dict__")
+    if type(raw) is types.GetSetDescriptorType:
+        return raw.__get__(owner, cls)
+    return None

@@ -1,0 +1,83 @@
+"""Class lookups: the raw attribute that a search along an MRO finds, cached by the class's version tag.
+
+    Views().lookup(Linear, "forward")    ->  the function, no descriptor run
+    Views().lookup(Linear, "absent")     ->  ABSENT
+
+CPython stamps each class with a version tag that changes whenever the class, a base or the MRO changes;
+a view is good while the tag is the one it was made under. The tag's offset in `PyTypeObject` is found by
+a probe when this module loads; where the probe fails, every lookup walks the MRO. Guarantees the same
+answer as `_PyType_Lookup`, whatever code (native or interpreted) changed the class in between.
+Source: CPython `Objects/typeobject.c`, `assign_version_tag` and `type_modified_unlocked`.
+"""
+
+import ctypes
+from typing import Any
+
+from preheat.capture.observer import ABSENT
+
+UNSEEN: Any = object()
+HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: only such classes may hold Python dunders
+WORD = ctypes.c_uint32
+
+
+def stamp(cls: type) -> None:
+    """Makes CPython give `cls` a version tag, by a lookup that runs no Python."""
+    type.__getattribute__(cls, "__reduce_ex__")
+
+
+def probe() -> int:
+    """Offset of the version tag in a type object, or -1."""
+    candidates = None
+    for _ in range(3):
+        cls = type("Probe", (), {})
+        words = [WORD.from_address(id(cls) + at) for at in range(0, type.__basicsize__, 4)]
+        stamp(cls)
+        first = [word.value for word in words]
+        cls.attribute = 1
+        changed = [word.value for word in words]
+        stamp(cls)
+        second = [word.value for word in words]
+        found = {
+            4 * at
+            for at, (old, between, new) in enumerate(zip(first, changed, second))
+            if old and new and old != new and between in (0, new)
+        }
+        candidates = found if candidates is None else candidates & found
+    return candidates.pop() if candidates is not None and len(candidates) == 1 else -1
+
+
+TAG_OFFSET = probe()
+
+
+class View:
+    """What is known of one class under one version: raw attributes by name, and how its instances work."""
+
+    __slots__ = ("cls", "tag", "version", "raws", "getattribute", "is_heap")
+
+    def __init__(self, cls: type):
+        self.cls = cls
+        self.tag = WORD.from_address(id(cls) + TAG_OFFSET) if TAG_OFFSET > 0 else WORD(0)
+        stamp(cls)
+        self.version = self.tag.value or -1  # no tag: never equal, so every lookup makes a new view
+        self.raws: dict[str, Any] = {}
+        self.is_heap = bool(cls.__flags__ & HEAP_TYPE)
+        self.getattribute = self.lookup("__getattribute__")
+
+    def is_current(self) -> bool:
+        return self.tag.value == self.version
+
+    def lookup(self, name: str) -> Any:
+        """The raw attribute, or ABSENT."""
+        raw = self.raws.get(name, UNSEEN)
+        if raw is UNSEEN:
+            raw = self.raws[name] = walk(self.cls, name)
+        return raw
+
+
+def walk(cls: type, name: str) -> Any:
+    """The first `name` in the dicts of the classes of the MRO, or ABSENT."""
+    for base in type.__dict__["__mro__"].__get__(cls):
+        raw = type.__dict__["__dict__"].__get__(base).get(name, ABSENT)
+        if raw is not ABSENT:
+            return raw
+    return ABSENT

@@ -1,0 +1,373 @@
+"""The machine: runs a Python function for real, bytecode by bytecode, and tells an observer.
+
+    run(model.forward, (x,), {}, Observer())     ->  what model.forward(x) returns or raises
+
+It interprets the function and every Python function it calls; C functions are called. Frames are an
+explicit stack (`frames.py`): a Python-to-Python call needs no native recursion, and the stack can be
+looked at, at any instruction. Operations (`attributes.py`, `operations.py`, `calls.py`, `builtins.py`)
+give either a value or a frame that is still to run; the loop here runs it and hands its result on.
+
+Requires CPython 3.11, 3.12 or 3.13. Guarantees the value, output, exceptions (type, message, context,
+traceback lines) and recursion limit of CPython; what it cannot interpret is called natively, and the
+observer is told. Knows nothing of torch. Sources: CPython `Python/bytecodes.c`, `Python/ceval.c`.
+"""
+
+import itertools
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+from preheat.base.errors import InternalError
+from preheat.capture import builtins, calls, tracebacks
+from preheat.capture.bytecode import Decoder
+from preheat.capture.classes import UNSEEN, View
+from preheat.capture.frames import RETURN, Frame, Handled
+from preheat.capture.observer import NOT_DONE, GiveUp, Observer
+from preheat.capture.opcodes import HANDLERS
+
+DECODE = Decoder(HANDLERS)
+PERFORMING = frozenset({"c_call", "operate", "test_truth"})  # hooks that do what they are told of
+ALWAYS = frozenset({"is_native", "gave_up", "known", "bytecode_limit"})
+TELLING = tuple(
+    name for name in vars(Observer) if name[0] != "_" and name not in PERFORMING | ALWAYS
+)
+
+
+def run(function: Callable, args: tuple, kwargs: dict, observer: Observer) -> Any:
+    """`function(*args, **kwargs)`, interpreted under `observer`."""
+    machine = Machine(observer)
+    try:
+        return machine.call(function, args, kwargs)
+    finally:
+        machine.close()
+
+
+class Machine:
+    """One run: the observer's hooks, the innermost frame, and the state that frames share.
+
+    The hooks are attributes of the same name, None where the observer does not override them or was
+    dropped, so that a hook that has nothing to do costs one test.
+
+    frame      the innermost frame; `frame.back` leads outward, across native calls in between
+    known      the observer's table of outside objects
+    handled    the exceptions being handled
+    is_native  True: Python functions are called natively (the observer gave up, or the run is over)
+    """
+
+    def __init__(self, observer: Observer):
+        self.observer = observer
+        self.frame: Frame | None = None
+        self.known = observer.known
+        self.handled = Handled(sys.exc_info()[1], None)
+        self.is_native = False
+        self.is_reraise = self.is_yield = False
+        self.value: Any = None
+        self.fault: BaseException | None = None
+        self.depth = native_depth()
+        self.limit = sys.getrecursionlimit()
+        self.ticks = iter(range(observer.bytecode_limit))
+        self.views: dict[int, View] = {}
+        self.decode = DECODE
+        self.models = builtins.MODELS
+        marks = type(observer).is_native is not Observer.is_native
+        self.marks_native = observer.is_native if marks else None
+        for name in TELLING:
+            self.set_hook(name, self.telling)
+        for name in PERFORMING:
+            self.set_hook(name, self.performing)
+
+    # ------------------------------------------------------------------ hooks
+    def set_hook(self, name: str, guarded: Callable) -> None:
+        is_overridden = getattr(type(self.observer), name) is not getattr(Observer, name)
+        setattr(self, name, guarded(getattr(self.observer, name)) if is_overridden else None)
+
+    def telling(self, hook: Callable) -> Callable:
+        """`hook`, with a GiveUp carried out on the spot: the instruction goes on unwatched."""
+
+        def tell(*args: Any) -> None:
+            try:
+                hook(*args)
+            except GiveUp as given:
+                self.give_up(given.reason, given.detail)
+            except Exception as error:
+                self.fail(error)
+
+        return tell
+
+    def performing(self, hook: Callable) -> Callable:
+        """`hook`, that performs; after a GiveUp the machine performs what was not yet done."""
+
+        def perform(function: Any, args: Any = NOT_DONE, kwargs: Any = NOT_DONE) -> Any:
+            try:
+                if args is NOT_DONE:
+                    return hook(function)
+                return hook(function, args) if kwargs is NOT_DONE else hook(function, args, kwargs)
+            except GiveUp as given:
+                self.give_up(given.reason, given.detail)
+                result = given.result
+            if result is not NOT_DONE:
+                return result
+            if args is NOT_DONE:
+                return bool(function)
+            return function(*args) if kwargs is NOT_DONE else function(*args, **kwargs)
+
+        return perform
+
+    def give_up(self, reason: str, detail: str) -> None:
+        """Drops the observer: new Python functions run natively, open frames are interpreted to their end."""
+        if self.is_native:
+            return
+        self.close()
+        frame = self.user_frame()
+        file, line = (frame.source.co_filename, frame.line()) if frame is not None else ("", 0)
+        self.observer.gave_up(reason, detail, file, line)
+
+    def close(self) -> None:
+        """No hook is called any more and no function entered; generators that live on run unwatched."""
+        self.is_native = True
+        self.ticks = itertools.repeat(None)
+        for name in (*TELLING, *PERFORMING):
+            setattr(self, name, None)
+
+    def fail(self, error: BaseException) -> None:
+        """A hook has a fault of its own: the run ends, no handler of the program sees it."""
+        self.fault = InternalError(f"the observer failed: {type(error).__name__}: {error}")
+        self.fault.__cause__ = error
+        raise self.fault
+
+    # ------------------------------------------------------------------ what operations need
+    def view(self, cls: type) -> View:
+        """What is known of `cls` in its present state."""
+        view = self.views.get(id(cls))
+        if view is None or view.tag.value != view.version:
+            view = self.views[id(cls)] = View(cls)
+            if self.read_class is not None:
+                self.read_class(cls, cls, "__getattribute__", view.getattribute)
+        return view
+
+    def lookup(self, owner: Any, cls: type, name: str) -> Any:
+        """The raw attribute `name` along the MRO of `cls`, or ABSENT; told once per state of the class."""
+        view = self.views.get(id(cls))
+        if view is None or view.tag.value != view.version:
+            view = self.view(cls)
+        raw = view.raws.get(name, UNSEEN)
+        if raw is UNSEEN:
+            raw = view.lookup(name)
+            if self.read_class is not None:
+                self.read_class(owner, cls, name, raw)
+        return raw
+
+    def call(self, function: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        """The result of a call, interpreted, for code that needs it at once: the native stack grows."""
+        return self.finish(calls.invoke(self, function, args, kwargs))
+
+    def finish(self, value: Any) -> Any:
+        """`value`, or the result of the frame `value`, run here and now."""
+        while type(value) is Frame:
+            value = self.execute(value)
+        return value
+
+    def user_frame(self, level: int = 0) -> Frame | None:
+        """The innermost frame of the program, `level` frames further out; our own polyfills do not count."""
+        frame = self.frame
+        while frame is not None and (frame.code.is_own or level):
+            level -= not frame.code.is_own
+            frame = frame.back
+        return frame
+
+    # ------------------------------------------------------------------ the loop
+    def execute(self, base: Frame, error: BaseException | None = None) -> Any:
+        """Runs `base`, and all it calls, until it returns or yields; `error` is raised in it first.
+
+        Handlers return None (go on), an int (go to), a Frame (enter it), RETURN or YIELD.
+        """
+        outside, depth = self.frame, self.depth
+        base.is_base = True
+        base.back = outside
+        frame = self.frame = base
+        self.depth += 1
+        pc = base.pc
+        try:
+            if self.depth > self.limit:
+                self.check_depth()
+            while True:
+                if error is not None:
+                    failed, error = error, None
+                    out = self.unwind(self.frame, failed)
+                    failed = None
+                    if out is RETURN:
+                        return self.returned()
+                    frame, pc = self.frame, out
+                try:
+                    instructions = frame.code.instructions
+                    for _ in self.ticks:
+                        handler, argument = instructions[pc]
+                        frame.pc = pc
+                        out = handler(self, frame, argument)
+                        if out is None:
+                            pc += 1
+                            continue
+                        kind = type(out)
+                        if kind is int:
+                            pc = out
+                        elif kind is Frame:
+                            self.depth += 1
+                            if self.depth > self.limit:
+                                self.check_depth()
+                            out.back = frame
+                            self.frame = frame = out
+                            instructions = out.code.instructions
+                            pc = out.pc
+                        elif out is RETURN:
+                            if frame.then is None and not frame.is_base:
+                                value = frame.stack.pop()
+                                self.depth -= 1
+                                self.frame = frame = frame.back
+                                out = frame.deliver(self, frame, value)
+                                value = None
+                                pc = frame.pc + 1 if out is None else out
+                            else:
+                                out = self.leave(frame, frame.stack.pop(), None)
+                                if out is RETURN:
+                                    return self.returned()
+                                frame, pc = self.frame, out
+                            instructions = frame.code.instructions
+                        else:
+                            return frame.stack.pop()
+                    else:
+                        self.give_up("bytecodes", str(self.observer.bytecode_limit))
+                except BaseException as raised:
+                    error = raised
+        finally:
+            self.frame, self.depth = outside, depth
+
+    def unwind(self, frame: Frame, error: BaseException) -> Any:
+        """`error` was raised by the instruction of `frame`: the index of its handler, or what `leave` gives."""
+        if self.fault is not None:
+            raise self.fault
+        tracebacks.clean(error)
+        if self.is_reraise:
+            self.is_reraise = False
+        else:
+            tracebacks.add(error, frame)
+            self.set_context(error)
+        target = self.catch(frame, error)
+        return self.leave(frame, None, error) if target is None else target
+
+    def catch(self, frame: Frame, error: BaseException) -> int | None:
+        """Prepares `frame` for the handler of its present instruction: its index, or None."""
+        handler = frame.code.handlers.get(frame.pc)
+        if handler is None:
+            return None
+        target, height, pushes_lasti = handler
+        del frame.stack[height:]
+        if pushes_lasti:
+            frame.stack.append(frame.pc)
+        frame.stack.append(error)
+        if self.born is not None:
+            self.born(error, "exception")
+        return target
+
+    def set_context(self, error: BaseException) -> None:
+        """What CPython does where an error is raised: the exception being handled becomes its context."""
+        handled = self.handled.current()
+        if handled is not None and error.__context__ is None and error is not handled:
+            tracebacks.set_context(error, handled)
+
+    def raise_fresh(self, error: BaseException) -> None:
+        """What a `raise` statement does: the exception being handled becomes the context of `error`."""
+        handled = self.handled.current()
+        if handled is not None:
+            tracebacks.set_context(error, handled)
+        tracebacks.raise_as_is(error)
+
+    def leave(self, frame: Frame, value: Any, error: BaseException | None) -> Any:
+        """`frame` ended with `value` or `error`: the caller's next index, or RETURN when the base ended."""
+        while True:
+            if frame.then:
+                value, error = self.settle(frame, value, error)
+            if error is None and type(value) is Frame:
+                value.back, value.is_base = frame.back, frame.is_base
+                self.frame = value
+                return value.pc
+            if frame.is_base:
+                if error is not None:
+                    tracebacks.raise_as_is(error)
+                self.value = value
+                return RETURN
+            self.depth -= 1
+            self.frame = frame = frame.back
+            if error is None:
+                try:
+                    out = frame.deliver(self, frame, value)
+                    return frame.pc + 1 if out is None else out
+                except BaseException as raised:
+                    error = raised
+                    tracebacks.clean(error)
+            tracebacks.add(error, frame)
+            target = self.catch(frame, error)
+            if target is not None:
+                return target
+            value = None
+
+    def settle(self, frame: Frame, value: Any, error: BaseException | None) -> tuple:
+        """Runs what `frame.then` holds on the frame's result; a frame that comes out takes over the rest."""
+        rest = frame.then
+        while rest:
+            on_value, on_error, data = rest.pop()
+            step = on_value if error is None else on_error
+            if step is None:
+                continue
+            try:
+                value, error = step(self, data, value if error is None else error), None
+            except BaseException as raised:
+                error = raised
+                tracebacks.clean(error)
+            if error is None and type(value) is Frame:
+                value.then = rest + (value.then or [])
+                return value, None
+        return value, error
+
+    def returned(self) -> Any:
+        value, self.value = self.value, None
+        return value
+
+    def take_yield(self) -> bool:
+        """True when the frame that just stopped is suspended, not ended."""
+        was_yield, self.is_yield = self.is_yield, False
+        return was_yield
+
+    def user_depth(self) -> int:
+        """How many frames of the program the machine holds."""
+        depth, frame = 0, self.frame
+        while frame is not None:
+            depth += not frame.code.is_own
+            frame = frame.back
+        return depth
+
+    def native_frame(self, level: int) -> types.FrameType:
+        """The native frame `level` further out than the one that called `run`."""
+        frame = sys._getframe()
+        while frame is not None and frame.f_code is not run.__code__:
+            frame = frame.f_back
+        while frame is not None and level >= 0:
+            frame, level = frame.f_back, level - 1
+        if frame is None:
+            raise ValueError("call stack is not deep enough")
+        return frame
+
+    def check_depth(self) -> None:
+        self.limit = sys.getrecursionlimit()
+        if self.depth > self.limit:
+            self.depth -= 1
+            raise RecursionError("maximum recursion depth exceeded")
+
+
+def native_depth() -> int:
+    """How many native frames stand below the machine's own."""
+    depth, frame = 0, sys._getframe(2)
+    while frame is not None:
+        depth += 1
+        frame = frame.f_back
+    return depth

@@ -1,0 +1,552 @@
+"""Operators, subscripts, truth, iteration and containment, with Python dunders interpreted.
+
+    binary(m, operator.add, vector, 1)     ->  Frame(Vector.__add__), then Frame(...__radd__) if it gave
+                                               NotImplemented
+    binary(m, operator.add, 2, 3)          ->  5
+    truth(m, record)                       ->  Frame(Record.__bool__), its result checked
+
+Each gives a value or a frame. Where no class involved has a Python dunder for it, C does the whole
+operation, through `observer.operate` unless the operands are plain. Guarantees CPython's order of attempts
+(a subclass's reflected dunder goes first) and its error messages.
+Source: CPython `Objects/abstract.c` `binary_op1`, `Objects/typeobject.c` `SLOT1BINFULL`, data model docs.
+"""
+
+import operator
+import types
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any
+
+from preheat.capture import polyfills
+from preheat.capture.calls import c_call, invoke, with_handled
+from preheat.capture.frames import END, and_then
+from preheat.capture.observer import ABSENT
+from preheat.capture.tracebacks import raise_as_is
+
+PLAIN = frozenset((int, float, bool, str, bytes, complex, type(None), type(Ellipsis), type(NotImplemented)))
+SEQUENCES = (list, tuple, str, bytes, bytearray)
+CONTAINERS = frozenset((list, tuple, dict, set, frozenset, range, slice))
+SYMBOLS = {
+    "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "matmul": "@",
+    "pow": "** or pow()", "lshift": "<<", "rshift": ">>", "and": "&", "or": "|", "xor": "^",
+}  # fmt: skip
+
+
+class Row:
+    """What an operator of module `operator` is made of: its dunders and its symbol."""
+
+    __slots__ = ("inplace", "dunder", "reflected", "symbol")
+
+    def __init__(self, inplace: str, dunder: str, reflected: str, symbol: str):
+        self.inplace, self.dunder, self.reflected, self.symbol = inplace, dunder, reflected, symbol
+
+
+def rows() -> dict[Callable, Row]:
+    table = {}
+    for name, symbol in SYMBOLS.items():
+        plain = getattr(operator, name + "_" if name in ("and", "or") else name)
+        table[plain] = Row("", f"__{name}__", f"__r{name}__", symbol)
+        inplace_symbol = "**=" if name == "pow" else symbol + "="
+        table[getattr(operator, "i" + name)] = Row(f"__i{name}__", f"__{name}__", f"__r{name}__", inplace_symbol)
+    return table
+
+
+ROWS = rows()
+COMPARISONS = {
+    operator.lt: Row("", "__lt__", "__gt__", "<"),
+    operator.le: Row("", "__le__", "__ge__", "<="),
+    operator.eq: Row("", "__eq__", "__eq__", "=="),
+    operator.ne: Row("", "__ne__", "__ne__", "!="),
+    operator.gt: Row("", "__gt__", "__lt__", ">"),
+    operator.ge: Row("", "__ge__", "__le__", ">="),
+}
+OBJECT_NE = object.__dict__["__ne__"]
+
+
+def operate(m, function: Callable, *args: Any) -> Any:
+    """An operation that C does, made by the observer."""
+    handled = m.handled.current()
+    if m.operate is None:
+        return function(*args) if handled is None else with_handled(handled, function, *args)
+    if handled is None:
+        return m.operate(function, args)
+    return with_handled(handled, m.operate, function, args)
+
+
+# ---------------------------------------------------------------------------- binary operators
+def binary(m, function: Callable, left: Any, right: Any) -> Any:
+    """`left + right` and its kin, in-place ones too."""
+    left_class, right_class = type(left), type(right)
+    if left_class in PLAIN and right_class in PLAIN:
+        return function(left, right)
+    row = ROWS[function]
+    left_heap, right_heap = m.view(left_class).is_heap, m.view(right_class).is_heap
+    if left_heap or right_heap:
+        tries = attempts(m, row, left, right, left_heap, right_heap)
+        if tries is not None:
+            return try_next(m, (row, tries, left, right), NotImplemented)
+    if left_class in CONTAINERS:
+        return operate_container(m, function, row, left, right)
+    value = operate(m, function, left, right)
+    if m.born is not None and type(value) not in PLAIN:
+        m.born(value, "result")
+    return value
+
+
+def operate_container(m, function: Callable, row: Row, left: Any, right: Any) -> Any:
+    """Operators on builtin containers: concatenation, unions; the in-place ones are writes."""
+    if row.inplace and type(left) in (list, dict, set):
+        if m.mutate is not None:
+            m.mutate(left, row.inplace, (right,), {})
+        if m.read_whole is not None and id(right) in m.known:
+            m.read_whole(right)
+        return function(left, right)
+    for part in (left, right):
+        if m.read_whole is not None and id(part) in m.known:
+            m.read_whole(part)
+    value = operate(m, function, left, right)
+    if m.born is not None:
+        m.born(value, "result")
+    return value
+
+
+def attempts(m, row: Row, left: Any, right: Any, left_heap: bool, right_heap: bool) -> list | None:
+    """The calls to try, last one first, or None when no Python is involved."""
+    left_class, right_class = type(left), type(right)
+    inplace = m.lookup(left, left_class, row.inplace) if row.inplace and left_heap else ABSENT
+    forward = m.lookup(left, left_class, row.dunder) if left_heap else ABSENT
+    backward = m.lookup(right, right_class, row.reflected) if right_heap else ABSENT
+    if not (runs_python(inplace) or runs_python(forward) or runs_python(backward)):
+        return None
+    if not left_heap:
+        if row.inplace:
+            inplace = m.lookup(left, left_class, row.inplace)
+        forward = m.lookup(left, left_class, row.dunder)
+    if not right_heap:
+        backward = m.lookup(right, right_class, row.reflected)
+    tries = []
+    if left_class is right_class:
+        backward = ABSENT
+    forward_call, backward_call = (forward, left, right), (backward, right, left)
+    if issubclass(left_class, SEQUENCES) and not runs_python(forward) and row.dunder in ("__add__", "__mul__"):
+        order = (backward_call, forward_call)  # sequences concatenate after both number protocols
+    elif (
+        left_class is not right_class
+        and issubclass(right_class, left_class)
+        and backward is not m.lookup(left, left_class, row.reflected)
+    ):
+        order = (backward_call, forward_call)
+    else:
+        order = (forward_call, backward_call)
+    for call in reversed(order):
+        if call[0] is not ABSENT:
+            tries.append(call)
+    if inplace is not ABSENT:
+        tries.append((inplace, left, right))
+    return tries
+
+
+def runs_python(raw: Any) -> bool:
+    """A dunder that is not C's: a function, or any other object with a call of its own."""
+    return raw is not ABSENT and raw is not None and type(raw) not in C_DUNDERS
+
+
+C_DUNDERS = (types.WrapperDescriptorType, types.MethodDescriptorType, types.BuiltinFunctionType)
+
+
+def try_next(m, state: tuple, result: Any) -> Any:
+    """`result`, unless it is NotImplemented and another attempt is left."""
+    row, tries, left, right = state
+    while result is NotImplemented:
+        if not tries:
+            raise TypeError(
+                f"unsupported operand type(s) for {row.symbol}: "
+                f"'{type(left).__name__}' and '{type(right).__name__}'"
+            )
+        raw, first, second = tries.pop()
+        result = and_then(call_dunder(m, raw, first, second), try_next, None, state, m)
+    return result
+
+
+def call_dunder(m, raw: Any, owner: Any, *args: Any) -> Any:
+    """A dunder of the class of `owner`, bound by its own descriptor, called."""
+    if type(raw) is FunctionType:
+        return invoke(m, raw, (owner, *args))
+    getter = m.lookup(raw, type(raw), "__get__")
+    if type(getter) is FunctionType:
+        return and_then(invoke(m, getter, (raw, owner, type(owner))), call_bound, None, args, m)
+    return invoke(m, raw if getter is ABSENT else raw.__get__(owner, type(owner)), args)
+
+
+def call_bound(m, args: tuple, bound: Any) -> Any:
+    return invoke(m, bound, args)
+
+
+def unary(m, function: Callable, value: Any) -> Any:
+    """`-value`, `+value`, `~value`."""
+    cls = type(value)
+    if cls in PLAIN:
+        return function(value)
+    raw = m.lookup(value, cls, f"__{function.__name__.rstrip('_')}__")
+    if runs_python(raw):
+        return call_dunder(m, raw, value)
+    result = operate(m, function, value)
+    if m.born is not None and type(result) not in PLAIN:
+        m.born(result, "result")
+    return result
+
+
+# ---------------------------------------------------------------------------- comparisons
+def compare(m, function: Callable, left: Any, right: Any) -> Any:
+    """`left < right` and its kin."""
+    left_class, right_class = type(left), type(right)
+    if left_class in PLAIN and right_class in PLAIN:
+        return function(left, right)
+    row = COMPARISONS[function]
+    forward = m.lookup(left, left_class, row.dunder) if m.view(left_class).is_heap else ABSENT
+    backward = m.lookup(right, right_class, row.reflected) if m.view(right_class).is_heap else ABSENT
+    negates = function is operator.ne and (
+        defaults_to_eq(m, left, left_class, forward) or defaults_to_eq(m, right, right_class, backward)
+    )
+    if not (runs_python(forward) or runs_python(backward) or negates):
+        return compare_by_c(m, function, left, right)
+    forward = m.lookup(left, left_class, row.dunder)
+    backward = m.lookup(right, right_class, row.reflected)
+    tries = [(forward, left, right)]
+    if left_class is not right_class and issubclass(right_class, left_class):
+        tries.append((backward, right, left))
+    else:
+        tries.insert(0, (backward, right, left))
+    return compare_next(m, (function, row, tries, left, right), NotImplemented)
+
+
+def defaults_to_eq(m, value: Any, cls: type, raw: Any) -> bool:
+    """object.__ne__ over a Python `__eq__`: it inverts what that gives."""
+    return raw is OBJECT_NE and runs_python(m.lookup(value, cls, "__eq__"))
+
+
+def compare_next(m, state: tuple, result: Any) -> Any:
+    function, row, tries, left, right = state
+    while result is NotImplemented:
+        if not tries:
+            if function in (operator.eq, operator.ne):
+                return (left is right) is (function is operator.eq)
+            raise TypeError(
+                f"'{row.symbol}' not supported between instances of "
+                f"'{type(left).__name__}' and '{type(right).__name__}'"
+            )
+        raw, first, second = tries.pop()
+        if raw is OBJECT_NE:
+            equal = m.lookup(first, type(first), "__eq__")
+            call = and_then(call_dunder(m, equal, first, second), invert, None, None, m)
+        else:
+            call = call_dunder(m, raw, first, second)
+        result = and_then(call, compare_next, None, state, m)
+    return result
+
+
+def invert(m, _: None, result: Any) -> Any:
+    if result is NotImplemented:
+        return result
+    return and_then(truth(m, result), negate, None, None, m)
+
+
+def negate(m, _: None, result: bool) -> bool:
+    return not result
+
+
+def compare_by_c(m, function: Callable, left: Any, right: Any) -> Any:
+    for part in (left, right):
+        if type(part) in CONTAINERS and m.read_whole is not None and id(part) in m.known:
+            m.read_whole(part)
+    result = operate(m, function, left, right)
+    if m.born is not None and type(result) not in PLAIN:
+        m.born(result, "result")
+    return result
+
+
+# ---------------------------------------------------------------------------- truth, length, containment
+def truth(m, value: Any) -> Any:
+    """`bool(value)`."""
+    cls = type(value)
+    if cls in PLAIN:
+        return bool(value)
+    raw = m.lookup(value, cls, "__bool__")
+    if raw is ABSENT:
+        raw = m.lookup(value, cls, "__len__")
+        if runs_python(raw):
+            return and_then(call_dunder(m, raw, value), length_is_true, None, None, m)
+        if raw is not ABSENT and issubclass(cls, tuple(CONTAINERS_WITH_LENGTH)):
+            if m.read_length is not None and id(value) in m.known:
+                m.read_length(value, len(value))
+            return bool(value)
+    elif runs_python(raw):
+        return and_then(call_dunder(m, raw, value), check_bool, None, None, m)
+    if m.test_truth is not None:
+        return m.test_truth(value)
+    return bool(value)
+
+
+CONTAINERS_WITH_LENGTH = (list, tuple, dict, set, frozenset)
+
+
+def check_bool(m, _: None, result: Any) -> bool:
+    if type(result) is not bool:
+        raise TypeError(f"__bool__ should return bool, returned {type(result).__name__}")
+    return result
+
+
+def length_is_true(m, _: None, result: Any) -> bool:
+    return check_length(m, None, result) != 0
+
+
+def length(m, value: Any) -> Any:
+    """`len(value)`."""
+    cls = type(value)
+    raw = m.lookup(value, cls, "__len__")
+    if runs_python(raw):
+        return and_then(call_dunder(m, raw, value), check_length, None, None, m)
+    if issubclass(cls, CONTAINERS_WITH_LENGTH):
+        result = len(value)
+        if m.read_length is not None and id(value) in m.known:
+            m.read_length(value, result)
+        return result
+    return len(value) if cls in PLAIN else operate(m, len, value)
+
+
+def check_length(m, _: None, result: Any) -> int:
+    """What C makes of the result of a Python `__len__`."""
+    if type(result) is int and 0 <= result < 1 << 63:
+        return result
+    return len(HasLength(result))
+
+
+class HasLength:
+    """Lets C judge the result of a `__len__`: its own errors, its own conversion."""
+
+    __slots__ = ("result",)
+
+    def __init__(self, result: Any):
+        self.result = result
+
+    def __len__(self) -> int:
+        return self.result
+
+
+def contains(m, container: Any, value: Any) -> Any:
+    """`value in container`, as a bool or a frame."""
+    cls = type(container)
+    raw = m.lookup(container, cls, "__contains__")
+    if runs_python(raw):
+        return and_then(call_dunder(m, raw, container, value), truth_of, None, None, m)
+    if raw is ABSENT and runs_python(m.lookup(container, cls, "__iter__")):
+        return invoke(m, polyfills.contains_by_iteration, (container, value))
+    if issubclass(cls, CONTAINERS_WITH_LENGTH):
+        answer = operate(m, operator.contains, container, value) if type(value) not in PLAIN else value in container
+        if m.read_contains is not None and id(container) in m.known:
+            m.read_contains(container, value, answer)
+        return answer
+    if cls in PLAIN and type(value) in PLAIN:
+        return value in container
+    return operate(m, operator.contains, container, value)
+
+
+def truth_of(m, _: None, result: Any) -> Any:
+    return truth(m, result)
+
+
+# ---------------------------------------------------------------------------- subscripts
+def subscript(m, container: Any, key: Any) -> Any:
+    """`container[key]`."""
+    cls = type(container)
+    if cls is list or cls is tuple or cls is dict:
+        return subscript_builtin(m, container, key, cls)
+    raw = m.lookup(container, cls, "__getitem__")
+    if runs_python(raw):
+        return call_dunder(m, raw, container, key)
+    if raw is ABSENT and issubclass(cls, type):
+        return subscript_class(m, container, key)
+    if issubclass(cls, (list, tuple, dict)):
+        return subscript_builtin(m, container, key, cls)
+    result = operate(m, operator.getitem, container, key) if cls not in PLAIN else container[key]
+    if m.born is not None and type(result) not in PLAIN:
+        m.born(result, "result")
+    return result
+
+
+def subscript_builtin(m, container: Any, key: Any, cls: type) -> Any:
+    """`container[key]` of a list, tuple or dict, or of a subclass that does not override it."""
+    is_known = id(container) in m.known
+    if type(key) is slice:
+        if is_known and m.read_whole is not None:
+            m.read_whole(container)
+        result = container[key]
+        if m.born is not None:
+            m.born(result, "result")
+        return result
+    try:
+        if type(key) in PLAIN and (cls is not dict or m.operate is None):
+            result = container[key]
+        elif type(key) in PLAIN and cls is dict:
+            result = container[key]
+        else:
+            result = operate(m, operator.getitem, container, key)
+    except (KeyError, IndexError) as missing:
+        if is_known and m.miss_item is not None:
+            m.miss_item(container, key)
+        raise missing.with_traceback(None)
+    if is_known and m.read_item is not None:
+        m.read_item(container, key, result)
+    return result
+
+
+def subscript_class(m, cls: type, key: Any) -> Any:
+    """`cls[key]`: its `__class_getitem__`."""
+    raw = m.lookup(cls, cls, "__class_getitem__")
+    if type(raw) is classmethod and type(raw.__func__) is FunctionType:
+        return invoke(m, raw.__func__, (cls, key))
+    result = operate(m, operator.getitem, cls, key)
+    if m.born is not None:
+        m.born(result, "result")
+    return result
+
+
+def store_item(m, container: Any, key: Any, value: Any) -> Any:
+    """`container[key] = value`."""
+    raw = m.lookup(container, type(container), "__setitem__")
+    if runs_python(raw):
+        return call_dunder(m, raw, container, key, value)
+    if m.write_item is not None:
+        m.write_item(container, key, value)
+    if type(key) in PLAIN and type(container) in (list, dict):
+        container[key] = value
+        return None
+    return operate(m, operator.setitem, container, key, value)
+
+
+def delete_item(m, container: Any, key: Any) -> Any:
+    """`del container[key]`."""
+    raw = m.lookup(container, type(container), "__delitem__")
+    if runs_python(raw):
+        return call_dunder(m, raw, container, key)
+    if m.delete_item is not None:
+        m.delete_item(container, key)
+    return operate(m, operator.delitem, container, key)
+
+
+# ---------------------------------------------------------------------------- iteration
+def iterate(m, value: Any) -> Any:
+    """`iter(value)`."""
+    cls = type(value)
+    raw = m.lookup(value, cls, "__iter__")
+    if runs_python(raw):
+        return and_then(call_dunder(m, raw, value), check_iterator, None, None, m)
+    if id(value) in m.known and m.read_whole is not None:
+        m.read_whole(value)
+    result = iter(value) if issubclass(cls, ITERATED_BY_C) else operate(m, iter, value)
+    if m.born is not None:
+        m.born(result, "iterator")
+    return result
+
+
+ITERATED_BY_C = (list, tuple, dict, set, frozenset, str, range, types.GeneratorType)
+
+
+def check_iterator(m, _: None, result: Any) -> Any:
+    if m.lookup(result, type(result), "__next__") is ABSENT:
+        raise TypeError(f"iter() returned non-iterator of type '{type(result).__name__}'")
+    return result
+
+
+def advance(m, iterator: Any) -> Any:
+    """`next(iterator, END)`."""
+    cls = type(iterator)
+    if cls in C_ITERATORS:
+        return next(iterator, END)
+    raw = m.lookup(iterator, cls, "__next__")
+    if runs_python(raw):
+        return and_then(call_dunder(m, raw, iterator), None, stop_is_end)
+    try:
+        return operate(m, next, iterator)
+    except StopIteration as stop:
+        stop.__traceback__ = None
+        return END
+
+
+C_ITERATORS = frozenset(
+    type(iter(made)) for made in ([], (), {}, set(), "", range(0), {}.items(), {}.values(), b"")
+) | {types.GeneratorType, zip, enumerate, reversed}
+
+
+def stop_is_end(m, _: None, error: BaseException) -> Any:
+    if isinstance(error, StopIteration):
+        return END
+    raise_as_is(error)
+
+
+# ---------------------------------------------------------------------------- text
+def text(m, value: Any) -> Any:
+    """`str(value)`."""
+    cls = type(value)
+    if cls in PLAIN:
+        return str(value)
+    raw = m.lookup(value, cls, "__str__")
+    if runs_python(raw):
+        return and_then(call_dunder(m, raw, value), check_string, None, "__str__ returned non-string", m)
+    if raw is OBJECT_STR:
+        return representation(m, value)
+    return c_call(m, str, (value,), None)
+
+
+OBJECT_STR = object.__dict__["__str__"]
+OBJECT_FORMAT = object.__dict__["__format__"]
+
+
+def representation(m, value: Any) -> Any:
+    """`repr(value)`."""
+    cls = type(value)
+    if cls in PLAIN:
+        return repr(value)
+    raw = m.lookup(value, cls, "__repr__")
+    if runs_python(raw):
+        return and_then(call_dunder(m, raw, value), check_string, None, "__repr__ returned non-string", m)
+    return c_call(m, repr, (value,), None)
+
+
+def check_string(m, fault: str, result: Any) -> Any:
+    if not issubclass(type(result), str):
+        raise TypeError(f"{fault} (type {type(result).__name__})")
+    return result
+
+
+def format_value(m, value: Any, spec: str) -> Any:
+    """`format(value, spec)`."""
+    cls = type(value)
+    if cls in PLAIN:
+        return format(value, spec)
+    raw = m.lookup(value, cls, "__format__")
+    if runs_python(raw):
+        return and_then(call_dunder(m, raw, value, spec), check_format, None, None, m)
+    if raw is OBJECT_FORMAT and not spec:
+        return text(m, value)
+    return c_call(m, format, (value, spec), None)
+
+
+def check_format(m, _: None, result: Any) -> Any:
+    if not issubclass(type(result), str):
+        raise TypeError(f"__format__ must return a str, not {type(result).__name__}")
+    return result
+
+
+def convert(m, how: Callable | None, value: Any) -> Any:
+    """The `!s`, `!r` or `!a` of an f-string."""
+    if how is None:
+        return value
+    if how is str:
+        return text(m, value)
+    shown = representation(m, value)
+    return shown if how is repr else and_then(shown, escape, None, None, m)
+
+
+def escape(m, _: None, shown: str) -> str:
+    return shown.encode("ascii", "backslashreplace").decode("ascii")

@@ -1,0 +1,95 @@
+"""Polyfills: parts of the language that CPython has in C, written in Python and run by the machine.
+
+`match` against a class or a mapping, `in` over an iterator, `for` over `__getitem__`: they call back into
+the program's dunders, and as interpreted functions they need no native recursion. Their frames never show
+in tracebacks. Guarantees CPython's order of effects and its messages.
+Sources: CPython `Python/ceval.c` `match_class`, `match_keys`; `Objects/iterobject.c`; `Objects/abstract.c`.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+MATCH_SELF = 1 << 22  # Py_TPFLAGS of the builtins whose positional pattern is the subject itself
+
+
+def contains_by_iteration(container: Any, value: Any) -> bool:
+    """`value in container` for an object that can only be iterated."""
+    for element in container:
+        if element is value or element == value:
+            return True
+    return False
+
+
+def iterate_by_index(container: Any) -> Iterator:
+    """`iter(container)` for an object that has `__getitem__` only."""
+    index = 0
+    while True:
+        try:
+            value = container[index]
+        except (IndexError, StopIteration):
+            return
+        yield value
+        index += 1
+
+
+def values_of_keys(subject: Any, keys: tuple) -> tuple | None:
+    """The values of a mapping pattern's keys, or None when one is absent."""
+    seen = set()
+    values = []
+    absent = object()
+    get = subject.get if keys else None
+    for key in keys:
+        if key in seen:
+            raise ValueError(f"mapping pattern checks duplicate key ({key!r})")
+        seen.add(key)
+        value = get(key, absent)
+        if value is absent:
+            return None
+        values.append(value)
+    return tuple(values)
+
+
+def match_class(subject: Any, cls: type, count: int, names: tuple) -> tuple | None:
+    """The values of a class pattern's `count` positional and of its keyword sub-patterns, or None."""
+    if not isinstance(subject, cls):
+        return None
+    values = []
+    seen = set()
+    if count:
+        try:
+            match_args = cls.__match_args__
+        except AttributeError:
+            match_args = ()
+            allowed = 1 if cls.__flags__ & MATCH_SELF else 0
+        else:
+            if type(match_args) is not tuple:
+                raise TypeError(
+                    f"{cls.__name__}.__match_args__ must be a tuple (got {type(match_args).__name__})"
+                )
+            allowed = len(match_args)
+        if allowed < count:
+            plural = "" if allowed == 1 else "s"
+            raise TypeError(
+                f"{cls.__name__}() accepts {allowed} positional sub-pattern{plural} ({count} given)"
+            )
+        if not match_args:
+            values.append(subject)
+        for name in match_args[:count]:
+            if type(name) is not str:
+                raise TypeError(f"__match_args__ elements must be strings (got {type(name).__name__})")
+            if name in seen:
+                raise TypeError(f"{cls.__name__}() got multiple sub-patterns for attribute {name!r}")
+            seen.add(name)
+            try:
+                values.append(getattr(subject, name))
+            except AttributeError:
+                return None
+    for name in names:
+        if name in seen:
+            raise TypeError(f"{cls.__name__}() got multiple sub-patterns for attribute {name!r}")
+        seen.add(name)
+        try:
+            values.append(getattr(subject, name))
+        except AttributeError:
+            return None
+    return tuple(values)

@@ -1,0 +1,102 @@
+"""Tracebacks: exceptions show the program's frames, never the machine's.
+
+    File ".../capture/machine.py", line 201, in execute          File "model.py", line 12, in forward
+    File ".../capture/opcodes.py", line 88, in binary      ->        return x / 0
+    ZeroDivisionError: division by zero                               ~~^~~
+                                                             ZeroDivisionError: division by zero
+
+Entries of our own files are taken out; for each interpreted frame an entry is put in, whose frame object
+belongs to a stub code object with the user's file, name, lines and columns (jinja2's method). A frame
+object comes without running anything: it is the frame of a generator that never starts. Its f_locals are
+empty and its f_back is None. Requires an exception that was just caught by the machine's loop.
+"""
+
+import inspect
+import opcode
+import types
+
+from preheat.capture.bytecode import OWN_FOLDER
+from preheat.capture.frames import Frame
+
+STUB_FLAGS = inspect.CO_OPTIMIZED | inspect.CO_NEWLOCALS | inspect.CO_GENERATOR
+BODY = bytes(
+    part
+    for name in ("RETURN_GENERATOR", "POP_TOP", "RESUME", "RETURN_GENERATOR")
+    for part in (opcode.opmap[name], 0)
+)
+
+
+def add(error: BaseException, frame: Frame) -> None:
+    """Puts the instruction of `frame` on top of the traceback of `error`, which is clean."""
+    if frame.code.is_own:
+        return
+    offset = frame.code.offsets[frame.pc]
+    error.__traceback__ = types.TracebackType(error.__traceback__, stub_frame(frame), offset, frame.line())
+
+
+def clean(error: BaseException) -> None:
+    """Takes the entries of our own files out of the traceback of `error`."""
+    entry = error.__traceback__
+    while entry is not None and is_own(entry):
+        entry = entry.tb_next
+    first = entry
+    while entry is not None:
+        following = entry.tb_next
+        while following is not None and is_own(following):
+            following = following.tb_next
+        if following is not entry.tb_next:
+            entry.tb_next = following
+        entry = following
+    error.__traceback__ = first
+
+
+def is_own(entry: types.TracebackType) -> bool:
+    return entry.tb_frame.f_code.co_filename.startswith(OWN_FOLDER)
+
+
+def stub_frame(frame: Frame) -> types.FrameType:
+    """A frame object that looks like `frame`: its code's file, name, lines; its globals."""
+    if frame.code.stub is None:
+        frame.code.stub = stub_code(frame.source)
+    generator = types.FunctionType(frame.code.stub, frame.globals)()
+    return generator.gi_frame
+
+
+def stub_code(code: types.CodeType) -> types.CodeType:
+    """A generator's code that never runs, with the file, name and lines of `code`."""
+    return code.replace(
+        co_code=BODY + bytes((opcode.opmap["NOP"], 0)) * ((len(code.co_code) - len(BODY)) // 2),
+        co_flags=STUB_FLAGS,
+        co_argcount=0,
+        co_posonlyargcount=0,
+        co_kwonlyargcount=0,
+        co_cellvars=(),
+        co_freevars=(),
+        co_exceptiontable=b"",
+    )
+
+
+def set_context(error: BaseException, context: BaseException) -> None:
+    """`error.__context__ = context`, with a cycle through `error` cut, as `_PyErr_SetObject` does."""
+    if error is context:
+        return
+    link, slow, moves_slow = context, context, False
+    while link.__context__ is not None:
+        if link.__context__ is error:
+            link.__context__ = None
+            break
+        link = link.__context__
+        if link is slow:
+            break
+        slow = slow.__context__ if moves_slow else slow
+        moves_slow = not moves_slow
+    error.__context__ = context
+
+
+def raise_as_is(error: BaseException) -> None:
+    """Raises `error` with the context it has; a plain `raise` inside a native handler would replace it."""
+    context = error.__context__
+    try:
+        raise error
+    finally:
+        error.__context__ = context
