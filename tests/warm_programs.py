@@ -1,0 +1,99 @@
+"""What `test_warm` runs in processes of their own: python warm_programs.py NAME prints JSON.
+
+Imports only torch (and for some programs transformers), as a user's service would.
+"""
+
+import json
+import sys
+import types
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+import preheat
+
+COMPILER = ("preheat.capture", "preheat.transform", "preheat.schedule", "preheat.generate", "preheat.compile")
+
+
+class Pair(NamedTuple):
+    left: torch.Tensor
+    right: torch.Tensor
+
+
+class Block(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.fc = nn.Linear(width, width)
+        self.register_buffer("count", torch.zeros(1))
+
+    def forward(self, x, *, scale=1.0):
+        self.count.add_(1)
+        return x + torch.nn.functional.gelu(self.fc(self.norm(x))) * scale
+
+
+def plain(x):
+    return torch.softmax(x * 2 + 1, -1)
+
+
+def structured(x, y):
+    total = (x + y).relu()
+    return {"total": total, "pair": Pair(total.sum(0), x), "flag": True, "shape": x.shape}
+
+
+def in_place(x):
+    x.mul_(2)
+    return x[0] + 1
+
+
+def block():
+    return nn.Sequential(*(Block(16) for _ in range(3))).eval()
+
+
+def bert():
+    import transformers
+
+    config = transformers.BertConfig(
+        vocab_size=50, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2)
+    return transformers.BertModel(config).eval()
+
+
+PROGRAMS = {
+    "plain": lambda: (plain, (torch.randn(4, 9),)),
+    "structured": lambda: (structured, (torch.randn(4, 9), torch.randn(4, 9))),
+    "in_place": lambda: (in_place, (torch.randn(4, 9),)),
+    "block": lambda: (block(), (torch.randn(5, 16),)),
+    "bert": lambda: (bert(), (torch.randint(0, 50, (2, 7)),)),
+}
+
+
+def leaves(value):
+    if isinstance(value, torch.Tensor):
+        return [value.tolist()]
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        return [leaf for part in value for leaf in leaves(part)]
+    return [] if isinstance(value, types.FunctionType) else [repr(value)]
+
+
+def main(name):
+    torch.manual_seed(0)
+    call, args = PROGRAMS[name]()
+    before = set(sys.modules)
+    with torch.no_grad():
+        compiled = preheat.compile(call)
+        first = leaves(compiled(*args))
+        loaded = sorted(
+            m for m in sys.modules if m.startswith((*COMPILER, "torch._dynamo", "llvmlite")) and m not in before)
+        second = leaves(compiled(*args))
+        torch.manual_seed(0)
+        call, args = PROGRAMS[name]()
+        expected = leaves(call(*args)), leaves(call(*args))
+    print(json.dumps({
+        "loaded": loaded, "counters": preheat.counters(), "found": [first, second], "expected": expected}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
