@@ -22,13 +22,10 @@ from preheat.capture.tracebacks import raise_as_is
 OBJECT_GET = object.__dict__["__getattribute__"]
 OBJECT_SET, OBJECT_DELETE = object.__dict__["__setattr__"], object.__dict__["__delattr__"]
 TYPE_SET, TYPE_DELETE = type.__dict__["__setattr__"], type.__dict__["__delattr__"]
-MODULE_SET, MODULE_DELETE = (
-    types.ModuleType.__dict__["__setattr__"], types.ModuleType.__dict__["__delattr__"],
-)
 PROPERTY_GET, PROPERTY_SET = property.__dict__["__get__"], property.__dict__["__set__"]
 PROPERTY_DELETE = property.__dict__["__delete__"]
-PLAIN_SETTERS = frozenset((OBJECT_SET, TYPE_SET, MODULE_SET))
-PLAIN_DELETERS = frozenset((OBJECT_DELETE, TYPE_DELETE, MODULE_DELETE))
+PLAIN_SETTERS = frozenset((OBJECT_SET, TYPE_SET, types.ModuleType.__setattr__))
+PLAIN_DELETERS = frozenset((OBJECT_DELETE, TYPE_DELETE, types.ModuleType.__delattr__))
 C_MEMBERS = (types.GetSetDescriptorType, types.MemberDescriptorType)
 BOUND_ON_READ = frozenset((
     types.BuiltinFunctionType, types.MethodWrapperType, MethodType,
@@ -140,7 +137,7 @@ def load_of_module(m, owner: Any, cls: type, name: str) -> Any:
     """A module's attribute: data descriptors of its class, its dict, its own `__getattr__`."""
     raw = m.lookup(owner, cls, name)
     if raw is not ABSENT and is_data_descriptor(m, raw, type(raw)):
-        return load_member(m, owner, cls, name)
+        return load_data(m, owner, cls, name, raw, m.lookup(raw, type(raw), "__get__"))
     namespace = types.ModuleType.__dict__["__dict__"].__get__(owner)
     value = namespace.get(name, ABSENT)
     is_known = id(owner) in m.known
