@@ -208,12 +208,16 @@ class _Lowering:
         return total if index.base == 0 else self.op("add", "int64", total, self.const("int64", index.base))
 
     def divide(self, index: Affine, divisor: int) -> tuple[Affine, Affine]:
-        number, by = self.number(index), self.const("int64", divisor)
+        """Quotient (towards -inf) and remainder of any index; masked ones may be negative, so the
+        dividend is shifted: keys of the space count from 0."""
+        low, high = self.space.bounds(index)
+        shift = max(0, -(low // divisor))
+        number, by = self.number(index + shift * divisor), self.const("int64", divisor)
         quotient = self.op("floordiv", "int64", number, by)
         remainder = self.op("remainder", "int64", number, by)
-        self.extents[quotient] = self.space.bounds(index)[1] // divisor + 1
+        self.extents[quotient] = high // divisor + shift + 1
         self.extents[remainder] = divisor
-        return affine(0, {quotient: 1}), affine(0, {remainder: 1})
+        return affine(-shift, {quotient: 1}), affine(0, {remainder: 1})
 
     def inside(self, index: Affine, low: Dim, high: Dim) -> int | None:
         """The bool node for low <= index < high, or None when it always holds."""
@@ -443,6 +447,8 @@ def _cat(lowering: _Lowering, op: Op, index: Index, mask: int | None) -> int:
             # parts come last to first: what is not in the later ones is below this one's end
             first = lowering.inside(moved, least, size)
             result = value if first is None else lowering.op("where", op.type.dtype, first, value, result)
+    if result is None:  # a masked position outside of every part
+        return lowering.const(op.type.dtype, False if op.type.dtype == "bool" else 0)
     return result
 
 
@@ -455,12 +461,9 @@ def _place(lowering: _Lowering, op: Op, index: Index, mask: int | None) -> int:
     moved = index[place] + (0 - start)
     here = lowering.inside(moved, 0, (size - 1) * step + 1)
     if step != 1:
-        number, by = lowering.number(moved), lowering.const("int64", step)
-        rest = lowering.op("remainder", "int64", number, by)
-        here = lowering.both(here, lowering.op("eq", "bool", rest, lowering.const("int64", 0)))
-        quotient = lowering.op("floordiv", "int64", number, by)
-        lowering.extents[quotient] = known(size) + 1  # not known to be inside: loads keep the mask
-        moved = affine(0, {quotient: 1})
+        moved, rest = lowering.divide(moved, step)
+        is_hit = lowering.op("eq", "bool", lowering.number(rest), lowering.const("int64", 0))
+        here = lowering.both(here, is_hit)
     value = lowering.value(source, _replaced(index, place, moved), lowering.both(mask, here))
     if here is None:
         return value
