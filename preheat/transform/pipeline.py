@@ -1,6 +1,6 @@
 """The pipeline: what happens to a recorded graph before it is scheduled, in order.
 
-    aten graph   functionalize -> decompose   core graph
+    aten graph   functionalize -> decompose -> cleanup -> reinplace   core graph
 
 Each `Pass` is a function from graph to graph with the levels it takes and gives. `verify` may check
 the graph after every pass, an observer sees each one (for dumps, and for tests of one pass).
@@ -12,8 +12,10 @@ from typing import NamedTuple
 from preheat.base.errors import InternalError
 from preheat.ir.graph import Graph
 from preheat.ir.verify import verify
+from preheat.transform.cleanup import cleanup
 from preheat.transform.decompose import decompose
 from preheat.transform.functionalize import functionalize
+from preheat.transform.reinplace import reinplace
 
 
 class Pass(NamedTuple):
@@ -28,6 +30,8 @@ class Pass(NamedTuple):
 PIPELINE: tuple[Pass, ...] = (
     Pass("functionalize", "aten", "aten", functionalize),
     Pass("decompose", "aten", "core", decompose),
+    Pass("cleanup", "core", "core", cleanup),
+    Pass("reinplace", "core", "core", reinplace),
 )
 
 

@@ -1,0 +1,99 @@
+"""Cleanup: shorter graphs of the same meaning. Rules, common subexpressions, dead code, tidy numbers.
+
+    %2: f32[8] = cast(%0, dtype='bfloat16', free=True)
+    %3: f32[8] = cast(%2, dtype='float32', free=True)
+    %4: f32[8] = mul(%3, full(1.0))
+    return %4
+      ->
+    return %0's copy
+
+Requires and gives level core. Guarantees what `rules.engine` guarantees; ops that draw random numbers
+stay, in order; ops that can raise stay even when nothing reads them, because eager would raise.
+"""
+
+from preheat.bridge.ops import schema
+from preheat.ir.graph import Graph, Op, Ref, map_refs
+from preheat.ir.types import DTYPES
+from preheat.rules import algebra, movement
+from preheat.rules.engine import rewrite
+
+RULES = (*algebra.RULES, *movement.RULES)
+
+# Library overloads that look only at sizes before they compute: they never raise for values.
+TOTAL = frozenset(
+    f"aten.{name}" for name in (
+        "convolution.default", "addmm.default", "mm.default", "bmm.default", "baddbmm.default", "native_layer_norm.default",
+        "_scaled_dot_product_flash_attention_for_cpu.default", "_scaled_dot_product_flash_attention.default",
+        "_scaled_dot_product_efficient_attention.default", "_scaled_dot_product_cudnn_attention.default",
+        "max_pool2d_with_indices.default", "avg_pool2d.default", "_adaptive_avg_pool2d.default", "cumsum.default",
+        "sort.default", "sort.stable", "topk.default", "upsample_nearest2d.default", "upsample_bilinear2d.default",
+        "upsample_nearest2d.vec", "upsample_bilinear2d.vec", "upsample_bicubic2d.default", "mkldnn_rnn_layer.default",
+        "fmod.Tensor", "fmod.Scalar", "remainder.Tensor", "remainder.Scalar", "as_strided.default", "clone.default",
+        "_to_copy.default", "view.dtype", "diagonal.default", "unfold.default", "reflection_pad2d.default",
+    )
+)
+_INTEGER_DIVISIONS = frozenset(("floordiv", "truncdiv", "remainder", "fmod"))
+_GATHERS = frozenset(("take", "gather", "index"))
+
+
+def cleanup(graph: Graph) -> Graph:
+    """`graph`, simplified."""
+    return renumber(remove_dead(rewrite(graph, RULES, is_shared=_is_deterministic)))
+
+
+def can_raise(op: Op) -> bool:
+    """Whether `op` can raise for some values of its operands (sizes are guarded)."""
+    if op.name == "library":
+        return op.attr("op") not in TOTAL
+    return op.name in _GATHERS or (op.name in _INTEGER_DIVISIONS and DTYPES[op.type.dtype].kind in "iu")
+
+
+def is_random(op: Op) -> bool:
+    """Whether `op` draws from a generator."""
+    return op.name == "library" and schema(op.attr("op")).is_random
+
+
+def _is_deterministic(op: Op) -> bool:
+    return not is_random(op)
+
+
+def remove_dead(graph: Graph) -> Graph:
+    """`graph` without ops whose results nobody reads, as far as their absence cannot be seen."""
+    live = {*graph.outputs, *(value for _, value in graph.writes)}
+    kept: list[Op] = []
+    for op in reversed(graph.ops):
+        if live.isdisjoint(op.results) and not is_random(op) and not can_raise(op):
+            continue
+        live.update(op.refs())
+        kept.append(op)
+    return Graph(
+        graph.level, graph.inputs, tuple(reversed(kept)), graph.outputs, graph.writes, graph.output_aliases,
+        graph.in_place,
+    )
+
+
+def renumber(graph: Graph) -> Graph:
+    """`graph` with values numbered in order: inputs, then results."""
+    number: dict[int, int] = {-1: -1}
+    for input in graph.inputs:
+        number[input.id] = len(number) - 1
+    for op in graph.ops:
+        for result in op.results:
+            number.setdefault(result, len(number) - 1)
+
+    def renamed(arg):
+        return map_refs(arg, lambda ref: Ref(number[ref]))
+
+    ops = tuple(
+        Op(
+            op.name, tuple(map(renamed, op.args)), tuple(number[r] for r in op.results), op.types,
+            tuple((key, renamed(arg)) for key, arg in op.attrs),
+        )
+        for op in graph.ops
+    )
+    inputs = tuple(type(i)(number[i.id], i.type, i.name, i.alias_set) for i in graph.inputs)
+    return Graph(
+        graph.level, inputs, ops, tuple(number[o] for o in graph.outputs),
+        tuple((number[t], number[v]) for t, v in graph.writes), graph.output_aliases,
+        tuple(number[i] for i in graph.in_place),
+    )
