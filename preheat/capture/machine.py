@@ -43,6 +43,18 @@ def run(function: Callable, args: tuple, kwargs: dict, observer: Observer) -> An
         machine.close()
 
 
+def run_code(code: types.CodeType, space: dict, observer: Observer) -> None:
+    """`exec(code, space)`, interpreted under `observer`: `space` is both globals and locals."""
+    space.setdefault("__builtins__", sys.modules["builtins"])
+    machine = Machine(observer)
+    try:
+        frame = Frame(machine.decode(code), types.FunctionType(code, space), [])
+        frame.names = space
+        machine.finish(frame)
+    finally:
+        machine.close()
+
+
 class Machine:
     """One run: the observer's hooks, the innermost frame, and the state that frames share.
 

@@ -10,6 +10,7 @@ Source: CPython `Python/ceval.c` (3.11), `Python/bytecodes.c` (3.12, 3.13), `Doc
 """
 
 import operator
+import sys
 import types
 from collections.abc import Callable
 from types import CellType, FunctionType, MethodType
@@ -1291,6 +1292,15 @@ def match_class(m, frame, count):
 
 
 # ---------------------------------------------------------------------------- imports and intrinsics
+@handles("PRINT_EXPR")
+def print_expression(m, frame, _):
+    return settle(m, frame, calls.invoke(m, sys.displayhook, (frame.stack[-1],)), 1, discard)
+
+
+def print_intrinsic(m, frame: Frame, value: Any) -> Any:
+    return calls.invoke(m, sys.displayhook, (value,))
+
+
 @handles("IMPORT_NAME")
 def import_name(m, frame, name):
     level, names = frame.stack[-2:]
@@ -1349,6 +1359,7 @@ def import_star_intrinsic(m, frame: Frame, module: Any) -> None:
 
 
 INTRINSICS = {
+    1: print_intrinsic,
     2: import_star_intrinsic,
     3: stop_iteration_error,
     5: unary_positive_intrinsic,
