@@ -250,35 +250,6 @@ def _isinf(b: Builder, x: Value) -> Value:
     return b.compare("oeq", b.fabs(x), b.constant(float("inf"), x))
 
 
-def _float_floordiv(b: Builder, x: Value, y: Value) -> Value:
-    """As c10::div_floor_floating does it, rounding included."""
-    rest = vecmath.fmod(b, x, y)
-    zero = b.constant(0.0, x)
-    quotient = b.fdiv(b.fsub(x, rest), y)
-    one_less = b.fsub(quotient, b.constant(1.0, x))
-    opposite = b.binary("xor", b.compare("olt", y, zero), b.compare("olt", rest, zero))
-    correct = b.binary("and", b.compare("une", rest, zero), opposite)
-    quotient = b.select(correct, one_less, quotient)
-    whole = b.floor(quotient)
-    is_short = b.compare("ogt", b.fsub(quotient, whole), b.constant(0.5, x))
-    whole = b.select(is_short, b.fadd(whole, b.constant(1.0, x)), whole)
-    plain = b.fdiv(x, y)
-    whole = b.select(b.compare("une", quotient, zero), whole, b.copysign(zero, plain))
-    return b.select(b.compare("oeq", y, zero), plain, whole)
-
-
-def _float_remainder(b: Builder, x: Value, y: Value) -> Value:
-    rest = vecmath.fmod(b, x, y)
-    zero = b.constant(0.0, x)
-    opposite = b.binary("xor", b.compare("olt", y, zero), b.compare("olt", rest, zero))
-    correct = b.binary("and", b.compare("une", rest, zero), opposite)
-    return b.select(correct, b.fadd(rest, y), rest)
-
-
-def _float_truncdiv(b: Builder, x: Value, y: Value) -> Value:
-    return b.trunc(b.fdiv(x, y))
-
-
 def _signed_division(b: Builder, x: Value, y: Value) -> tuple[Value, Value, Value]:
     """Quotient and rest towards zero, and where the floor is one less. The least integer by -1
     wraps (the instruction would trap), so -1 divides by negation."""
@@ -335,8 +306,6 @@ FLOAT: dict[str, Emit] = {
     "maximum": _extremum("ogt"), "minimum": _extremum("olt"),
     "fmax": _numeric_extremum("ogt"), "fmin": _numeric_extremum("olt"),
     "copysign": lambda b, x, y: b.copysign(x, y),
-    "floordiv": _float_floordiv, "truncdiv": _float_truncdiv, "remainder": _float_remainder,
-    "fmod": vecmath.fmod,
     "eq": _comparison("oeq"), "ne": _comparison("une"), "lt": _comparison("olt"),
     "le": _comparison("ole"), "gt": _comparison("ogt"), "ge": _comparison("oge"),
     **vecmath.FUNCTIONS,

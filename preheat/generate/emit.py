@@ -21,9 +21,7 @@ from preheat.base.errors import InternalError
 from preheat.generate import elementwise, reduction
 from preheat.generate.elementwise import memory_element
 from preheat.generate.llvm import Builder, Value
-from preheat.generate.nest import (
-    Piece, StageNest, lanes_of, nests, pieces, unroll_of, without_large_keeps,
-)
+from preheat.generate.nest import Piece, StageNest, lanes_of, nests, pieces, unroll_of
 from preheat.generate.reduction import State
 from preheat.ir.loop import FLAGS, Axis, Index, Kernel, LoopOp
 from preheat.ir.plan import Target
@@ -49,17 +47,16 @@ def module_text(kernels: Sequence[Kernel], target: Target) -> str:
 
 
 def kernel_text(kernel: Kernel, target: Target) -> tuple[str, set[str]]:
-    """The function of `kernel`, and the declarations it needs."""
+    """The function of `kernel`, and the declarations and helper functions that it needs."""
     b = Builder(target)
     lanes = lanes_of(kernel, target.vector_bytes)
-    kernel = without_large_keeps(kernel, lanes)
     stages = nests(kernel)
     emitter = _Emitter(b, kernel, stages, lanes, unroll_of(stages))
     if all(axis.extent > 0 for axis in kernel.axes):
         emitter.outer_loops()
     b.emit("ret void")
     head = f"define void @{kernel.name}(ptr noalias readonly %args, i64 %begin, i64 %end) #0 {{\nentry:\n"
-    return head + "\n".join((*b.allocations, *b.lines)) + "\n}\n", b.declarations
+    return head + "\n".join((*b.allocations, *b.lines)) + "\n}\n", b.declarations | b.helpers
 
 
 class _At(NamedTuple):

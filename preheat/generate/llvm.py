@@ -65,7 +65,8 @@ def round_to_float32(number: float) -> float:
 
 
 class Builder:
-    """Writes one function. `lines` is its body so far, `declarations` the intrinsics it uses."""
+    """Writes one function. `lines` is its body so far; `declarations` are the intrinsics that it uses
+    and `helpers` whole functions, as text."""
 
     def __init__(self, target: Target):
         self.target = target
@@ -73,10 +74,11 @@ class Builder:
         self.has_fma = target.arch == "aarch64" or "fma" in features
         self.has_rounding = target.arch == "aarch64" or "sse4.1" in features
         self.has_half = target.arch == "aarch64" or "f16c" in features
-        self.has_masks = target.vector_bytes == 64
+        self.has_masks = self.has_scale = target.vector_bytes == 64
         self.lines: list[str] = []
         self.allocations: list[str] = []
         self.declarations: set[str] = set()
+        self.helpers: set[str] = set()
         self.block = "entry"
         self._count = 0
 
@@ -184,6 +186,8 @@ class Builder:
 
     def part(self, x: Value, start: int, lanes: int) -> Value:
         """`lanes` lanes of `x` from `start`."""
+        if x.lanes == lanes:
+            return x
         return self.shuffle(x, range(start, start + lanes))
 
     def shuffle(self, x: Value, lanes: Sequence[int]) -> Value:
@@ -194,6 +198,17 @@ class Builder:
     def iota(self, lanes: int, step: int = 1) -> Value:
         """0, step, 2*step ... as i64."""
         return self.vector([i * step for i in range(lanes)], "i64")
+
+    def join(self, parts: Sequence[Value]) -> Value:
+        """The lanes of all `parts` (as many as a power of two), one after the other."""
+        while len(parts) > 1:
+            parts = [self._join_pair(x, y) for x, y in zip(parts[::2], parts[1::2])]
+        return parts[0]
+
+    def _join_pair(self, x: Value, y: Value) -> Value:
+        order = ", ".join(f"i32 {i}" for i in range(x.lanes + y.lanes))
+        mask = f"<{x.lanes + y.lanes} x i32> <{order}>"
+        return self.value(f"shufflevector {x.operand}, {y.operand}, {mask}", x.element, x.lanes + y.lanes)
 
     def any(self, condition: Value) -> Value:
         """A plain i1: whether some lane is true."""
@@ -232,6 +247,14 @@ class Builder:
         low = self.fsub(self.fmul(xh, yh), high)
         low = self.fadd(self.fadd(low, self.fmul(xh, yl)), self.fmul(xl, yh))
         return high, self.fadd(low, self.fmul(xl, yl))
+
+    def scale_register(self, x: Value, n: Value) -> Value:
+        """x * 2**n in one 512-bit register (vscalef: denormals and overflow as they should be)."""
+        kind, mask = ("ps", "i16") if x.element == "float" else ("pd", "i8")
+        name = f"@llvm.x86.avx512.mask.scalef.{kind}.512"
+        self.declarations.add(f"declare {x.type} {name}({x.type}, {x.type}, {x.type}, {mask}, i32)")
+        operands = f"{x.operand}, {n.operand}, {x.type} zeroinitializer, {mask} -1, i32 4"
+        return self.value(f"call {x.type} {name}({operands})", x.element, x.lanes)
 
     def fabs(self, x: Value) -> Value:
         return self.intrinsic("fabs", x)

@@ -11,7 +11,7 @@ text. Requires static extents (a kernel gets data pointers only). Guarantees: ea
 after its operands; reductions sit at the innermost level, where they see every position.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from preheat.base.errors import InternalError
@@ -28,7 +28,6 @@ COST = {
     ),
     **dict.fromkeys("const axis".split(), 0),
 }
-SCRATCH_BYTES = 64 * 1024  # kept rows stay in the first two cache levels
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,71 +183,3 @@ def pieces(extent: int, lanes: int, unroll: int, has_masks: bool) -> tuple[Piece
         result.append(Piece(lanes, start, extent, True) if has_masks else Piece(1, start, extent))
     return tuple(result)
 
-
-def without_large_keeps(kernel: Kernel, lanes: int) -> Kernel:
-    """`kernel` where a row too long for scratch is computed again by the stages that use it.
-
-    keep v3 over 60000 positions     ->     later stages begin with v1 = load, v2 = sub, v3 = exp
-    """
-    budget, dropped = SCRATCH_BYTES, {}
-    for stage in kernel.stages:
-        count = lanes if kernel.lane else 1
-        for axis in stage.axes:
-            count *= axis.extent
-        for op in (op for op in stage.body if op.keep):
-            size = count * DTYPES[op.dtype].itemsize
-            if size > budget:
-                dropped[op.id] = stage
-            else:
-                budget -= size
-    if not dropped:
-        return kernel
-    written = {op.param for stage in kernel.stages for op in stage.body if op.op == "store"}
-    stages, before = [], set()
-    for stage in kernel.stages:
-        own = {op.id for op in stage.body}
-        again: dict[int, LoopOp] = {}
-        for value in (v for op in stage.body for v in operands(op)):
-            if value in dropped and value not in own:
-                _collect(value, dropped, stage, before, written, again)
-        body = (*again.values(), *stage.body)
-        body = tuple(replace(op, keep=op.keep and op.id not in dropped) for op in body)
-        stages.append(replace(stage, body=body))
-        before |= {op.id for op in stage.body if op.op == "reduce"}
-    return replace(kernel, stages=tuple(stages))
-
-
-def _collect(value: int, dropped: dict[int, Stage], into: Stage, before, written, again) -> None:
-    """Adds to `again` what computes the dropped `value` at the positions of stage `into`.
-
-    Results of earlier reductions (`before`) and rows that are still kept need no computing.
-    """
-    source = dropped.get(value)
-    if source is None or value in again or value in before:
-        return
-    if tuple(a.extent for a in source.axes) != tuple(a.extent for a in into.axes):
-        raise InternalError(f"v{value} is kept over other axes than it is used at")
-    names = {old.name: new.name for old, new in zip(source.axes, into.axes)}
-    computes = {op.id: op for op in source.body if op.id >= 0}
-
-    def add(value: int) -> None:
-        op = computes.get(value)
-        if op is None:
-            return _collect(value, dropped, into, before, written, again)
-        if value in again or op.op == "reduce":
-            return None
-        if op.op == "load" and op.param in written:
-            raise InternalError(f"v{value} is too large to keep and cannot be computed again")
-        for operand in operands(op):
-            add(operand)
-        again[value] = _renamed(op, names)
-
-    add(value)
-
-
-def _renamed(op: LoopOp, names: dict[str, str]) -> LoopOp:
-    """`op` with the axes it mentions called by their names in another stage."""
-    index = op.index
-    if index is not None:
-        index = replace(index, terms=tuple((names.get(t, t), stride) for t, stride in index.terms))
-    return replace(op, index=index, axis=names.get(op.axis, op.axis))
