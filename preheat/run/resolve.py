@@ -227,6 +227,17 @@ def _cell(value: Any, key: Any) -> Any:
         raise NotThere("the cell is empty") from None
 
 
+def _result(value: Any, asked: tuple) -> Any:
+    """What `value`, or its method, gives for constant arguments: asked again, by a call without effect."""
+    name, *args = asked
+    positional = [a for a in args if not (type(a) is tuple and len(a) == 3 and a[0] == "=")]
+    keywords = {a[1]: a[2] for a in args if type(a) is tuple and len(a) == 3 and a[0] == "="}
+    try:
+        return (getattr(value, name) if name else value)(*positional, **keywords)
+    except (AttributeError, TypeError, LookupError) as why:
+        raise NotThere(f"it cannot be asked: {why}") from None
+
+
 _ABSENT = object()
 
 STEPS: Mapping[str, Callable[[Any, Any], Any]] = types.MappingProxyType({
@@ -240,4 +251,5 @@ STEPS: Mapping[str, Callable[[Any, Any], Any]] = types.MappingProxyType({
     "closure": _closure,
     "globals": lambda value, key: attribute(value, "__globals__"),
     "len": lambda value, key: length(value),
+    "result": _result,
 })
