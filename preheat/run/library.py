@@ -46,7 +46,7 @@ def library_function(plan: Plan, call: LibraryCall) -> tuple[Callable, tuple[int
     writer = _Writer()
     arguments = [writer.argument(arg) for arg in call.args]
     arguments += [f"{key}={writer.argument(arg)}" for key, arg in call.attrs]
-    names = {"op": overload(call.op), "conform": conform, "Fault": Fault, **writer.constants}
+    names = {"op": overload(call.op)._op, "conform": conform, "Fault": Fault, **writer.constants}
     lines = [f"r = op({', '.join(arguments)})"]
     needed = [(k, b) for k, b in enumerate(call.results) if b >= 0]
     is_single = len(call.results) == 1

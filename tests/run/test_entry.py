@@ -18,7 +18,7 @@ from plans import (
 )
 from preheat.ir.graph import Ref
 from preheat.ir.plan import LibraryCall
-from preheat.ir.rows import ROW
+from preheat.ir.rows import ALL_BITS, ROW
 from preheat.ir.trace import Recipe, Signature, Source, Step
 
 
@@ -69,7 +69,7 @@ class OneRow:
 
     def __init__(self, value):
         self.word = ctypes.c_int64(value)
-        self.rows = ctypes.create_string_buffer(ROW.pack(ctypes.addressof(self.word), 7, -1, 0, 0, 0, 0))
+        self.rows = ctypes.create_string_buffer(ROW.pack(ctypes.addressof(self.word), 7, ALL_BITS, 0, 0, 0, 0))
         self.address, self.count = ctypes.addressof(self.rows), 1
 
 
