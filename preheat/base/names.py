@@ -5,7 +5,8 @@
 
 A name is only given if `find` leads from it to the very same object, so a name is as good as the
 object. `find` reads raw dictionaries: no descriptor, `__getattr__` or metaclass takes part, so the
-last part may be a property or a classmethod as it stands in the class.
+last part may be a property or a classmethod as it stands in the class. The part `<type>` steps to the
+class of a module: how to reach a class that hides behind an instance of itself in `sys.modules`.
 """
 
 import enum
@@ -16,6 +17,7 @@ _MRO = type.__dict__["__mro__"]
 _NAMESPACE = type.__dict__["__dict__"]
 _MODULE = type.__dict__["__module__"]
 _MISSING = object()
+_IN_TYPES = {value: name for name, value in vars(types).items() if isinstance(value, type)}
 
 
 def find(module: str, qualname: str) -> object:
@@ -32,8 +34,8 @@ def find(module: str, qualname: str) -> object:
 
 
 def name_of(value: object, *hints: tuple[str, str]) -> tuple[str, str] | None:
-    """The (module, qualname) of `value`, trying `hints` first; None if no name leads to it."""
-    for module, qualname in (*hints, *_guesses(value)):
+    """The (module, qualname) of `value`: what it claims, else one of `hints`; None if none leads to it."""
+    for module, qualname in (*_guesses(value), *hints):
         if type(module) is not str or type(qualname) is not str or "<locals>" in qualname:
             continue
         try:
@@ -55,6 +57,8 @@ def raw_attribute(cls: type, name: str, default: object = None) -> object:
 
 def _step(here: object, part: str) -> object:
     if isinstance(here, types.ModuleType):
+        if part == "<type>":
+            return type(here)
         return object.__getattribute__(here, "__dict__").get(part, _MISSING)
     if isinstance(here, type):
         if issubclass(here, enum.Enum):
@@ -68,10 +72,12 @@ def _step(here: object, part: str) -> object:
 def _guesses(value: object):
     """Names that `value` claims, most likely first. Reads C-level attributes only."""
     kind = type(value)
-    if kind is types.ModuleType:
-        yield value.__name__, ""
+    if issubclass(kind, types.ModuleType):
+        yield object.__getattribute__(value, "__dict__").get("__name__"), ""
     elif isinstance(value, type):
         yield _module_of(value), value.__qualname__
+        yield "types", _IN_TYPES.get(value)
+        yield _module_of(value), "<type>"
     elif kind is types.FunctionType:
         yield value.__module__, value.__qualname__
     elif kind is types.BuiltinFunctionType:
@@ -84,6 +90,7 @@ def _guesses(value: object):
     elif kind in _DESCRIPTORS:
         owner = value.__objclass__
         yield _module_of(owner), f"{owner.__qualname__}.{value.__name__}"
+        yield "types", f"{_IN_TYPES.get(owner)}.{value.__name__}"
     elif isinstance(value, enum.Enum):
         yield _module_of(kind), f"{kind.__qualname__}.{value._name_}"
 

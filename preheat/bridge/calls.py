@@ -10,6 +10,7 @@ its result. Rows are needed only for what the result does not betray: metadata (
 tensor's guard), ambient state (a row of `bridge/ambient`), setters, and calls with a hidden effect.
 """
 
+import sys
 import types
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -31,6 +32,9 @@ IDENTITY_TYPES: tuple[type, ...] = (
     torch.dtype, torch.layout, torch.memory_format, torch._ops.OpOverload, torch._ops.OpOverloadPacket,
 )
 VALUE_TYPES: dict[type, tuple[str, ...]] = {torch.device: ("type", "index")}
+
+_NAMED_BY_TEXT = (torch.dtype, torch.layout, torch.memory_format)
+_PropModule = torch.backends.PropModule
 
 _METADATA = """
     size dim stride numel nelement element_size ndimension is_floating_point is_complex is_signed
@@ -100,6 +104,7 @@ _PARTIAL_ROWS = {
     **{f: Call("set_ambient") for f in _SETTERS},
     **{f: Call("nothing") for f in _NOTHING},
     **{f: Call("pure") for f in _PURE},
+    _C._len_torch_dispatch_stack: Call("dispatch_depth"),
     _C._InferenceMode: Call("inference_mode"),
     **{f: Call("op") for f in (torch.tensor, torch.as_tensor, torch.asarray) if type(f) is types.BuiltinFunctionType},
 }
@@ -140,9 +145,14 @@ def is_tensor_attribute(name: str) -> bool:
 
 
 def name_hint(value: Any) -> tuple[str, str] | None:
-    """The importable name of a dtype, layout or memory format."""
-    if type(value) in (torch.dtype, torch.layout, torch.memory_format):
+    """A name that torch's own objects have but do not claim: dtypes, and what stands behind a PropModule."""
+    kind = type(value)
+    if kind in _NAMED_BY_TEXT:
         return "torch", str(value).removeprefix("torch.")
+    if kind is types.FunctionType or isinstance(value, type):
+        module = sys.modules.get(value.__module__) if type(value.__module__) is str else None
+        if isinstance(module, _PropModule):
+            return value.__module__, f"m.{value.__qualname__}"
     return None
 
 

@@ -128,7 +128,7 @@ def _assemble(outcome: Outcome, watcher: Watcher, target: Any, args: tuple, kwar
     alias_sets = _alias_sets(recorder.input_tensors())
     names = [_input_name(sources.table, source) for source in inputs]
     body = recorder.finish(list(outputs), names, alias_sets)
-    guards = (*watcher.guards.list, *_alias_guards(inputs, alias_sets, recorder.written_inputs))
+    guards = (*watcher.guards.finish(), *_alias_guards(inputs, alias_sets, recorder.written_inputs))
     node = Node(guards, inputs if body else (), body, (), Return(recipe))
     trace = Trace(
         Signature(len(args), tuple(kwargs)), tuple(sources.table), (Point(None, (), (0,)),), (node,),

@@ -4,8 +4,8 @@
 
 `meet(source, value)` is the heart: it decides, by what the value is, which claim pins it. A
 primitive is pinned by value; an object with an identity of its own (a class, a function, a dtype)
-by `is`; a tensor by its facts; any other object by its type, and its content is pinned where the
-program reads it. The second path to an object is pinned by `is At(first)`, so that objects which
+by `is`; a function without an importable name by its code; a tensor by its facts; any other object
+by its type, and its content is pinned where the program reads it. The second path to an object is pinned by `is At(first)`, so that objects which
 were one are one again. Negative reads (absent keys, missing attributes) are claims too.
 
 Only memory as it was before the call is read here: the first write to an outside object ends the
@@ -22,8 +22,9 @@ from preheat.base.names import raw_attribute
 from preheat.bridge.calls import IDENTITY_TYPES, VALUE_TYPES
 from preheat.bridge.tensors import Tensor, is_plain, tensor_facts
 from preheat.capture.observer import ABSENT, GiveUp
+from preheat.capture.policies import is_bound
 from preheat.capture.sources import PRIMITIVES, Sources
-from preheat.ir.trace import At, Code, Guard
+from preheat.ir.trace import At, Code, Guard, Named
 
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class whose attributes can be changed
 _BOUND_TO_C = (types.BuiltinFunctionType, types.MethodWrapperType)
@@ -39,7 +40,6 @@ _BY_ATTRIBUTES: dict[type, tuple[str, ...]] = {
     **VALUE_TYPES,
 }
 _MRO = type.__dict__["__mro__"]
-_MODULE = type.__dict__["__module__"]
 
 
 class Guards:
@@ -50,6 +50,7 @@ class Guards:
         self.limit = limit
         self.list: list[Guard] = []
         self.codes: list[Code] = []
+        self.compared: dict[int, None] = {}
         self._claimed: set[tuple] = set()
         self._read: set[tuple] = set()
         self._is_mutable_class: dict[type, bool] = {}
@@ -63,6 +64,12 @@ class Guards:
             if len(self.list) > self.limit:
                 raise GiveUp("limit_guards", f"{self.limit} guards")
 
+    def finish(self) -> list[Guard]:
+        """All claims."""
+        if len(self.compared) > 1:
+            self.claim(-1, "distinct", tuple(self.compared))
+        return self.list
+
     # ------------------------------------------------------------------ values
     def meet(self, source: int, value: Any, *hints: tuple[str, str]) -> None:
         """Pins `value`, which `source` leads to."""
@@ -73,7 +80,7 @@ class Guards:
             return
         sources = self.sources
         found = sources.known.get(id(value))
-        if has_identity(value, kind):
+        if has_identity(value, kind) and not self._is_nameless(value, kind, *hints):
             # by name first: a class or function has one place, however many paths lead to it
             self.claim(source, "is", sources.name(value, *hints))
             if found is None:
@@ -93,6 +100,8 @@ class Guards:
                 raise GiveUp("tensor_subclass", f"{kind.__module__}.{kind.__qualname__}, {value.layout}")
             self.claim(source, "tensor", tensor_facts(value))
             return
+        if kind is types.FunctionType:
+            self.claim(source, "code", code_digest(value.__code__))
         for name in _BY_ATTRIBUTES.get(kind, ()):
             part = getattr(value, name)
             self.meet(self.sources.step(source, "attr", name), part)
@@ -208,6 +217,10 @@ class Guards:
         """Two outside objects were compared by identity and differ."""
         self.claim(first, "isnot", At(second), second)
 
+    def distinct(self, source: int) -> None:
+        """The object at `source` was compared by identity with others: all of these stay different."""
+        self.compared[source] = None
+
     def cell(self, cell: Any, value: Any) -> None:
         place = (id(cell), "cell")
         if place not in self._read:
@@ -252,12 +265,20 @@ class Guards:
             self.claim(source, "class", (name, raw), name)
             return
         step = self.sources.step(source, "class", name)
-        hint = (_MODULE.__get__(cls), f"{cls.__qualname__}.{name}")
-        if has_identity(raw, kind):
+        hint = self._hint(cls, name)
+        if has_identity(raw, kind) and not self._is_nameless(raw, kind, hint):
             self.claim(source, "class", (name, self.sources.name(raw, hint)), name)
             self.sources.know(raw, step)
         else:
             self.meet(step, raw, hint)
+
+    def _hint(self, cls: type, name: str) -> tuple[str, str]:
+        named = self.sources.name(cls)
+        return (named.module, f"{named.qualname}.{name}") if type(named) is Named else ("", name)
+
+    def _is_nameless(self, value: Any, kind: type, *hints: tuple[str, str]) -> bool:
+        """A Python function that no name leads to (inside a decorator): pinned by its code where it stands."""
+        return kind is types.FunctionType and not self.sources.has_name(value, *hints)
 
     def class_source(self, cls: type) -> int:
         """The source of a class: its name, or the object itself."""
@@ -322,8 +343,7 @@ class Guards:
 def has_identity(value: Any, kind: type) -> bool:
     """Whether `value` is pinned by being itself: a class, function, dtype, enum member, C function."""
     if kind is types.BuiltinFunctionType:
-        owner = value.__self__
-        return owner is None or issubclass(type(owner), (type, types.ModuleType))
+        return not is_bound(value)
     return _has_identity(kind)
 
 

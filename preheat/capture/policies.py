@@ -13,9 +13,11 @@ nothing       has no effect that matters and yields nothing
 pure          the result follows from the arguments, which C looks at deeply
 shallow       C looks at the arguments' outermost containers only, elements are just moved
 identity      C looks at no content, or only stores its arguments
+get           dict.get: one key is looked at
 fill          writes into its first argument: allowed on an object made by this call
 again         asked again on every call: the result is a source (contextvars, logging levels)
 cached        a functools.lru_cache: declared to depend on its arguments alone
+referent      a weak reference is followed: the result is a source, asked again
 abc           isinstance or issubclass by an abstract base class: re-evaluated as a guard
 refuse        the capture ends, with `reason`
 
@@ -35,6 +37,7 @@ import operator
 import re
 import types
 import typing
+import weakref
 from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
@@ -54,6 +57,11 @@ _BUILTINS = {
     SHALLOW: "dict enumerate filter frozenset iter len list map next reversed set tuple zip",
     IDENTITY: "callable classmethod id isinstance issubclass object property range slice staticmethod super type",
 }
+_C_METHODS = frozenset((
+    types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType,
+    types.BuiltinFunctionType, staticmethod,
+))
+_NO_RECEIVERS = (type(None), type, types.ModuleType)
 _BY_MODULE = {"math": PURE, "cmath": PURE, "_operator": PURE, "itertools": SHALLOW, "_bisect": PURE}
 # Classes whose methods look only at their own value: nothing of the program can hide in them.
 _VALUE_CLASSES = frozenset((
@@ -65,10 +73,11 @@ _CONTAINERS = frozenset((
     type({}.keys()), type({}.values()), type({}.items()), bytearray,
 ))
 _CONTAINER_METHODS = {
+    Call("get"): "get",
     FILL: """append appendleft extend extendleft insert remove pop popleft popitem clear sort reverse update
         setdefault add discard difference_update intersection_update symmetric_difference_update rotate
         move_to_end __setitem__ __delitem__ __iadd__ __imul__ __ior__ __iand__ __isub__ __ixor__ __init__""",
-    SHALLOW: """get keys values items copy __len__ __iter__ __getitem__ __reversed__ union __new__ __add__
+    SHALLOW: """keys values items copy __len__ __iter__ __getitem__ __reversed__ union __new__ __add__
         __mul__ __or__ fromkeys __class_getitem__ __bool__ __copy__""",
     PURE: """index count __contains__ __eq__ __ne__ __lt__ __le__ __gt__ __ge__ __hash__ __repr__ __str__
         __format__ difference intersection symmetric_difference issubset issuperset isdisjoint __and__ __sub__
@@ -117,9 +126,10 @@ def policy(function: Any) -> Call:
     kind = type(function)
     if kind is types.BuiltinFunctionType or kind is types.MethodWrapperType:
         owner = function.__self__
-        if owner is not None and not isinstance(owner, types.ModuleType):
-            return _method_policy(type(owner) if not isinstance(owner, type) else owner, function.__name__,
-                                  isinstance(owner, type))
+        if isinstance(owner, type):
+            return _method_policy(owner, function.__name__, True)
+        if is_bound(function):
+            return _method_policy(type(owner), function.__name__, False)
     try:
         return _policy(function)
     except TypeError:  # unhashable: an object with __call__ of C
@@ -131,8 +141,13 @@ def is_bound(function: Any) -> bool:
     kind = type(function)
     if kind is not types.BuiltinFunctionType and kind is not types.MethodWrapperType:
         return False
-    owner = function.__self__
-    return owner is not None and not issubclass(type(owner), (type, types.ModuleType))
+    return _has_method(type(function.__self__), function.__name__)
+
+
+@lru_cache(maxsize=8192)
+def _has_method(cls: type, name: str) -> bool:
+    """Functions of pybind11 carry a record of theirs as `__self__`: it has no such method."""
+    return not issubclass(cls, _NO_RECEIVERS) and _c_attribute(cls, name) is not None
 
 
 def is_fresh_iterator(kind: type) -> bool:
@@ -148,6 +163,8 @@ def _policy(function: Any) -> Call:
     if marks.is_disabled(function):
         return Call("refuse", "disabled_function")
     kind = type(function)
+    if kind is weakref.ref:
+        return Call("referent")
     if kind is functools._lru_cache_wrapper:
         return Call("cached")
     if kind is types.FunctionType:
@@ -165,14 +182,21 @@ def _policy(function: Any) -> Call:
 @lru_cache(maxsize=8192)
 def _method_policy(cls: type, name: str, is_class_method: bool) -> Call:
     """The row of C method `name` found on `cls` (a method of the class itself if `is_class_method`)."""
-    raw = raw_attribute(cls, name)
+    raw = _c_attribute(cls, name)
     if raw is None and is_class_method:
-        raw = raw_attribute(type(cls), name)
+        raw = _c_attribute(type(cls), name)
     if type(raw) is staticmethod or type(raw) is types.BuiltinFunctionType:
         return _owned(cls, name)
-    if raw is None:
-        return HOST
-    return _policy(raw)
+    return HOST if raw is None else _policy(raw)
+
+
+def _c_attribute(cls: type, name: str) -> Any:
+    """The first method of C called `name` along the MRO: `super()` may have stepped over Python's."""
+    for base in type.__dict__["__mro__"].__get__(cls):
+        raw = type.__dict__["__dict__"].__get__(base).get(name)
+        if type(raw) in _C_METHODS:
+            return raw
+    return None
 
 
 def _owned(owner: type, name: str) -> Call:

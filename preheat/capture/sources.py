@@ -88,12 +88,22 @@ class Sources:
         """The importable name of `value`, or its place among the live objects."""
         name = self._constants.get(id(value))
         if name is None:
-            hint = name_hint(value)
-            found = name_of(value, *hints) if hint is None else hint
+            found = _name_of(value, hints)
             name = Named(*found) if found is not None else self.live(value)
             self._constants[id(value)] = name
             self._kept.append(value)
         return name
+
+    def has_name(self, value: Any, *hints: tuple[str, str]) -> bool:
+        """Whether `value` is importable; the name is then kept."""
+        name = self._constants.get(id(value))
+        if name is None:
+            found = _name_of(value, hints)
+            if found is None:
+                return False
+            self._constants[id(value)] = name = Named(*found)
+            self._kept.append(value)
+        return type(name) is Named
 
     def live(self, value: Any) -> Live:
         """A place for `value` in `objects`: it is known in this process only."""
@@ -103,6 +113,11 @@ class Sources:
             self.why_not_stored = f"{kind.__module__}.{kind.__qualname__} {name} has no importable name".replace("  ", " ")
         self.objects.append(value)
         return Live(len(self.objects) - 1)
+
+
+def _name_of(value: Any, hints: tuple) -> tuple[str, str] | None:
+    hint = name_hint(value)
+    return name_of(value, *hints) if hint is None else name_of(value, hint, *hints)
 
 
 _WITH_QUALNAME = (type, type(lambda: None), type(len))

@@ -11,11 +11,13 @@ call did not make. Objects made by the call may be read and written freely: reci
 
 import _abc
 import builtins
+import functools
 import operator
 import types
 from collections import OrderedDict, defaultdict, deque
 from typing import Any
 
+from preheat.base.names import raw_attribute
 from preheat.bridge.calls import Call, is_tensor_attribute
 from preheat.bridge.tensors import Device, Size, Tensor
 from preheat.capture.guards import Guards, has_identity
@@ -26,8 +28,13 @@ from preheat.capture.sources import PRIMITIVES, Sources
 from preheat.ir.trace import Constant
 
 _BUILTINS_MODULE, _BUILTINS = builtins, builtins.__dict__
-_SETITEM, _DELITEM, _INSTANCECHECK = operator.setitem, operator.delitem, _abc._abc_instancecheck
+_INSTANCECHECK = _abc._abc_instancecheck
+_MOVERS = frozenset((iter, next, len, reversed))  # operators that look at no element
+_COMPARERS = frozenset((
+    operator.contains, operator.getitem, operator.setitem, operator.delitem, operator.eq, operator.ne,
+))
 _CONTAINERS = frozenset((list, tuple, dict, set, frozenset, Size, OrderedDict, defaultdict, deque))
+_VIEWS = frozenset((type({}.keys()), type({}.values()), type({}.items())))
 _PINNED_AT_SIGHT = frozenset((Device, range, types.MappingProxyType, types.UnionType, types.GenericAlias))
 _CLASSES_AND_FUNCTIONS = frozenset(("class", "function"))
 _MAX_DEPTH = 50
@@ -187,7 +194,8 @@ class Watcher(Observer):
         self.refuse_write(owner, f"deletes {_owner_name(owner)}.{name}")
 
     def write_item(self, container: Any, key: Any, value: Any) -> None:
-        self.refuse_write(container, f"sets an item of a {type(container).__qualname__}")
+        if not issubclass(type(container), Tensor):  # an op, judged by `operate`
+            self.refuse_write(container, f"sets an item of a {type(container).__qualname__}")
 
     def delete_item(self, container: Any, key: Any) -> None:
         self.refuse_write(container, f"deletes an item of a {type(container).__qualname__}")
@@ -214,12 +222,15 @@ class Watcher(Observer):
         return _CALLS[row.kind](self, function, args, kwargs, row)
 
     def operate(self, function: Any, args: tuple) -> Any:
-        for arg in args:
-            if type(arg) is not Tensor:
-                self.look(arg, 0)
-        if function is _SETITEM or function is _DELITEM:
-            if type(args[0]) is not Tensor:
-                self.refuse_write(args[0], f"sets an item of a {type(args[0]).__qualname__}")
+        if function in _MOVERS:
+            self.shallow(args[0])
+        elif function in _COMPARERS:
+            for arg in args:
+                self.compare(arg)
+        else:
+            for arg in args:
+                if type(arg) is not Tensor:
+                    self.look(arg, 0)
         result = function(*args)
         self.check(result)
         return result
@@ -243,11 +254,31 @@ class Watcher(Observer):
             if id(value) in self.known:
                 raise GiveUp("outside_iterator", kind.__qualname__)
             return
+        if kind in _VIEWS and id(value) not in self.known:
+            for part in value:
+                self.look(part, depth + 1)
+            return
         if kind is slice:
             for part in (value.start, value.stop, value.step):
                 self.look(part, depth + 1)
             return
         raise GiveUp("opaque_argument", f"a {kind.__module__}.{kind.__qualname__}")
+
+    def compare(self, value: Any) -> None:
+        """C hashes `value` or compares it: an object that does both by identity is no obstacle."""
+        kind = type(value)
+        if kind in PRIMITIVES or kind is Tensor:
+            return
+        if _is_compared_by_identity(kind):
+            if id(value) in self.known:
+                self.guards.distinct(self.known[id(value)])
+        elif kind in _CONTAINERS:
+            if id(value) in self.known:
+                self.guards.whole(value)
+            for part in _parts(value, kind):
+                self.compare(part)
+        else:
+            self.look(value, 0)
 
     def shallow(self, value: Any) -> None:
         """C moves the elements of `value` without looking at them."""
@@ -256,8 +287,10 @@ class Watcher(Observer):
         kind = type(value)
         if issubclass(kind, (list, tuple, dict, set, frozenset)):
             self.guards.whole(value)
-        elif is_fresh_iterator(kind):
+        elif is_fresh_iterator(kind) or kind in _VIEWS:
             raise GiveUp("outside_iterator", kind.__qualname__)
+        elif kind not in PRIMITIVES and kind not in _PINNED_AT_SIGHT and not issubclass(kind, Tensor):
+            raise GiveUp("opaque_argument", f"a {kind.__module__}.{kind.__qualname__}")
 
     def pin_function(self, function: Any) -> None:
         """Code and defaults of a function that runs natively."""
@@ -351,11 +384,25 @@ def _shallow(watcher: Watcher, function: Any, args: tuple, kwargs: dict, row: Ca
     return result
 
 
+def _get(watcher: Watcher, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
+    owner, key, *default = (function.__self__, *args) if is_bound(function) else args
+    watcher.compare(key)
+    result = function(*args, **kwargs)
+    if id(owner) in watcher.known:
+        if dict.__contains__(owner, key):
+            watcher.guards.item(owner, key, result)
+        else:
+            watcher.guards.no_item(owner, key)
+    return result
+
+
 def _fill(watcher: Watcher, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
     owner, rest = (function.__self__, args) if is_bound(function) else (args[0], args[1:])
     watcher.refuse_write(owner, f"{type(owner).__qualname__}.{function.__name__}")
     for arg in (*rest, *kwargs.values()):
         watcher.shallow(arg)
+    if rest and not issubclass(type(owner), (list, deque)):
+        watcher.compare(rest[0])
     return function(*args, **kwargs)
 
 
@@ -365,6 +412,19 @@ def _perform(watcher: Watcher, function: Any, args: tuple, kwargs: dict, row: Ca
 
 def _refuse(watcher: Watcher, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
     raise GiveUp(row.reason, describe(function))
+
+
+def _referent(watcher: Watcher, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
+    """A weak reference: what it refers to is asked again whenever guards are checked."""
+    result = function()
+    if id(function) in watcher.known:
+        watcher.guards.meet(watcher.sources.step(watcher.known[id(function)], "result", ("",)), result)
+    return result
+
+
+def _dispatch_depth(watcher: Watcher, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
+    """The recorder is itself a dispatch mode, which the program must not see."""
+    return function() - watcher.recorder.is_entered
 
 
 def _again(watcher: Watcher, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
@@ -442,13 +502,21 @@ def _reset_context(watcher: Watcher, function: Any, args: tuple, kwargs: dict, r
 
 _CALLS = {
     "op": _op, "metadata": _metadata, "ambient": _perform, "set_ambient": _perform, "nothing": _perform,
-    "pure": _pure, "shallow": _shallow, "identity": _perform, "fill": _fill, "again": _again, "cached": _cached,
+    "pure": _pure, "shallow": _shallow, "identity": _perform, "fill": _fill, "get": _get, "again": _again, "cached": _cached,
     "abc": _abstract, "refuse": _refuse, "signature": _signature, "inference_mode": _inference_mode,
     "set_context": _set_context, "reset_context": _reset_context, "constant": _perform,
+    "referent": _referent, "dispatch_depth": _dispatch_depth,
 }
 
 
 # ---------------------------------------------------------------------------- names and parts
+@functools.lru_cache(maxsize=None)
+def _is_compared_by_identity(kind: type) -> bool:
+    """Whether `==` and `hash` of instances of `kind` are object's own."""
+    same = raw_attribute(kind, "__eq__") is object.__eq__ and raw_attribute(kind, "__hash__") is object.__hash__
+    return same and not issubclass(kind, Tensor)
+
+
 def describe(function: Any) -> str:
     """The name of a callable for a report."""
     name = getattr(function, "__qualname__", None) or type(function).__qualname__

@@ -73,7 +73,8 @@ class Source:
       len              len(o) of an exact container
       result (n, *a)   what o's method n gives for the constant arguments a, asked anew on every check;
                        n "": o itself is called; an argument ("=", name, c) is passed by keyword.
-                       Only for ContextVar.get, levels of loggers and functools.lru_cache: cheap, no effect
+                       Only for ContextVar.get, levels of loggers, functools.lru_cache and weak
+                       references: cheap and without effect
     """
 
     parent: int
@@ -107,6 +108,7 @@ class Guard:
     issubclass   (Constant, bool)        issubclass(o, c) is it (ABCs asked about an object made in the call)
     ambient      (name, Constant)        a row of bridge/ambient (source -1)
     overlap      (source, bool)          memory of the two tensors overlaps, or not
+    distinct     (source, ...)           no two of them are one object (source -1)
     alias        ((source, ...), ...)    tensors of one group overlap, of different groups do not (source -1)
     """
 
