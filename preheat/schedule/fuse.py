@@ -32,6 +32,7 @@ from preheat.schedule.views import Store, placed_region, store_through
 
 MOST_ROOTS = 48
 MOST_DEPTH = 60
+SHARING_BYTES = 4096  # memory that is worth one kernel for those who read it
 SHARED_BYTES = 1 << 20  # work that is worth spreading over threads
 
 
@@ -179,6 +180,9 @@ class _Fusion:
         self.roots = frozenset(live)
         self.home: dict[int, int] = {}
         self.units: dict[int, Unit] = {}
+        self.readers: dict[int, set[int]] = {}
+        self.checks: set[int] = set()
+        self.fillers: dict[int, int] = {}  # product -> the group that fills its memory before it adds
         self.failed: set[int] = set()
         for root in live:
             group = self._group((root,), is_alone=True)
@@ -192,9 +196,18 @@ class _Fusion:
     def _put(self, unit: Unit) -> int:
         number = max(self.units, default=-1) + 1
         self.units[number] = unit
-        for value in unit.roots if isinstance(unit, Group) else unit.op.results:
+        for value in unit.roots if isinstance(unit, Group) else unit.makes:
             self.home[value] = number
+        for value in unit.reads:
+            self.readers.setdefault(value, set()).add(number)
+        if isinstance(unit, Group) and unit.has_check:
+            self.checks.add(number)
         return number
+
+    def _remove(self, number: int) -> None:
+        for value in self.units.pop(number).reads:
+            self.readers[value].discard(number)
+        self.checks.discard(number)
 
     # ------------------------------------------------------------------ lowering
     def _group(self, roots: tuple[int, ...], is_alone: bool = False) -> Group | None:
@@ -235,10 +248,8 @@ class _Fusion:
     def _is_stored(self, root: int, inside: frozenset[int]) -> bool:
         if root in self.problem.required:
             return True
-        return any(
-            root in unit.reads for unit in self.units.values()
-            if isinstance(unit, Group) and not inside.issuperset(unit.roots)
-        )
+        readers = (self.units[k] for k in self.readers.get(root, ()))
+        return any(isinstance(unit, CallUnit) or not inside.issuperset(unit.roots) for unit in readers)
 
     def _frames(self, roots: tuple[int, ...], stores: list[Store]) -> list[Frame]:
         """The loops to try: those of the reductions, or those of the largest stored value."""
@@ -295,7 +306,7 @@ class _Fusion:
 
     def _position(self, number: int) -> int:
         unit = self.units[number]
-        values = unit.roots if isinstance(unit, Group) else unit.op.results
+        values = unit.roots if isinstance(unit, Group) else unit.makes
         return max(self.problem.order[v] for v in values)
 
     def _merge_one(self, number: int) -> int | None:
@@ -303,7 +314,8 @@ class _Fusion:
         for other in self._partners(number):
             group = self._merged(number, other)
             if group is not None:
-                del self.units[number], self.units[other]
+                self._remove(number)
+                self._remove(other)
                 return self._put(group)
         return None
 
@@ -312,14 +324,10 @@ class _Fusion:
         group = self.units[number]
         makers = {self.home[v] for v in group.reads if v in self.home and v in self.roots}
         sharing = {
-            k for k, unit in self.units.items()
-            if isinstance(unit, Group) and k != number and k not in makers and self._shares(group, unit)
+            k for value in group.reads if _bytes(self.problem.types[value]) >= SHARING_BYTES
+            for k in self.readers[value] if isinstance(self.units[k], Group) and k != number
         }
-        return [*sorted(makers, key=self._position, reverse=True), *sorted(sharing, key=self._position)]
-
-    def _shares(self, a: Group, b: Group) -> bool:
-        common = a.reads & b.reads
-        return bool(common) and any(_bytes(self.problem.types[v]) >= cost.LAUNCH_BYTES // 4 for v in common)
+        return [*sorted(makers, key=self._position, reverse=True), *sorted(sharing - makers, key=self._position)]
 
     def _merged(self, first: int, second: int) -> Group | None:
         a, b = self.units[first], self.units[second]
@@ -345,35 +353,37 @@ class _Fusion:
         return rows < FEW_ROWS and most > rows and group.tiled.bytes > SHARED_BYTES
 
     # ------------------------------------------------------------------ order
-    def _edges(self) -> dict[int, set[int]]:
-        """unit -> the units that must come before it."""
-        before: dict[int, set[int]] = {k: set() for k in self.units}
-        for number, unit in self.units.items():
-            for value in _reads(unit):
-                if value in self.home and self.home[value] != number:
-                    before[number].add(self.home[value])
-        checks = {k for k, u in self.units.items() if isinstance(u, Group) and u.has_check}
-        for value, target in self.problem.written.items():
-            writer = self.home.get(value)
-            if writer is not None:
-                readers = {k for k, u in self.units.items() if target in _reads(u)}
-                before[writer] |= (readers | checks) - {writer}
+    def _before(self, number: int) -> set[int]:
+        """The units that must come before unit `number`."""
+        unit = self.units[number]
+        before = {self.home[v] for v in unit.reads if v in self.home}
+        if number in self.fillers:
+            before.add(self.fillers[number])
+        if isinstance(unit, Group):
+            for root in unit.roots:
+                if root in self.problem.written:
+                    before |= self.readers.get(self.problem.written[root], set()) | self.checks
+        before.discard(number)
         return before
 
     def _is_cyclic(self, first: int, second: int) -> bool:
         """A third unit lies on a path between the two."""
-        before = self._edges()
         pair = {first, second}
-        pending = [k for number in pair for k in before[number] if k not in pair]
+        pending = list((self._before(first) | self._before(second)) - pair)
+        # Without writes every unit reads what is earlier in the program: what ends before the pair
+        # begins depends on neither.
+        begin = min(self.problem.order[r] for k in pair for r in self.units[k].roots)
+        limit = begin if not self.problem.written else -1
         seen: set[int] = set()
         while pending:
             k = pending.pop()
-            if k in seen:
+            if k in seen or self._position(k) < limit:
                 continue
             seen.add(k)
-            if before[k] & pair:
+            before = self._before(k)
+            if before & pair:
                 return True
-            pending += before[k] - pair
+            pending += before
         return False
 
     def knot(self) -> int | None:
@@ -389,7 +399,7 @@ class _Fusion:
         return [self.units[k] for k in self._sequence()]
 
     def _sequence(self) -> list[int]:
-        before = self._edges()
+        before = {k: self._before(k) for k in self.units}
         after: dict[int, list[int]] = {k: [] for k in before}
         for number, needs in before.items():
             for k in needs:
@@ -421,8 +431,3 @@ class _Given:
     def __contains__(self, value: int) -> bool:
         return self.memory_of(value) is not None
 
-
-def _reads(unit: Unit) -> frozenset[int]:
-    if isinstance(unit, Group):
-        return unit.reads
-    return frozenset(view.base for _, view in unit.operands)

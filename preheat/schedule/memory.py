@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from preheat.ir.graph import Graph
 from preheat.ir.loop import Kernel, LoopOp, Param, Stage
 from preheat.ir.plan import Buffer
-from preheat.ir.types import NoneType, TensorType
+from preheat.ir.types import TensorType
 from preheat.schedule.affine import known
 from preheat.schedule.fuse import Group, Unit
 from preheat.schedule.problem import CallUnit, Problem
@@ -91,7 +91,7 @@ class _Planner:
         views: dict[View, int] = {}
         for unit in self.units:
             if isinstance(unit, CallUnit):
-                for _, view in unit.operands:
+                for view in (*(view for _, view in unit.operands), *([unit.out] if unit.out else [])):
                     if view not in views:
                         views[view] = self._view(view, number, buffers)
         return Layout(tuple(buffers), number, views, self.tiled, arena_bytes)
@@ -215,13 +215,12 @@ def _aligned(bytes_: int) -> int:
 
 def _read(unit: Unit, problem: Problem) -> list[int]:
     """The memories that `unit` reads."""
-    values = sorted(unit.reads) if isinstance(unit, Group) else [view.base for _, view in unit.operands]
-    return [problem.written.get(v, v) for v in values]
+    return [problem.written.get(v, v) for v in sorted(unit.reads)]
 
 
 def _made(unit: Unit, problem: Problem) -> list[int]:
     """The memories that `unit` fills, inputs that it writes excepted."""
     if isinstance(unit, Group):
         return [r for r in unit.stored if r not in problem.written]
-    return [r for r, t in zip(unit.op.results, unit.op.types) if r >= 0 and not isinstance(t, NoneType)]
+    return list(unit.makes)
 

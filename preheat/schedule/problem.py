@@ -18,21 +18,32 @@ from preheat.ir.ops import CORE
 from preheat.ir.types import NoneType, TensorType, tensor
 from preheat.schedule.library import OVERLOADS, is_blas, product_overload
 from preheat.schedule.loops import FUSABLE
-from preheat.schedule.views import Store, View, view_of
+from preheat.schedule.views import Store, View, store_through, view_of
 
 KERNEL_KINDS = "fiub"  # dtypes that kernels compute in
 
 
 @dataclass(frozen=True, slots=True)
 class CallUnit:
-    """A product (`overload` "") or library call: the op, and the view that each operand is."""
+    """A product (`overload` "") or library call.
+
+    operands   the view of memory that each value it reads is
+    makes      the values whose memory it fills
+    out        where a product stores: a view of the memory of the one value that it makes
+    beta       1 when the product adds to what is there
+    """
 
     op: Op
     overload: str
     operands: tuple[tuple[int, View], ...]
+    makes: tuple[int, ...]
+    out: View | None = None
+    beta: int = 0
 
-    def views(self) -> dict[int, View]:
-        return dict(self.operands)
+    @property
+    def reads(self) -> frozenset[int]:
+        """The values whose memory it reads."""
+        return frozenset(view.base for _, view in self.operands)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +130,7 @@ class _Statement:
                 self.ops[value] = op
         outputs = self._outputs()
         self._writes()
-        calls = tuple(self._call(op) for op in self.calls)
+        calls = self._moved_products([self._call(op) for op in self.calls])
         return Problem(
             self.inputs, self.ops, self.order, self.types, frozenset(self.required), self.written,
             calls, frozenset(self.results), outputs, self.graph.next_id(), self.next,
@@ -197,7 +208,10 @@ class _Statement:
             if not isinstance(type, (TensorType, NoneType)):
                 raise Unsupported("number_result", f"{op.attr('op')} yields a number")
         views = {value: self._operand(value, op.name != "matmul") for value in dict.fromkeys(op.refs())}
-        return CallUnit(op, self._overload(op, views), tuple(views.items()))
+        overload = self._overload(op, views)
+        makes = tuple(r for r, t in zip(op.results, op.types) if r >= 0 and isinstance(t, TensorType))
+        out = None if overload else View(op.result, 0, op.type.sizes, op.type.strides)
+        return CallUnit(op, overload, tuple(views.items()), makes, out)
 
     def _overload(self, op: Op, views: Mapping[int, View]) -> str:
         if op.name == "library":
@@ -233,3 +247,32 @@ class _Statement:
         if not is_exact:
             return True
         return all(a == b for size, a, b in zip(type.sizes, view.strides, type.strides) if size != 1)
+
+    def _moved_products(self, calls: list[CallUnit]) -> tuple[CallUnit, ...]:
+        """Products whose result is only moved into other memory store there at once, by strides."""
+        users: dict[int, list[int]] = {}
+        for value, op in self.ops.items():
+            for arg in op.refs():
+                users.setdefault(arg, []).append(value)
+        return tuple(self._moved(call, users) for call in calls)
+
+    def _moved(self, call: CallUnit, users: Mapping[int, list[int]]) -> CallUnit:
+        if call.overload or call.op.result in self.required:
+            return call
+        made = moved = call.op.result
+        while moved not in self.required and len(users.get(moved, ())) == 1:
+            (moved,) = users[moved]
+            if self.ops[moved].name not in ("reshape", "permute"):
+                return call
+        if moved == made or moved not in self.required or moved in self.written:
+            return call
+        store = Store(moved, moved, moved, 0, self.types[moved].strides)
+        store = store_through(store, self.ops, self.types, {made})
+        out = View(moved, store.offset, call.op.type.sizes, store.strides)
+        views = dict(call.operands)
+        a, b = (self._view_type(views[r.id]) for r in call.op.args)
+        if store.value != made or not is_blas(a, b, self._view_type(out)):
+            return call
+        self.results.remove(made)
+        self.results.add(moved)
+        return replace(call, makes=(moved,), out=out)

@@ -63,7 +63,7 @@ def _library_call(unit: CallUnit, layout: Layout) -> ProductCall | LibraryCall:
     op, view = unit.op, {value: layout.views[v] for value, v in unit.operands}
     if not unit.overload:
         a, b = op.args
-        return ProductCall(view[a.id], view[b.id], layout.number[op.result])
+        return ProductCall(view[a.id], view[b.id], layout.views[unit.out], unit.beta)
     args = tuple(map_refs(arg, lambda value: Ref(view[value])) for arg in op.args)
     attrs = tuple(
         (name, map_refs(arg, lambda value: Ref(view[value])))
