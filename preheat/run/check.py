@@ -13,7 +13,7 @@ an `isinstance` guard names.
 
 import struct
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,14 +51,20 @@ class Failure:
 class Checker:
     """The guards of node `node` of `trace`, bound to a target and the trace's live objects.
 
+    only      other guards over the same sources: just these are judged, just their sources resolved
+
     Raises NotThere when a name that a guard expects does not resolve in this process, Unsupported
     for a guard of an unknown kind or one that needs symbolic sizes.
     """
 
-    def __init__(self, trace: Trace, target: Any, objects: Sequence[Any] = (), node: int = 0):
+    def __init__(
+        self, trace: Trace, target: Any, objects: Sequence[Any] = (), node: int = 0,
+        only: Sequence[Guard] | None = None,
+    ):
         self.trace, self.target, self.objects = trace, target, tuple(objects)
-        self.guards = trace.nodes[node].guards
+        self.guards = trace.nodes[node].guards if only is None else tuple(only)
         self._ambient, self._due = _schedule(self.guards, len(trace.sources), self.objects)
+        self._needed = None if only is None else _needed(trace, self.guards)
 
     def check(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Failure | None:
         """None if every guard holds in a call with these arguments, else the first that does not."""
@@ -66,13 +72,19 @@ class Checker:
         return found if isinstance(found, Failure) else None
 
     def resolve(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any] | Failure:
-        """The object of every source, all guards checked; or the first guard that fails."""
+        """The object of every source, all guards checked; or the first guard that fails.
+
+        Sources that `only` does not need are None.
+        """
         failure = self.check_ambient()
         if failure is not None:
             return failure
         call = Call(self.target, args, kwargs, self.objects)
         found: list[Any] = []
         for number, source in enumerate(self.trace.sources):
+            if self._needed is not None and number not in self._needed:
+                found.append(None)
+                continue
             try:
                 found.append(resolve_source(source, call, found))
             except NotThere as why:
@@ -90,10 +102,6 @@ class Checker:
             if failure is not None:
                 return failure
         return None
-
-    def holds(self, guard: Guard, found: Sequence[Any]) -> Failure | None:
-        """None if `guard` holds for resolved objects `found`."""
-        return self._judge(_bind(guard, self.objects), found)
 
     def _judge(self, claim: "_Claim", found: Sequence[Any]) -> Failure | None:
         guard = claim.guard
@@ -130,6 +138,19 @@ def _schedule(guards, sources: int, objects) -> tuple[list[_Claim], list[list[_C
     return ambient, due
 
 
+def _needed(trace: Trace, guards) -> frozenset[int]:
+    """The sources that guards speak of, and those on the way to them."""
+    needed: set[int] = set()
+    todo = [s for guard in guards for s in (guard.source, *_mentioned(guard))]
+    while todo:
+        number = todo.pop()
+        if number >= 0 and number not in needed:
+            needed.add(number)
+            todo.append(trace.sources[number].parent)
+            todo.extend(_references(trace.sources[number].key))
+    return frozenset(needed)
+
+
 def _bind(guard: Guard, objects) -> _Claim:
     if guard.kind not in CLAIMS:
         raise Unsupported("guard_kind", f"a guard of kind {guard.kind!r}")
@@ -141,7 +162,7 @@ def _bind(guard: Guard, objects) -> _Claim:
     return _Claim(guard, None if refers else constant(guard.expected, objects), refers)
 
 
-def _mentioned(guard: Guard):
+def _mentioned(guard: Guard) -> Iterator[int]:
     """The sources that a guard speaks of besides its own."""
     yield from _references(guard.expected)
     if guard.kind == "overlap":
@@ -151,7 +172,7 @@ def _mentioned(guard: Guard):
             yield from group
 
 
-def _references(value: Constant):
+def _references(value: Constant) -> Iterator[int]:
     if value.__class__ is At:
         yield value.index
     elif value.__class__ is tuple:

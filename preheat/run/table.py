@@ -6,7 +6,7 @@
 
 `Table` runs the same little program as `generate/runtime_check`, in Python, on the call at hand; the
 word that a row finds is the word it will expect. So a finished table passes by construction, and
-the caller sees every word and decides what it means. An absolute row is added only once.
+the caller sees every word and decides what it means. A row that saves nothing is added only once.
 """
 
 import ctypes
@@ -43,7 +43,7 @@ class Table:
         self.owner: Hashable = None
         self._args = (ctypes.c_uint64 * max(len(args), 1))(*(id(a) for a in args))
         self._slots = {ZERO: 0, ARGS: ctypes.addressof(self._args)}
-        self._absolute: set[tuple[int, int]] = set()
+        self._known: set[tuple[int, int, int]] = set()  # rows that save nothing: address, mask, base
 
     def slot(self) -> int:
         """A slot that nobody uses. Raises NoRoom."""
@@ -56,10 +56,10 @@ class Table:
     def load(self, address: int, base: int = ZERO, mask: int = ALL_BITS, save: int = ZERO) -> int:
         """The word at `address` behind slot `base`, which must stay under `mask`."""
         found = word_at(self._slots[base] + address)
-        if base == ZERO and save == ZERO:
-            if (address, mask) in self._absolute:
+        if save == ZERO:
+            if (address, mask, base) in self._known:
                 return found
-            self._absolute.add((address, mask))
+            self._known.add((address, mask, base))
         return self._add(Row(address, found, mask, LOAD, base, save))
 
     def call(self, function: int, base: int = ZERO, mask: int = ALL_BITS, save: int = ZERO) -> int:
@@ -93,7 +93,7 @@ class Table:
     def undo(self, mark: int) -> None:
         """Drops the rows added since `mark`."""
         for row in self.rows[mark:]:
-            self._absolute.discard((row.address, row.mask))
+            self._known.discard((row.address, row.mask, row.base))
         del self.rows[mark:], self.owners[mark:]
 
     def pack(self) -> bytes:

@@ -1,0 +1,314 @@
+"""Guards as rows: for each kind, which words decide it.
+
+    guard s2 tensor f32[8, 128]     rows: class, TensorImpl, key set, dtype and device, rank, sizes, ...
+    guard s1 absent "bias"          row:  the version of the dict
+    guard s4 value 0.5              no row where s4 is fixed: a float can not change
+
+A guard holds when its rows are made (the Python checker said so), so the rows only have to say that
+what decided it is as it was. `NotNative` sends the guard to Python.
+"""
+
+import _collections_abc
+import abc
+import contextlib
+import os
+import types
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from preheat.base.names import raw_attribute
+from preheat.ir.rows import ZERO
+from preheat.ir.trace import At, Guard, TensorFacts
+from preheat.run.layout import WORD
+from preheat.run.places import NotNative, Place, Places, dict_order, length, member_offset
+from preheat.run.state import add_state
+from preheat.run.tensor_layout import INLINE_RANK
+
+_BYTE = 0xFF
+
+
+def add_claim(places: Places, guard: Guard, expected: Any, without: tuple[str, ...] = ()) -> None:
+    """Adds the rows of `guard`; `expected` is its constant as an object. Raises NotNative, adding none.
+
+    `without` names guard kinds and ambient rows that shall count as not native.
+    """
+    mark = places.table.mark()
+    try:
+        if guard.kind in without or guard.kind not in CLAIM_ROWS:
+            raise NotNative
+        if guard.kind == "ambient":
+            if not add_state(places.table, *guard.expected, without):
+                raise NotNative
+        else:
+            CLAIM_ROWS[guard.kind](places, guard, expected)
+    except NotNative:
+        places.table.undo(mark)
+        raise
+
+
+# ---------------------------------------------------------------------------- identity
+def _type(places: Places, guard: Guard, expected: type) -> None:
+    places.type_of(guard.source)
+
+
+def _is(places: Places, guard: Guard, expected: Any) -> None:
+    place = places.at(guard.source)
+    other = places.at(guard.expected.index) if isinstance(guard.expected, At) else Place(ZERO, id(expected))
+    if place.is_fixed and other.is_fixed:
+        return
+    if not place.is_fixed and not other.is_fixed:
+        if places.table.same(place.base, other.base) != 0:
+            raise NotNative
+        return
+    moving, fixed = (other, place) if place.is_fixed else (place, other)
+    _points_to(places, moving, fixed.address, expected)
+
+
+def _points_to(places: Places, moving: Place, address: int, value: Any) -> None:
+    """Adds a row: the pointer from which a slot was loaded is still `address`, that of held `value`."""
+    places.table.holds.append(value)
+    origin = places.origin[moving.base]
+    if places.table.load(origin.address, origin.base) != address:
+        raise NotNative
+
+
+def _is_not(places: Places, guard: Guard, expected: Any) -> None:
+    place = places.at(guard.source)
+    other = places.at(guard.expected.index) if isinstance(guard.expected, At) else Place(ZERO, id(expected))
+    if place.is_fixed and other.is_fixed:
+        return
+    places.table.holds.append(expected if other.is_fixed else None)
+    slots = [places.table.constant(p.address) if p.is_fixed else p.base for p in (place, other)]
+    if places.table.apart(*slots) != 0:
+        raise NotNative
+
+
+_SINGLETONS = (type(None), bool, type(Ellipsis))
+
+
+def _value(places: Places, guard: Guard, expected: Any) -> None:
+    """Numbers and strings can not change, so a fixed one needs no row; a moving one is compared."""
+    place, value = places.at(guard.source), places.found[guard.source]
+    if place.is_fixed:
+        return
+    kind = type(value)
+    if kind is float:
+        places.type_of(guard.source)
+        places.word(place, places.layout.float_value)
+    elif kind is int:
+        places.type_of(guard.source)
+        _memory(places, place, places.layout.size, value.__sizeof__())
+    elif kind in _SINGLETONS or kind in (str, bytes):
+        # an equal string at another address takes the slow path, and is known from then on
+        _points_to(places, place, id(value), value)
+    else:
+        raise NotNative
+
+
+def _memory(places: Places, place: Place, start: int | None, end: int) -> None:
+    """Adds rows for the bytes from `start` to `end` of an object."""
+    if start is None:
+        raise NotNative
+    for offset in range(start, end, WORD):
+        count = min(end - offset, WORD)
+        places.word(place, offset, mask=(1 << 8 * count) - 1)
+
+
+# ---------------------------------------------------------------------------- tensors
+def _tensor(places: Places, guard: Guard, expected: TensorFacts) -> None:
+    """Class, key set, dtype, device, rank, sizes, strides and what `requires_grad` answers."""
+    where = places.tensors
+    if where is None:
+        raise NotNative
+    places.type_of(guard.source)
+    place, slot = impl(places, guard.source)
+    places.word(place, where.keys)
+    places.word(place, where.dtype, mask=(1 << 40) - 1)  # dtype: 2 bytes, device: 3
+    places.word(place, where.rank)
+    rank = len(expected.type.sizes)
+    if rank <= INLINE_RANK:
+        for axis in range(rank):
+            places.word(place, where.sizes + WORD * axis)
+            places.word(place, where.strides + WORD * axis)
+    else:
+        outside = places.follow(place, where.sizes)
+        for index in range(2 * rank):
+            places.word(outside, WORD * index)
+    grad = places.table.call(where.requires_grad, slot, mask=_BYTE)
+    if bool(grad & _BYTE) is not expected.requires_grad:
+        raise NotNative
+
+
+def impl(places: Places, number: int) -> tuple[Place, int]:
+    """The TensorImpl of a tensor as a place, and a slot that points to it.
+
+    That of a fixed tensor is compared and then fixed itself, and all of them share one slot.
+    """
+    place, where = places.at(number), places.tensors
+    if not place.is_fixed:
+        moving = places.follow(place, where.impl)
+        return moving, moving.base
+    slot = places.shared_slot()
+    return Place(ZERO, places.word(place, where.impl, save=slot)), slot
+
+
+def _first_byte(places: Places, number: int) -> int:
+    """A slot with the address of the storage's memory; the tensor's offset in it stays as it is."""
+    where, tensor = places.tensors, places.found[number]
+    if where is None:
+        raise NotNative
+    place, _ = impl(places, number)
+    storage = places.follow(place, where.storage)
+    places.word(place, where.storage_offset)
+    return places.follow(storage, where.data).base if tensor.numel() else ZERO
+
+
+def _overlap(places: Places, guard: Guard, expected: tuple) -> None:
+    _groups(places, ((guard.source, expected[0]),) if expected[1] else ((guard.source,), (expected[0],)))
+
+
+def _alias(places: Places, guard: Guard, expected: tuple) -> None:
+    _groups(places, expected)
+
+
+def _groups(places: Places, groups: tuple[tuple[int, ...], ...]) -> None:
+    """One disjoint row a pair of tensors; pairs that overlap are left to Python."""
+    if any(len(group) > 1 for group in groups):
+        raise NotNative
+    spans = []
+    for (number,) in groups:
+        tensor = places.found[number]
+        if tensor.numel():
+            spans.append((_first_byte(places, number), _end(tensor)))
+    if len(spans) ** 2 > _MOST_PAIRS:
+        raise NotNative
+    for index, (first, first_size) in enumerate(spans):
+        for second, second_size in spans[index + 1 :]:
+            places.table.disjoint(first, first_size, second, second_size)
+
+
+def _end(tensor: torch.Tensor) -> int:
+    """Bytes from the start of the storage to the end of the tensor's last element."""
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
+    return (tensor.storage_offset() + last + 1) * tensor.element_size()
+
+
+_MOST_PAIRS = 4096
+
+
+# ---------------------------------------------------------------------------- code and containers
+def _code(places: Places, guard: Guard, expected: str) -> None:
+    function = places.found[guard.source]
+    places.type_of(guard.source)
+    places.table.holds.append(function.__code__)
+    if places.word(places.at(guard.source), places.layout.code) != id(function.__code__):
+        raise NotNative
+
+
+def _keys_of(places: Places, guard: Guard, expected: Any) -> None:
+    """absent and contains: the version of a dict, the table of a set, nothing for a frozenset."""
+    places.type_of(guard.source)
+    if issubclass(type(places.found[guard.source]), (set, frozenset)):
+        _set(places, guard, expected)
+    else:
+        places.version(guard.source)
+
+
+def _keys(places: Places, guard: Guard, expected: Any) -> None:
+    places.type_of(guard.source)
+    dict_order(places, guard.source)
+
+
+def _length(places: Places, guard: Guard, expected: int) -> None:
+    places.type_of(guard.source)
+    length(places, guard.source)
+
+
+def _set(places: Places, guard: Guard, expected: Any) -> None:
+    """A set has no version: its table and every element's pointer in it."""
+    place, layout = places.at(guard.source), places.layout
+    if not (place.is_fixed and places.is_held[guard.source]):
+        raise NotNative
+    places.type_of(guard.source)
+    value = places.found[guard.source]
+    if issubclass(type(value), frozenset):
+        return
+    if not set.__len__(value):
+        places.word(place, layout.set_used)
+        return
+    last = places.word(place, layout.set_mask)
+    if places.word(place, layout.set_used) > _LARGEST_SET or last > 8 * _LARGEST_SET:
+        raise NotNative
+    places.table.holds.extend(set.__iter__(value))
+    table = Place(ZERO, places.word(place, layout.set_table))
+    for index in range(last + 1):
+        places.word(table, 2 * WORD * index)
+
+
+_LARGEST_SET = 64
+
+
+# ---------------------------------------------------------------------------- classes
+def _class(places: Places, guard: Guard, expected: Any) -> None:
+    places.at(guard.source)
+    places.type_version(places.found[guard.source])
+
+
+def _no_attribute(places: Places, guard: Guard, name: str) -> None:
+    """The type has none, and a type has none of its own; or the type's slot for it is empty."""
+    value, cls = places.found[guard.source], places.type_of(guard.source)
+    places.type_version(cls)
+    if issubclass(cls, type):
+        places.type_version(value)
+    descriptor = raw_attribute(cls, name)
+    if descriptor is None:
+        return
+    if type(descriptor) is not types.MemberDescriptorType:
+        raise NotNative
+    if places.word(places.at(guard.source), member_offset(descriptor, places.layout)) != 0:
+        raise NotNative
+
+
+_CHECKS = ("__instancecheck__", "__subclasscheck__")
+# Modules whose `__subclasshook__`s look at nothing but the methods along the MRO.
+_METHOD_HOOKS = (_collections_abc.__name__, os.__name__, contextlib.__name__)
+
+
+def _isinstance(places: Places, guard: Guard, expected: tuple) -> None:
+    """Types, their versions and the number of ABC registrations; user-defined hooks go to Python."""
+    cls = places.type_of(guard.source)
+    if raw_attribute(cls, "__class__") is not object.__dict__["__class__"]:
+        raise NotNative
+    places.type_version(cls)
+    wanted = expected[0] if isinstance(expected[0], tuple) else (expected[0],)
+    for base in wanted:
+        if base is cls:
+            continue
+        is_abstract = issubclass(type(base), abc.ABCMeta)
+        if not issubclass(type(base), type) or not _has_plain_hook(base):
+            raise NotNative
+        for name in _CHECKS:
+            if raw_attribute(type(base), name) is not (abc.ABCMeta if is_abstract else type).__dict__[name]:
+                raise NotNative
+        places.type_version(base)
+        places.type_version(type(base))
+        if is_abstract:
+            places.word(Place(ZERO, 0), places.layout.abc_token)
+
+
+def _has_plain_hook(base: type) -> bool:
+    hook = raw_attribute(base, "__subclasshook__")
+    if hook is object.__dict__["__subclasshook__"]:
+        return True
+    function = getattr(hook, "__func__", None)
+    return type(function) is types.FunctionType and function.__module__ in _METHOD_HOOKS
+
+
+CLAIM_ROWS: Mapping[str, Callable[[Places, Guard, Any], None]] = types.MappingProxyType({
+    "type": _type, "is": _is, "isnot": _is_not, "value": _value, "tensor": _tensor, "code": _code,
+    "absent": _keys_of, "contains": _keys_of, "keys": _keys, "len": _length, "set": _set,
+    "noattr": _no_attribute, "class": _class, "mro": _class, "isinstance": _isinstance,
+    "overlap": _overlap, "alias": _alias, "ambient": _class,
+})

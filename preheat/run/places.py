@@ -1,0 +1,381 @@
+"""Sources as places in memory: the rows that prove that a source still leads to the same object.
+
+    s0 = entry                    Place(0, id(model))     no row: the entry is bound to it
+    s1 = s0.__dict__              Place(0, id(dict))      row: the pointer in the instance
+    s2 = s1["weight"]             Place(0, id(weight))    row: the version of the dict
+    s3 = arg 0                    Place(slot 2, 0)        row: load args[0] into slot 2, compare nothing
+
+A *fixed* place is an absolute address: the rows before prove that the object there is the one that
+was resolved when the rows were made. A *moving* place is a pointer in a slot, read anew on every call.
+Arguments that are tensors, numbers, strings, lists and tuples move, and so do the items of moving
+lists and tuples; everything else is fixed, and a call with another object takes the slow path once.
+
+Held objects (`Table.holds`) are kept alive by the rows, so a pointer equal to theirs is theirs. What
+is reached from an argument that is an instance or a dict is not held (rows would keep a caller's
+data alive): there only dict versions, which no two dicts share, prove anything.
+"""
+
+import collections
+import ctypes
+import sys
+import types
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from preheat.base.names import find, raw_attribute
+from preheat.ir.rows import ALL_BITS, ARGS, ZERO
+from preheat.ir.trace import Named, Source
+from preheat.run.layout import WORD, Layout, force_type_version, is_heap_type, read, word
+from preheat.run.table import NoRoom, Table
+from preheat.run.tensor_layout import TensorLayout
+
+
+class Place(NamedTuple):
+    """`address` behind slot `base`; base ZERO: a fixed place."""
+
+    base: int
+    address: int
+
+    @property
+    def is_fixed(self) -> bool:
+        return self.base == ZERO
+
+
+class NotNative(Exception):
+    """No row can say this: it is checked in Python on every call."""
+
+
+class Places:
+    """The place of every source of a call, and the rows that prove it, written to `table`.
+
+    `where[number]` is None for a source that only Python can follow.
+    """
+
+    def __init__(
+        self, table: Table, layout: Layout, tensors: TensorLayout | None, sources: Sequence[Source],
+        found: Sequence[Any], keyword_index: Mapping[str, int],
+    ):
+        self.table, self.layout, self.tensors = table, layout, tensors
+        self.sources, self.found, self.keyword_index = sources, found, keyword_index
+        self.where: list[Place | None] = []
+        self.is_held: list[bool] = []
+        self.origin: dict[int, Place] = {}  # of a slot: the place it was loaded from
+        self._shared: int | None = None
+
+    def add(self, number: int) -> None:
+        """Finds the place of source `number`; all before it have theirs."""
+        source = self.sources[number]
+        self.is_held.append(True)
+        self.where.append(None)
+        mark = self.table.mark()
+        try:
+            if source.parent < 0:
+                self.where[number] = ROOTS[source.kind](self, number, source.key)
+            elif self.where[source.parent] is not None:
+                self.is_held[number] = self.is_held[source.parent]
+                self.where[number] = STEPS[source.kind](self, number, source.parent, source.key)
+        except (NotNative, NoRoom):
+            self.table.undo(mark)
+        if self.is_held[number] and self.where[number] is not None and self.where[number].is_fixed:
+            self.table.holds.append(self.found[number])
+
+    # ------------------------------------------------------------------ what many steps need
+    def at(self, number: int) -> Place:
+        """The place of source `number`. Raises NotNative if it has none."""
+        place = self.where[number]
+        if place is None:
+            raise NotNative
+        return place
+
+    def word(self, place: Place, offset: int | None, mask: int = ALL_BITS, save: int = ZERO) -> int:
+        """Adds a row for the word at `offset` of the object at `place`."""
+        if offset is None:
+            raise NotNative
+        return self.table.load(place.address + offset, place.base, mask, save)
+
+    def pointer(self, number: int, parent: int, offset: int | None) -> Place:
+        """The object of `number`, to which the held object of `parent` points at `offset`; null is None."""
+        value = self.found[number]
+        if not self.is_held[parent]:
+            raise NotNative
+        found = self.word(self.at(parent), offset)
+        if found != id(value) and not (found == 0 and value is None):
+            raise NotNative
+        return Place(ZERO, id(value))
+
+    def follow(self, place: Place, offset: int | None) -> Place:
+        """A new slot with the pointer at `offset` of the object at `place`; never null by its kind."""
+        slot = self.table.slot()
+        self.word(place, offset, mask=0, save=slot)
+        self.origin[slot] = Place(place.base, place.address + offset)
+        return Place(slot, 0)
+
+    def shared_slot(self) -> int:
+        """One slot for pointers that only the next row needs."""
+        if self._shared is None:
+            self._shared = self.table.slot()
+        return self._shared
+
+    def version(self, number: int) -> None:
+        """Adds a row: the dict (or the class's view of its dict) at source `number` did not change."""
+        value = self.found[number]
+        if type(value) is types.MappingProxyType:
+            owner = self.sources[number].parent
+            self.type_version(self.found[owner])
+        elif issubclass(type(value), dict):
+            self.word(self.at(number), self.layout.dict_version)
+        else:
+            raise NotNative
+
+    def type_version(self, cls: type) -> None:
+        """Adds a row: nothing changed in `cls` and its bases, of which the proof is a valid version."""
+        if not any(is_heap_type(base) for base in type.__dict__["__mro__"].__get__(cls)):
+            return
+        force_type_version(cls)
+        self.table.holds.append(cls)
+        place = Place(ZERO, id(cls))
+        if self.word(place, self.layout.type_version, mask=0xFFFFFFFF) & 0xFFFFFFFF == 0:
+            raise NotNative
+
+    def type_of(self, number: int) -> type:
+        """Adds a row: the object of source `number` still has its type, which is returned."""
+        cls, place = type(self.found[number]), self.at(number)
+        can_change = is_heap_type(cls) or issubclass(cls, types.ModuleType)
+        if can_change or not (place.is_fixed and self.is_held[number]):
+            self.table.holds.append(cls)
+            if self.word(place, self.layout.type) != id(cls):
+                raise NotNative
+        return cls
+
+
+# ---------------------------------------------------------------------------- roots
+def _entry(places: Places, number: int, key: Any) -> Place:
+    return Place(ZERO, id(places.found[number]))
+
+
+_MOVING = (torch.Tensor, int, float, complex, str, bytes, type(None), list, tuple)
+_CODE = (types.FunctionType, types.BuiltinFunctionType, types.ModuleType, types.MethodType, type)
+
+
+def _argument(places: Places, number: int, key: int | str) -> Place:
+    """Arguments that hold data are not kept alive: see the module's docstring."""
+    index = places.keyword_index[key] if isinstance(key, str) else key
+    value = places.found[number]
+    args = Place(ARGS, 0)
+    if issubclass(type(value), _MOVING):
+        places.is_held[number] = False
+        return places.follow(args, WORD * index)
+    places.is_held[number] = issubclass(type(value), _CODE)
+    places.word(args, WORD * index)
+    place = Place(ZERO, id(value))
+    if not places.is_held[number]:
+        # another object may have taken the place of one that died: its type fixes what can be read
+        places.table.holds.append(type(value))
+        places.word(place, places.layout.type)
+    return place
+
+
+def _named(places: Places, number: int, key: Any) -> Place:
+    """A row for each dict or class that the name goes through."""
+    name = key if isinstance(key, Named) else Named(*key)
+    here: Any = sys.modules[name.module]
+    _dict_version(places, sys.modules)
+    parts = name.qualname.split(".") if name.qualname else []
+    for depth, part in enumerate(parts):
+        if isinstance(here, types.ModuleType):
+            _dict_version(places, object.__getattribute__(here, "__dict__"))
+        else:
+            places.type_version(here)
+        here = find(name.module, ".".join(parts[: depth + 1]))
+    return Place(ZERO, id(places.found[number]))
+
+
+def _dict_version(places: Places, space: dict) -> None:
+    places.table.holds.append(space)
+    places.word(Place(ZERO, id(space)), places.layout.dict_version)
+
+
+def _slot(places: Places, number: int, key: Any) -> Place:
+    raise NotNative
+
+
+ROOTS: Mapping[str, Callable[[Places, int, Any], Place]] = types.MappingProxyType({
+    "entry": _entry, "live": _entry, "named": _named, "arg": _argument, "kwarg": _argument, "slot": _slot,
+})
+
+
+# ---------------------------------------------------------------------------- steps
+def _dict(places: Places, number: int, parent: int, key: Any) -> Place:
+    """An instance's, module's or function's dict: a pointer in it. A class's: the class itself."""
+    owner = places.found[parent]
+    if issubclass(type(owner), type):
+        places.at(parent)
+        return Place(ZERO, id(places.found[number]))
+    offset = type.__dict__["__dictoffset__"].__get__(type(owner))
+    if offset <= 0:
+        offset = places.layout.managed_dict
+    space = places.found[number]
+    if places.word(places.at(parent), offset) != id(space):
+        raise NotNative
+    return Place(ZERO, id(space))
+
+
+def _item(places: Places, number: int, parent: int, key: Any) -> Place:
+    owner = places.found[parent]
+    kind = type(owner)
+    if issubclass(kind, dict) or kind is types.MappingProxyType:
+        places.version(parent)
+        return Place(ZERO, id(places.found[number]))
+    if issubclass(kind, (list, tuple)) and type(key) is int and key >= 0:
+        places.type_of(parent)
+        return _SEQUENCES[issubclass(kind, list)](places, number, parent, key)
+    if issubclass(kind, (str, bytes, range)) and places.at(parent).is_fixed:
+        return Place(ZERO, id(places.found[number]))  # computed from what can not change
+    raise NotNative
+
+
+def _list_item(places: Places, number: int, parent: int, index: int) -> Place:
+    place, layout = places.at(parent), places.layout
+    places.word(place, layout.size)
+    if not (place.is_fixed and places.is_held[parent]):
+        return places.follow(places.follow(place, layout.list_items), WORD * index)
+    items = places.word(place, layout.list_items)
+    if places.word(Place(ZERO, items), WORD * index) != id(places.found[number]):
+        raise NotNative
+    return Place(ZERO, id(places.found[number]))
+
+
+def _tuple_item(places: Places, number: int, parent: int, index: int) -> Place:
+    place, layout = places.at(parent), places.layout
+    if place.is_fixed and places.is_held[parent]:
+        return Place(ZERO, id(places.found[number]))
+    if layout.tuple_items is None:
+        raise NotNative
+    places.word(place, layout.size)
+    return places.follow(place, layout.tuple_items + WORD * index)
+
+
+_SEQUENCES = (_tuple_item, _list_item)
+
+
+def _key(places: Places, number: int, parent: int, key: Any) -> Place:
+    dict_order(places, parent)
+    return Place(ZERO, id(places.found[number]))
+
+
+def dict_order(places: Places, number: int) -> None:
+    """Adds rows: the keys of a dict and their order are as they were.
+
+    An OrderedDict keeps its order beside the dict, where a version does not see it.
+    """
+    value = places.found[number]
+    if issubclass(type(value), collections.OrderedDict) and dict.__len__(value) > 1:
+        raise NotNative
+    places.version(number)
+
+
+def _type(places: Places, number: int, parent: int, key: Any) -> Place:
+    places.is_held[number] = True
+    return Place(ZERO, id(places.type_of(parent)))
+
+
+def _class(places: Places, number: int, parent: int, key: Any) -> Place:
+    places.at(parent)
+    places.type_version(places.found[parent])
+    return Place(ZERO, id(places.found[number]))
+
+
+def _cell(places: Places, number: int, parent: int, key: Any) -> Place:
+    return places.pointer(number, parent, places.layout.cell)
+
+
+def _unchanging(places: Places, number: int, parent: int, key: Any) -> Place:
+    """A field that CPython never changes in a live object (a function's closure and globals)."""
+    if not (places.at(parent).is_fixed and places.is_held[parent]):
+        raise NotNative
+    return Place(ZERO, id(places.found[number]))
+
+
+def _length(places: Places, number: int, parent: int, key: Any) -> Place:
+    length(places, parent)
+    return Place(ZERO, id(places.found[number]))
+
+
+def length(places: Places, number: int) -> None:
+    """Adds rows: the container at source `number` still has as many items."""
+    kind, place = type(places.found[number]), places.at(number)
+    if issubclass(kind, dict) or kind is types.MappingProxyType:
+        places.version(number)
+    elif issubclass(kind, (list, tuple)):
+        if issubclass(kind, list) or not (place.is_fixed and places.is_held[number]):
+            places.word(place, places.layout.size)
+    elif issubclass(kind, set):
+        places.word(place, places.layout.set_used)
+    elif not (issubclass(kind, (frozenset, str, bytes, range)) and place.is_fixed and places.is_held[number]):
+        raise NotNative
+
+
+def _attribute(places: Places, number: int, parent: int, name: str) -> Place:
+    owner = places.found[parent]
+    cls = places.type_of(parent)
+    if name == "__class__":
+        return _type(places, number, parent, None)
+    if name == "__dict__":
+        return _dict(places, number, parent, None)
+    descriptor = raw_attribute(cls, name)
+    places.type_version(cls)
+    if type(descriptor) is types.MemberDescriptorType:
+        return places.pointer(number, parent, member_offset(descriptor, places.layout))
+    if cls is types.FunctionType and name in _FUNCTION_FIELDS:
+        return places.pointer(number, parent, getattr(places.layout, _FUNCTION_FIELDS[name]))
+    if issubclass(cls, type) and name in ("__name__", "__qualname__"):
+        return _type_name(places, number, owner)
+    if cls is types.FunctionType and name in ("__name__", "__qualname__"):
+        return _stored(places, number, owner, types.FunctionType.__basicsize__)
+    raise NotNative
+
+
+_FUNCTION_FIELDS = types.MappingProxyType({
+    "__code__": "code", "__defaults__": "defaults", "__kwdefaults__": "kwdefaults",
+})
+_OBJECT_MEMBERS = frozenset((6, 16))  # T_OBJECT and T_OBJECT_EX of CPython's structmember.h
+
+
+def member_offset(descriptor: types.MemberDescriptorType, layout: Layout) -> int:
+    """Where the object-valued C member of a descriptor lies. Raises NotNative for other members."""
+    if layout.member is None:
+        raise NotNative
+    definition = word(id(descriptor) + layout.member)
+    name = descriptor.__name__.encode() + b"\0"
+    if read(word(definition), len(name)) != name:
+        raise NotNative
+    kind = ctypes.c_int.from_address(definition + WORD).value
+    if kind not in _OBJECT_MEMBERS:
+        raise NotNative
+    return word(definition + 2 * WORD)
+
+
+def _type_name(places: Places, number: int, cls: type) -> Place:
+    """A class statement's type stores its names; the names of other types can not change."""
+    if not is_heap_type(cls):
+        return Place(ZERO, id(places.found[number]))
+    return _stored(places, number, cls, type.__basicsize__)
+
+
+def _stored(places: Places, number: int, owner: Any, size: int) -> Place:
+    """An attribute that is stored in its owner: every word that points to the value must keep doing so."""
+    value = places.found[number]
+    offsets = [o for o in range(2 * WORD, size, WORD) if word(id(owner) + o) == id(value)]
+    if not offsets:
+        raise NotNative
+    for offset in offsets:
+        places.word(Place(ZERO, id(owner)), offset)
+    return Place(ZERO, id(value))
+
+
+STEPS: Mapping[str, Callable[[Places, int, int, Any], Place]] = types.MappingProxyType({
+    "attr": _attribute, "dict": _dict, "item": _item, "key": _key, "type": _type, "class": _class,
+    "cell": _cell, "closure": _unchanging, "globals": _unchanging, "len": _length,
+})

@@ -1,0 +1,129 @@
+"""Bound guards: the rows that the native checker compares on every call of one variant.
+
+    found = checker.resolve(args, kwargs)         the Python checker accepted the call
+    rows = bind_rows(checker, found, arguments)   "the memory that decided it is as it was"
+    rows.address, rows.count                      for preheat_check
+    rows.about(7)                                 what row 7 speaks of: "self.layers[3].weight"
+
+Equal words imply that every guard still holds. A word that differs is no verdict: the caller resolves
+and checks again in Python, and binds new rows if the guards hold. Objects reached then may be others
+than before (a parameter replaced by its equal), so whoever remembers objects takes them anew, too.
+
+Guards and sources that no row can express are judged in Python on every call (`rows.in_python`, empty
+for ordinary programs): then the last row never passes, so that every call reaches the slow path.
+"""
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from preheat.ir.rows import ALL_BITS
+from preheat.ir.text_trace import show_guard, source_path
+from preheat.ir.trace import Guard, Live, Return, Trace
+from preheat.run.check import Checker, Failure
+from preheat.run.claims import add_claim
+from preheat.run.layout import Layout, layout
+from preheat.run.places import NotNative, Places
+from preheat.run.resolve import constant
+from preheat.run.table import NoRoom, Row, Table
+from preheat.run.tensor_layout import TensorLayout, tensor_layout
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows in memory. Keep the object alive as long as its address may be read.
+
+    owners      for each row the guard it belongs to, or the number of the source
+    in_python   guards that no row expresses; `check_python` judges them
+    holds       objects that must not die while the rows are compared
+    """
+
+    buffer: Any
+    count: int
+    owners: tuple[Guard | int, ...]
+    in_python: tuple[Guard, ...]
+    holds: tuple[Any, ...]
+    trace: Trace
+    slow: Checker | None
+
+    @property
+    def address(self) -> int:
+        return ctypes.addressof(self.buffer)
+
+    def is_python(self, row: int) -> bool:
+        """Whether `row` is the one that never passes: all native guards held."""
+        return self.slow is not None and row == self.count - 1
+
+    def check_python(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Failure | None:
+        """Judges the guards that have no rows, once the rows passed (see `is_python`)."""
+        return None if self.slow is None else self.slow.check(args, kwargs)
+
+    def about(self, row: int) -> str:
+        """What `row` compares, as text for reports."""
+        owner = self.owners[row]
+        return source_path(self.trace, owner) if isinstance(owner, int) else show_guard(self.trace, owner)
+
+
+def bind_rows(
+    checker: Checker, found: Sequence[Any], arguments: Sequence[Any], *, without: tuple[str, ...] = (),
+) -> Rows:
+    """Rows for the guards of `checker`, which held for the resolved objects `found`.
+
+    arguments   the call's objects as the native entry gets them: positional, then keyword ones
+    without     what shall count as not native: fields of Layout, "tensors", guard kinds, ambient rows
+    """
+    trace = checker.trace
+    where: Layout = layout(without=tuple(sorted({*without} & set(Layout.__dataclass_fields__))))
+    tensors: TensorLayout | None = None if "tensors" in without else tensor_layout()
+    table = Table(arguments)
+    keywords = {name: trace.signature.positional + i for i, name in enumerate(trace.signature.keywords)}
+    places = Places(table, where, tensors, trace.sources, found, keywords)
+    slow = _add_all(checker, places, found, without)
+    objects = list(checker.objects)
+    for number in _remembered(trace, places):
+        slow.append(Guard(number, "is", Live(len(objects))))
+        objects.append(found[number])
+    slow_checker = None
+    if slow:
+        slow_checker = Checker(trace, checker.target, objects, only=slow)
+        never = ctypes.c_uint64(0)
+        table.holds.append(never)
+        table.rows.append(Row(ctypes.addressof(never), ALL_BITS))
+        table.owners.append(slow[0])
+    packed = table.pack()
+    return Rows(
+        ctypes.create_string_buffer(packed, max(len(packed), 1)), len(table.rows), tuple(table.owners),
+        tuple(slow), tuple(table.holds), trace, slow_checker,
+    )
+
+
+def _add_all(checker: Checker, places: Places, found: Sequence[Any], without: tuple[str, ...]) -> list[Guard]:
+    """Adds the rows of all guards, each after those of the sources it speaks of; returns what is left."""
+    trace, slow = checker.trace, []
+    for number in range(len(trace.sources)):
+        places.table.owner = number
+        places.add(number)
+    for guard in sorted(checker.guards, key=lambda guard: guard.kind != "ambient"):
+        places.table.owner = guard
+        try:
+            add_claim(places, guard, constant(guard.expected, checker.objects, found), without)
+        except (NotNative, NoRoom):
+            slow.append(guard)
+    return slow
+
+
+def _remembered(trace: Trace, places: Places) -> list[int]:
+    """Sources without a place whose objects an executable remembers: inputs and results not from arguments."""
+    (node,) = trace.nodes
+    wanted = set(node.inputs)
+    if isinstance(node.end, Return):
+        wanted |= {step.args[0] for step in node.end.recipe.steps if step.kind == "source"}
+    return [n for n in sorted(wanted) if places.where[n] is None and _root_kind(trace, n) not in ("arg", "kwarg")]
+
+
+def _root_kind(trace: Trace, number: int) -> str:
+    source = trace.sources[number]
+    while source.parent >= 0:
+        source = trace.sources[source.parent]
+    return source.kind
