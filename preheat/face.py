@@ -101,7 +101,10 @@ def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None
 
     @functools.wraps(fn, updated=_updated(fn))
     def plain(*args: Any, **kwargs: Any) -> Any:
-        return fn(*args, **kwargs)
+        if not marks.is_compiling():
+            return fn(*args, **kwargs)
+        with marks.capturing(False):
+            return fn(*args, **kwargs)
 
     setattr(plain, marks.DISABLE, True)
     return plain

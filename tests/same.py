@@ -28,6 +28,7 @@ import numpy
 import torch
 
 import preheat
+from preheat.base.events import Event, bus
 
 
 @dataclass
@@ -46,10 +47,11 @@ class Program:
 
 @dataclass
 class Seen:
-    """What the compiled side did: change of `preheat.counters()`; whether no call ran eager."""
+    """What the compiled side did: change of `preheat.counters()`; whether no call ran eager, or why."""
 
     counters: dict[str, int]
     is_captured: bool
+    breaks: tuple[str, ...]
 
 
 def same(
@@ -74,19 +76,26 @@ def same_program(
     captured   True: no call may break (run eager);  False: one must;  None: either
     settings   keyword arguments of `preheat.compile`
     """
-    eager = _run(_made(make), calls, grad, lambda call: call)
-    before = preheat.counters()
-    compiled = _run(_made(make), calls, grad, lambda call: _compile(call, settings or {}))
+    eager, _ = _run(_made(make), calls, grad, lambda call: call)
+    before, breaks = preheat.counters(), []
+    unsubscribe = bus.subscribe(lambda event: breaks.append(_one_line(event)), {"break"})
+    try:
+        compiled, error = _run(_made(make), calls, grad, lambda call: _compile(call, settings or {}))
+    finally:
+        unsubscribe()
     after = preheat.counters()
     counts = {name: after[name] - before[name] for name in after}
     reference = _float64(make, calls, grad)
     for number, (expected, found) in enumerate(zip(eager, compiled)):
         where = f"call {number}" if number < calls else "all results at the end"
-        _compare(where, expected, found, reference[number] if reference else None)
-    is_captured = counts["breaks"] == 0 and counts["captures"] > 0
+        try:
+            _compare(where, expected, found, reference[number] if reference else None)
+        except AssertionError as difference:
+            raise difference from error
+    is_captured = not breaks and counts["captures"] > 0
     if captured is not None and is_enabled():
-        assert is_captured == captured, f"expected {'a capture' if captured else 'a break'}: {counts}"
-    return Seen(counts, is_captured)
+        assert is_captured == captured, f"expected {'a capture' if captured else 'a break'}: {breaks}"
+    return Seen(counts, is_captured, tuple(breaks))
 
 
 def is_enabled() -> bool:
@@ -106,10 +115,12 @@ def _made(make: Callable[[], Program]) -> Program:
     return make()
 
 
-def _run(program: Program, calls: int, grad: bool, wrap: Callable) -> list[list[tuple]]:
-    """The picture after each call, then one of all results together."""
+def _run(
+    program: Program, calls: int, grad: bool, wrap: Callable,
+) -> tuple[list[list[tuple]], BaseException | None]:
+    """The picture after each call, then one of all results together; the last exception."""
     call = wrap(program.call)
-    pictures, results = [], []
+    pictures, results, last_error = [], [], None
     for number in range(calls):
         if number in program.between:
             program.between[number](program)
@@ -119,7 +130,7 @@ def _run(program: Program, calls: int, grad: bool, wrap: Callable) -> list[list[
             try:
                 result = call(*program.args, **program.kwargs)
             except Exception as error:
-                result = Raised(type(error), str(error))
+                result, last_error = Raised(type(error), str(error)), error
         results.append(result)
         state = program.call if isinstance(program.call, torch.nn.Module) else None
         pictures.append(picture({
@@ -127,7 +138,12 @@ def _run(program: Program, calls: int, grad: bool, wrap: Callable) -> list[list[
             "watch": program.watch, "printed": printed.getvalue(), "random": _generators(),
         }))
     pictures.append(picture({"results": results}))
-    return pictures
+    return pictures, last_error
+
+
+def _one_line(event: Event) -> str:
+    data = event.data
+    return f"{data['reason']}: {data['detail']} at {data['file']}:{data['line']}: {data['code'].strip()}"
 
 
 @dataclass(frozen=True)
@@ -160,7 +176,7 @@ def _float64(make: Callable[[], Program], calls: int, grad: bool) -> list[list[t
         if isinstance(program.call, torch.nn.Module):
             program.call.double()
         program.args, program.kwargs = _doubled(program.args), _doubled(dict(program.kwargs))
-        pictures = _run(program, calls, grad, lambda call: call)
+        pictures, _ = _run(program, calls, grad, lambda call: call)
     except Exception:  # no reference: the comparison falls back on torch's tolerances
         return None
     return pictures

@@ -37,9 +37,9 @@ def is_compiling() -> bool:
 
 
 @contextlib.contextmanager
-def capturing() -> Iterator[None]:
-    """In this block, and in this thread only, `is_compiling()` is True."""
-    token = _is_capturing.set(True)
+def capturing(value: bool = True) -> Iterator[None]:
+    """In this block, and in this thread only, `is_compiling()` is `value`."""
+    token = _is_capturing.set(value)
     try:
         yield
     finally:
