@@ -17,7 +17,7 @@ Source: TorchInductor's scheduler (score by shared bytes), tinygrad (fusion as i
 
 import heapq
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from preheat.base.errors import InternalError
 from preheat.ir.ops import CORE, REDUCE
@@ -25,10 +25,11 @@ from preheat.ir.plan import Target
 from preheat.ir.types import TensorType
 from preheat.schedule import cost
 from preheat.schedule.affine import elems, known
+from preheat.schedule.library import is_blas
 from preheat.schedule.loops import Frame, Nest, NoFit, frame_of, lower
 from preheat.schedule.problem import CallUnit, Problem
 from preheat.schedule.tile import FEW_ROWS, Tiled, tile
-from preheat.schedule.views import Store, placed_region, store_through
+from preheat.schedule.views import Store, View, placed_region, store_through
 
 MOST_ROOTS = 48
 MOST_DEPTH = 60
@@ -72,6 +73,7 @@ def fuse(problem: Problem, target: Target) -> tuple[Problem, list[Unit]]:
             extra |= missing
             continue
         fusion.merge()
+        fusion.prefill()
         knotted = fusion.knot()
         if knotted is None:
             return problem, fusion.order()
@@ -159,7 +161,7 @@ def _repeats(problem: Problem, value: int, arg: int) -> bool:
 
 def _computed(problem: Problem, value: int) -> int:
     """The value whose elements `value` moves."""
-    while problem.ops[value].name in ("reshape", "permute", "expand", "slice", "flip"):
+    while not problem.is_given(value) and problem.ops[value].name in ("reshape", "permute", "expand", "slice", "flip"):
         value = problem.ops[value].args[0].id
     return value
 
@@ -351,6 +353,68 @@ class _Fusion:
         rows = known(group.tiled.extent)
         most = max(known(a.tiled.extent), known(b.tiled.extent))
         return rows < FEW_ROWS and most > rows and group.tiled.bytes > SHARED_BYTES
+
+    # ------------------------------------------------------------------ bias
+    def prefill(self) -> None:
+        """Where a kernel only adds a broadcast value to a product: that value is stored first and the
+        product adds to it. Moves as many bytes, rounds as eager's `addmm` does."""
+        for number in list(self.units):
+            unit = self.units.get(number)
+            if isinstance(unit, Group) and len(unit.roots) == 1 and unit.roots[0] not in self.problem.written:
+                self._prefill_one(number, unit.roots[0])
+
+    def _prefill_one(self, number: int, root: int) -> None:
+        inside = frozenset((root,))
+        store = self._store(root, inside)
+        op = self.problem.ops.get(store.value)
+        if op is None or op.name != "add" or self._memory(inside)(store.value) is not None:
+            return
+        for product, other in (op.args, op.args[::-1]):
+            call = self._sole_product(product.id)
+            smaller = self._work_bytes(other.id)
+            if call is None or smaller * 2 > _bytes(self.problem.types[root]):
+                continue
+            unit = self.units[call]
+            through = replace(store, value=product.id)
+            through = store_through(through, self.problem.ops, self.problem.types, frozenset(unit.makes))
+            out = View(root, through.offset, unit.op.type.sizes, through.strides)
+            if (through.value,) != unit.makes or not is_blas(*self._product_types(unit, out)):
+                continue
+            filler = self._fill(replace(store, value=other.id), inside)
+            if filler is not None and not unit.makes[0] in filler.reads:
+                self._remove(number)
+                self._remove(call)
+                place = self._put(filler)
+                self.fillers[self._put(replace(unit, makes=(root,), out=out, beta=1))] = place
+                return
+
+    def _fill(self, store: Store, inside: frozenset[int]) -> Group | None:
+        try:
+            frame = frame_of(self.problem.types[store.value].sizes)
+            nest = lower([store], frame, self.problem.ops, self.problem.types, self._memory(inside))
+            return Group((store.root,), (store.root,), nest, tile(nest, self.problem.types, self.target))
+        except NoFit:
+            return None
+
+    def _sole_product(self, value: int) -> int | None:
+        """The product unit whose result `value` is, moved or not, if nobody else reads it."""
+        made = _computed(self.problem, value)
+        number = self.home.get(made, -1)
+        unit = self.units.get(number)
+        is_product = isinstance(unit, CallUnit) and not unit.overload and unit.beta == 0
+        if not is_product or made in self.problem.required or len(self.readers.get(made, ())) != 1:
+            return None
+        is_whole = self.problem.types[made].elems == self.problem.types[value].elems
+        return number if is_whole else None
+
+    def _work_bytes(self, value: int) -> int:
+        """The memory behind a moved value."""
+        return _bytes(self.problem.types[_computed(self.problem, value)])
+
+    def _product_types(self, unit: CallUnit, out: View) -> tuple[TensorType, TensorType, TensorType]:
+        views = dict(unit.operands)
+        shown = [views[a.id] for a in unit.op.args] + [out]
+        return tuple(replace(self.problem.types[v.base], sizes=v.sizes, strides=v.strides) for v in shown)
 
     # ------------------------------------------------------------------ order
     def _before(self, number: int) -> set[int]:

@@ -17,7 +17,7 @@ from preheat.ir.graph import Graph, Op, OutputAlias, Ref
 from preheat.ir.ops import CORE
 from preheat.ir.types import NoneType, TensorType, tensor
 from preheat.schedule.library import OVERLOADS, is_blas, product_overload
-from preheat.schedule.loops import FUSABLE
+from preheat.schedule.loops import DIVISIONS, FUSABLE
 from preheat.schedule.views import Store, View, store_through, view_of
 
 KERNEL_KINDS = "fiub"  # dtypes that kernels compute in
@@ -137,15 +137,24 @@ class _Statement:
         )
 
     def _live(self) -> list[Op]:
-        """The ops that an output or a write depends on, in program order."""
+        """The ops to run, in program order: what an output or a write depends on, and what is there
+        for its effect (random numbers, an error that eager would raise)."""
         needed = {*self.graph.outputs, *(v for _, v in self.graph.writes)}
         live: list[Op] = []
         for op in reversed(self.graph.ops):
-            has_effect = op.name == "library" and bool(op.writes)
-            if has_effect or any(r in needed for r in op.results):
+            is_read = any(r in needed for r in op.results)
+            if not is_read and self._may_raise(op):
+                self.required.add(op.result)
+                is_read = True
+            if is_read or op.name == "library":
                 needed.update(op.refs())
                 live.append(op)
         return live[::-1]
+
+    def _may_raise(self, op: Op) -> bool:
+        if op.name in DIVISIONS:
+            return op.type.kind in "iu"
+        return CORE.get(op.name, CORE["library"]).kind == "gather"
 
     def _is_call(self, op: Op) -> bool:
         if op.name in ("library", "matmul"):
