@@ -232,8 +232,7 @@ def _numeric_extremum(predicate: str) -> Emit:
 def _sign_of_float(b: Builder, x: Value) -> Value:
     zero = b.constant(0.0, x)
     one = b.select(b.compare("ogt", x, zero), b.constant(1.0, x), zero)
-    result = b.select(b.compare("olt", x, zero), b.constant(-1.0, x), one)
-    return b.select(b.compare("uno", x, x), x, result)
+    return b.select(b.compare("olt", x, zero), b.constant(-1.0, x), one)
 
 
 def _sign_of_integer(b: Builder, x: Value) -> Value:
@@ -244,6 +243,10 @@ def _sign_of_integer(b: Builder, x: Value) -> Value:
 
 def _sign_of_unsigned(b: Builder, x: Value) -> Value:
     return b.convert("zext", b.compare("ne", x, b.constant(0, x)), x.element)
+
+
+def _float_truncdiv(b: Builder, x: Value, y: Value) -> Value:
+    return b.trunc(b.fdiv(x, y))
 
 
 def _isinf(b: Builder, x: Value) -> Value:
@@ -305,7 +308,7 @@ FLOAT: dict[str, Emit] = {
     "isnan": lambda b, x: b.compare("uno", x, x), "isinf": _isinf,
     "maximum": _extremum("ogt"), "minimum": _extremum("olt"),
     "fmax": _numeric_extremum("ogt"), "fmin": _numeric_extremum("olt"),
-    "copysign": lambda b, x, y: b.copysign(x, y),
+    "copysign": lambda b, x, y: b.copysign(x, y), "truncdiv": _float_truncdiv,
     "eq": _comparison("oeq"), "ne": _comparison("une"), "lt": _comparison("olt"),
     "le": _comparison("ole"), "gt": _comparison("ogt"), "ge": _comparison("oge"),
     **vecmath.FUNCTIONS,

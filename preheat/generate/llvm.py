@@ -232,8 +232,9 @@ class Builder:
         # Knuth's two-sum: what the addition lost, which is not finite when the total is not
         back = self.fsub(total, high)
         lost = self.fadd(self.fsub(high, self.fsub(total, back)), self.fsub(z, back))
-        exact = self.fadd(total, self.fadd(lost, low))
-        return self.select(self.compare("ord", exact, exact), exact, total)
+        rest = self.fadd(lost, low)
+        # a total of -0 or infinity stays: `one` is false for a rest of 0 or NaN
+        return self.select(self.compare("one", rest, self.constant(0.0, rest)), self.fadd(total, rest), total)
 
     def _exact_product(self, x: Value, y: Value) -> tuple[Value, Value]:
         """Dekker's product of doubles: high + low == x*y exactly."""

@@ -143,8 +143,8 @@ def _two_parts(number: float, element: str, beyond_double: float) -> tuple[float
 
 def expm1(b: Builder, x: Value) -> Value:
     """2**n * (1 + s) - 1, from halves so that 2**128 never occurs."""
-    lowest = -26.0 if x.element == "float" else -56.0
-    n, s = _exp_parts(b, _clamp(b, x, lowest, EXP_RANGE[x.element][1]))
+    bounds = (-26.0, 89.0) if x.element == "float" else (-56.0, 710.0)
+    n, s = _exp_parts(b, _clamp(b, x, *bounds))
     exponent = b.convert("fptosi", b.fsub(n, b.constant(1.0, n)), "i32")
     half = _power_of_two(b, exponent, x.element)
     result = b.fma(half, s, b.fsub(half, b.constant(0.5, x)))
@@ -157,11 +157,23 @@ def _is_zero(b: Builder, x: Value) -> Value:
 
 
 def sigmoid(b: Builder, x: Value) -> Value:
-    """e / (1 + e) or 1 / (1 + e) of e = exp(-|x|), so that small results keep their digits."""
-    one = b.constant(1.0, x)
-    e = exp(b, b.fneg(b.fabs(x)))
-    top = b.select(b.compare("olt", x, b.constant(0.0, x)), e, one)
-    return b.fdiv(top, b.fadd(one, e))
+    """e / (1 + e) or 1 / (1 + e) of e = exp(-|x|), so that small results keep their digits.
+
+    What e, 1 + e and the quotient lose by rounding is put back by one step of Newton's.
+    """
+    one, zero = b.constant(1.0, x), b.constant(0.0, x)
+    n, s = _exp_parts(b, _clamp(b, b.fneg(b.fabs(x)), EXP_RANGE[x.element][0], 0.0))
+    power = b.fadd(s, one)
+    e, e_lost = _scale(b, power, n), _scale(b, b.fsub(s, b.fsub(power, one)), n)
+    total = b.fadd(one, e)
+    total_lost = b.fadd(b.fsub(e, b.fsub(total, one)), e_lost)
+    is_negative = b.compare("olt", x, zero)
+    top, top_lost = b.select(is_negative, e, one), b.select(is_negative, e_lost, zero)
+    inverse = b.fdiv(one, total)
+    quotient = b.fmul(top, inverse)
+    rest = b.fma(b.fneg(quotient), total, top)
+    rest = b.fma(b.fneg(quotient), total_lost, b.fadd(rest, top_lost))
+    return b.fma(rest, inverse, quotient)
 
 
 def tanh(b: Builder, x: Value) -> Value:
@@ -288,10 +300,13 @@ def asinh(b: Builder, x: Value) -> Value:
 
 @_in_double
 def acosh(b: Builder, x: Value) -> Value:
-    t = b.fsub(x, b.constant(1.0, x))
+    one = b.constant(1.0, x)
+    t = b.fsub(x, one)
     root = b.intrinsic("sqrt", b.fma(t, t, b.fadd(t, t)))
     large = b.fadd(log(b, x), b.constant(math.log(2), x))
-    return b.select(b.compare("ogt", x, b.constant(2.0 ** 28, x)), large, log1p(b, b.fadd(t, root)))
+    is_large = b.compare("ogt", x, b.constant(2.0 ** 28, x))
+    result = b.select(is_large, large, log1p(b, b.fadd(t, root)))
+    return b.select(b.compare("ult", x, one), b.constant(NAN, x), result)
 
 
 @_in_double

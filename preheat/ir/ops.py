@@ -36,7 +36,7 @@ def _rows(kind: str, arity: int, attrs: str, **meanings: str) -> dict[str, OpSpe
 CORE: dict[str, OpSpec] = {
     **_rows(
         "elementwise", 1, "",
-        neg="-x", abs="|x|", sign="-1, 0 or 1; NaN stays", exp="e**x", exp2="2**x", expm1="e**x - 1",
+        neg="-x", abs="|x|", sign="-1, 0 or 1; 0 for NaN", exp="e**x", exp2="2**x", expm1="e**x - 1",
         log="natural logarithm", log2="base 2", log10="base 10", log1p="log(1 + x)", sqrt="square root",
         rsqrt="1 / sqrt(x)", reciprocal="1 / x", sin="sine", cos="cosine", tan="tangent",
         asin="arcsine", acos="arccosine", atan="arctangent", sinh="hyperbolic sine",
@@ -93,3 +93,28 @@ ELEMENTWISE = frozenset(n for n, s in CORE.items() if s.kind == "elementwise")
 REDUCE = frozenset(n for n, s in CORE.items() if s.kind == "reduce")
 MOVEMENT = frozenset(n for n, s in CORE.items() if s.kind == "movement")
 COMPARISONS = frozenset("eq ne lt le gt ge logical_and logical_or logical_xor logical_not isnan isinf".split())
+
+# For which operand dtypes (of `where`: the last two's) generated kernels can compute an elementwise
+# op as exactly as eager does; what is absent stays a library call. `cast` is between any two.
+_HALVES = ("bfloat16", "float16")
+_FLOATS = ("float32", "float64", *_HALVES)
+_SIGNED = ("int8", "int16", "int32", "int64")
+_INTEGERS = (*_SIGNED, "uint8", "uint16", "uint32", "uint64")
+_ANY = (*_FLOATS, *_INTEGERS, "bool")
+FUSABLE: dict[str, frozenset[str]] = {
+    name: frozenset(dtypes)
+    for names, dtypes in {
+        "where cast bitcast eq ne lt le gt ge logical_not logical_and logical_or logical_xor isnan "
+        "isinf abs sign floor ceil trunc round add mul maximum minimum fmax fmin": _ANY,
+        "neg sub": (*_FLOATS, *_INTEGERS),
+        "div sqrt rsqrt reciprocal copysign": _FLOATS,
+        "exp exp2 expm1 log log1p log2 log10 sin cos asin acos sinh cosh tanh asinh acosh atanh erf "
+        "sigmoid": _FLOATS,
+        # float64 of these is off by more than two units in the last place
+        "tan atan atan2 erfc pow": ("float32", *_HALVES),
+        "truncdiv": (*_FLOATS, *_INTEGERS),
+        "floordiv remainder fmod shl shr": _INTEGERS,
+        "bitwise_and bitwise_or bitwise_xor bitwise_not": (*_INTEGERS, "bool"),
+    }.items()
+    for name in names.split()
+}
