@@ -19,6 +19,7 @@ from types import MappingProxyType
 
 import torch
 from torch.autograd import forward_ad
+from torch.utils._device import DeviceContext
 
 from preheat.ir.trace import Constant
 
@@ -41,8 +42,12 @@ def _autocast(device: str) -> Callable[[], Constant]:
 
 
 def _default_device() -> Constant:
-    """The device of new tensors. Without a function mode it is the CPU: the setting is a mode."""
-    return "cpu" if _C._len_torch_function_stack() == 0 else str(torch.get_default_device())
+    """The device of new tensors, a function mode's; modes are looked at, never asked (that runs them)."""
+    for depth in reversed(range(_C._len_torch_function_stack())):
+        mode = _C._get_function_stack_at(depth)
+        if type(mode) is DeviceContext:
+            return str(mode.device)
+    return "cpu"
 
 
 def _functorch_level() -> Constant:

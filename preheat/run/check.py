@@ -27,7 +27,7 @@ from preheat.bridge.tensors import extent, is_plain, overlaps, tensor_facts, unu
 from preheat.ir.text_trace import show_constant, source_path
 from preheat.ir.trace import At, Constant, Guard, Live, Named, TensorFacts, Trace
 from preheat.run import resolve as steps
-from preheat.run.resolve import Call, NotThere, constant, resolve_source
+from preheat.run.resolve import Call, NotThere, constant, resolve_source, type_name
 
 
 @dataclass(frozen=True)
@@ -170,6 +170,8 @@ def _mentioned(guard: Guard) -> Iterator[int]:
     elif guard.kind == "alias":
         for group in guard.expected:
             yield from group
+    elif guard.kind == "distinct":
+        yield from guard.expected
 
 
 def _references(value: Constant) -> Iterator[int]:
@@ -186,6 +188,8 @@ def _subject(trace: Trace, guard: Guard) -> str:
         return f"ambient {guard.expected[0]}"
     if guard.kind == "alias":
         return "memory of the inputs"
+    if guard.kind == "distinct":
+        return "objects that were compared"
     return source_path(trace, guard.source)
 
 
@@ -209,6 +213,8 @@ _EXPECTATIONS: Mapping[str, Callable[[Trace, Any], str]] = types.MappingProxyTyp
     "class": lambda trace, e: f"class attribute {e[0]} to be {show_constant(trace, e[1])}",
     "mro": lambda trace, e: f"MRO {show_constant(trace, e)}",
     "isinstance": lambda trace, e: f"{'an' if e[1] else 'no'} instance of {show_constant(trace, e[0])}",
+    "issubclass": lambda trace, e: f"{'a' if e[1] else 'no'} subclass of {show_constant(trace, e[0])}",
+    "distinct": lambda trace, e: "different objects at " + ", ".join(source_path(trace, s) for s in e),
     "ambient": lambda trace, e: repr(e[1]),
     "overlap": lambda trace, e: f"{'' if e[1] else 'no '}overlap with {source_path(trace, e[0])}",
     "alias": lambda trace, e: "overlap only inside "
@@ -232,10 +238,10 @@ def _text(value: Any) -> str:
     if kind in _PRINTABLE:
         return repr(value)[:80]
     if issubclass(kind, type):
-        return f"class {type.__dict__['__qualname__'].__get__(value)}"
+        return f"class {type_name(value)}"
     if kind in (types.FunctionType, types.BuiltinFunctionType, types.ModuleType):
         return f"{kind.__name__} {value.__name__}"
-    return f"a {kind.__qualname__}"
+    return f"a {type_name(kind)}"
 
 
 _PRINTABLE = frozenset((type(None), bool, int, float, complex, str, bytes, type(Ellipsis)))
@@ -264,7 +270,7 @@ _EXACT = frozenset((bool, int, str, bytes))
 
 
 def _is_type(value: Any, expected: Any, found) -> str | None:
-    return None if type(value) is expected else f"a {type(value).__module__}.{type(value).__qualname__}"
+    return None if type(value) is expected else f"a {type_name(type(value))}"
 
 
 def _is(value: Any, expected: Any, found) -> str | None:
@@ -288,7 +294,7 @@ def _tensor(value: Any, expected: TensorFacts, found) -> str | None:
     if not issubclass(type(value), torch.Tensor):
         return _text(value)
     if not is_plain(value):
-        return f"a {type(value).__qualname__} of another class or layout, or wrapped"
+        return f"a {type_name(type(value))} of another class or layout, or wrapped"
     facts = tensor_facts(value)
     if facts != expected:
         return _facts_text(facts)
@@ -316,7 +322,7 @@ def _has(value: Any, key: Any) -> bool:
     for base, contains in _MEMBERSHIP:
         if issubclass(type(value), base):
             return contains(value, key)
-    raise NotThere(f"a {type(value).__qualname__}")
+    raise NotThere(f"a {type_name(type(value))}")
 
 
 _MEMBERSHIP: tuple[tuple[type, Callable[[Any, Any], bool]], ...] = tuple(
@@ -381,6 +387,16 @@ def _isinstance(value: Any, expected: tuple, found) -> str | None:
     return None if now is expected[1] else f"isinstance(...) is {now}"
 
 
+def _issubclass(value: Any, expected: tuple, found) -> str | None:
+    now = issubclass(value, expected[0])
+    return None if now is expected[1] else f"issubclass(...) is {now}"
+
+
+def _distinct(value: Any, expected: tuple, found) -> str | None:
+    objects = {id(found[source]) for source in expected}
+    return None if len(objects) == len(expected) else "two of them are one object"
+
+
 def _ambient(value: Any, expected: tuple, found) -> str | None:
     name, wanted = expected
     if name not in AMBIENT:
@@ -424,5 +440,6 @@ CLAIMS: Mapping[str, Callable[[Any, Any, Sequence[Any]], str | None]] = types.Ma
     "type": _is_type, "is": _is, "isnot": _is_not, "value": _equals, "tensor": _tensor, "code": _code,
     "absent": _absent, "contains": _contains, "keys": _keys, "len": _len, "set": _set,
     "noattr": _no_attribute, "class": _class, "mro": _mro, "isinstance": _isinstance,
+    "issubclass": _issubclass, "distinct": _distinct,
     "ambient": _ambient, "overlap": _overlap, "alias": _alias,
 })

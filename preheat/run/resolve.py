@@ -90,6 +90,11 @@ def constant(value: Constant, objects: Sequence[Any], found: Sequence[Any] = ())
 _NAMES = frozenset((Named, Live, At, tuple))
 
 
+def type_name(cls: type) -> str:
+    """The qualified name of a class, whatever its metaclass says."""
+    return type.__dict__["__qualname__"].__get__(cls)
+
+
 # ---------------------------------------------------------------------------- roots
 def _argument(call: Call, index: int) -> Any:
     if index >= len(call.args):
@@ -146,18 +151,18 @@ def _container(value: Any) -> tuple[type, Callable, Callable]:
     for row in _CONTAINERS:
         if issubclass(type(value), row[0]):
             return row
-    raise NotThere(f"a {type(value).__qualname__} is no builtin container")
+    raise NotThere(f"a {type_name(type(value))} is no builtin container")
 
 
 def attribute(value: Any, name: str) -> Any:
     """`value.name` where `name` is a C-level attribute of its type. Raises NotThere if it is not."""
     descriptor = raw_attribute(type(value), name, _ABSENT)
     if type(descriptor) not in C_DESCRIPTORS:
-        raise NotThere(f"{type(value).__qualname__} has no C-level attribute {name!r}")
+        raise NotThere(f"{type_name(type(value))} has no C-level attribute {name!r}")
     try:
         return descriptor.__get__(value, type(value))
     except AttributeError:
-        raise NotThere(f"{type(value).__qualname__} has no value for {name!r}") from None
+        raise NotThere(f"{type_name(type(value))} has no value for {name!r}") from None
 
 
 def namespace(value: Any) -> Any:
@@ -169,7 +174,7 @@ def item(value: Any, key: Any) -> Any:
     """`value[key]` of a builtin container, by the method of the builtin class."""
     read = _container(value)[1]
     if read is None:
-        raise NotThere(f"a {type(value).__qualname__} has no items by key")
+        raise NotThere(f"a {type_name(type(value))} has no items by key")
     try:
         return read(value, key)
     except (KeyError, IndexError):
@@ -191,7 +196,7 @@ def keys(value: Any) -> list[Any]:
         return list(dict.__iter__(value))
     if type(value) is types.MappingProxyType:
         return list(value)
-    raise NotThere(f"a {type(value).__qualname__} has no keys")
+    raise NotThere(f"a {type_name(type(value))} has no keys")
 
 
 def _key(value: Any, index: int) -> Any:
@@ -204,10 +209,10 @@ def _key(value: Any, index: int) -> Any:
 def class_attribute(cls: Any, name: str) -> Any:
     """The raw attribute that lookup along the MRO of type `cls` finds."""
     if not issubclass(type(cls), type):
-        raise NotThere(f"a {type(cls).__qualname__} is no type")
+        raise NotThere(f"a {type_name(type(cls))} is no type")
     found = raw_attribute(cls, name, _ABSENT)
     if found is _ABSENT:
-        raise NotThere(f"no attribute {name!r} along the MRO of {cls.__qualname__}")
+        raise NotThere(f"no attribute {name!r} along the MRO of {type_name(cls)}")
     return found
 
 
@@ -220,7 +225,7 @@ def _closure(function: Any, index: int) -> Any:
 
 def _cell(value: Any, key: Any) -> Any:
     if type(value) is not types.CellType:
-        raise NotThere(f"a {type(value).__qualname__} is no cell")
+        raise NotThere(f"a {type_name(type(value))} is no cell")
     try:
         return value.cell_contents
     except ValueError:
