@@ -139,6 +139,22 @@ class OutputAlias:
 
 
 @dataclass(frozen=True, slots=True)
+class Store:
+    """A store of an in-place write: `value` goes to the memory of input `target`.
+
+    After the stores of `state` the input's memory holds that value: later readers of `state` find it
+    there. The first element goes `offset` elements after the input's first one, the axes of the
+    value's type are `strides` apart. A value that reads the old memory elsewhere is made first.
+    """
+
+    target: int
+    state: int
+    value: int
+    offset: Dim
+    strides: tuple[Dim, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Graph:
     """Inputs, ops in program order, outputs; at level core also what is written back.
 
@@ -146,10 +162,12 @@ class Graph:
     output_aliases   one an output, or empty when every output is fresh. An aliased output has its
                      value too (as of the end, after the writes). Outputs past those of the recorded
                      graph may stand at the end: the memory that others are views of.
-    in_place         written inputs whose value may be stored straight into the input's memory when
-                     it is made (a `place` on the input stores its region only) instead of after all
-                     ops: as the ops stand, nothing after the value's op reads the old memory and
-                     nothing after it can raise. Who delays a read must keep it before the store.
+    in_place         written inputs whose memory may take each new state when it is made instead of
+                     after all ops: as the ops stand, nothing after the op that makes a state reads
+                     the state before it, and nothing after the last can raise. Who delays a read
+                     must keep it before the stores of the next state.
+    stores           for the inputs in `in_place`, what is stored and when, in order: all of a state
+                     that is computed as a whole, the parts of one that is `place`d on the state before.
     """
 
     level: str
@@ -159,6 +177,7 @@ class Graph:
     writes: tuple[tuple[int, int], ...] = ()
     output_aliases: tuple[OutputAlias, ...] = ()
     in_place: tuple[int, ...] = ()
+    stores: tuple[Store, ...] = ()
 
     def types(self) -> dict[int, Type]:
         """The type of every value."""

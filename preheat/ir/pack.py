@@ -25,6 +25,7 @@ NOUNS: tuple[type, ...] = (
     trace.Step, trace.Recipe, trace.Write, trace.Return, trace.Branch, trace.Host, trace.Goto,
     trace.Loop, trace.Node, trace.Snapshot, trace.Point, trace.Signature, trace.Trace,
     graph.OutputAlias,
+    graph.Store,
 )
 _NUMBER = {cls: i for i, cls in enumerate(NOUNS)}
 _FIELDS = {cls: tuple(f.name for f in dataclasses.fields(cls)) for cls in NOUNS}

@@ -13,7 +13,7 @@ spelled in `text_loop`, traces in `text_trace`, constants and types in `words`.
 """
 
 from preheat.base.errors import UserError
-from preheat.ir.graph import Arg, Graph, Input, Op, OutputAlias, Ref
+from preheat.ir.graph import Arg, Graph, Input, Op, OutputAlias, Ref, Store
 from preheat.ir.loop import Kernel
 from preheat.ir.plan import Buffer, Call, KernelCall, LibraryCall, Output, Plan, ProductCall
 from preheat.ir.text_loop import read_kernel, show_kernel
@@ -56,6 +56,7 @@ def show_graph(graph: Graph, indent: str = "") -> str:
     for target, value in graph.writes:
         place = " in place" if target in graph.in_place else ""
         lines.append(f"{indent}    write %{target} <- %{value}{place}")
+        lines += [f"{indent}        {_show_store(store)}" for store in graph.stores if store.target == target]
     aliases = graph.output_aliases or (OutputAlias(),) * len(graph.outputs)
     ends = [f"%{value}{_show_alias(alias)}" for value, alias in zip(graph.outputs, aliases)]
     lines.append(f"{indent}    return {', '.join(ends)}".rstrip())
@@ -82,6 +83,11 @@ def _show_input(input: Input) -> str:
     return f"%{input.id}: {show_type(input.type)}{name}{shared}"
 
 
+def _show_store(store: Store) -> str:
+    strides = ", ".join(map(show_number, store.strides))
+    return f"store %{store.value} at {show_number(store.offset)} {{{strides}}} makes %{store.state}"
+
+
 def _show_alias(alias: OutputAlias) -> str:
     if alias.kind == "fresh":
         return ""
@@ -95,7 +101,7 @@ def _read_graph(reader: Reader) -> Graph:
     reader.take("(")
     inputs = reader.many(lambda: _read_input(reader), ")")
     reader.take(":")
-    ops, writes, in_place = [], [], []
+    ops, writes, in_place, stores = [], [], [], []
     while reader.peek() not in ("return", "write"):
         ops.append(_read_op(reader))
     while reader.accept("write"):
@@ -105,6 +111,8 @@ def _read_graph(reader: Reader) -> Graph:
         if reader.accept("in"):
             reader.take("place")
             in_place.append(target)
+        while reader.accept("store"):
+            stores.append(_read_store(reader, target))
     reader.take("return")
     outputs, aliases = [], []
     while reader.peek() == "%":
@@ -113,7 +121,9 @@ def _read_graph(reader: Reader) -> Graph:
         reader.accept(",")
     if all(alias.kind == "fresh" for alias in aliases):
         aliases = []
-    return Graph(level, inputs, tuple(ops), tuple(outputs), tuple(writes), tuple(aliases), tuple(in_place))
+    return Graph(
+        level, inputs, tuple(ops), tuple(outputs), tuple(writes), tuple(aliases), tuple(in_place), tuple(stores),
+    )
 
 
 def _read_input(reader: Reader) -> Input:
@@ -122,6 +132,16 @@ def _read_input(reader: Reader) -> Input:
     type = reader.type()
     name = reader.take()[1:-1] if reader.peek()[:1] == '"' else ""
     return Input(value, type, name, reader.integer() if reader.accept("alias") else -1)
+
+
+def _read_store(reader: Reader, target: int) -> Store:
+    value = reader.value()
+    reader.take("at")
+    offset = reader.number()
+    reader.take("{")
+    strides = reader.many(reader.number, "}")
+    reader.take("makes")
+    return Store(target, reader.value(), value, offset, strides)
 
 
 def _read_alias(reader: Reader) -> OutputAlias:

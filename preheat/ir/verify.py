@@ -68,6 +68,11 @@ def _verify_ends(graph: Graph, types: dict[int, Type]) -> None:
         a, b = types[target], types[value]
         _require((a.dtype, a.sizes) == (b.dtype, b.sizes), where, f"{a} takes {b}")
     _require(set(graph.in_place) <= set(targets), "in place", "only written inputs")
+    for store in graph.stores:
+        where = f"store %{store.target} <- %{store.value}"
+        _require(store.target in graph.in_place and store.value in types, where, "to an input written in place")
+        _require(store.state in types and store.value in types, where, "values are defined")
+        _require(len(store.strides) == types[store.value].rank, where, "one stride an axis")
     aliases = graph.output_aliases
     _require(len(aliases) in (0, len(graph.outputs)), "return", "one alias an output")
     for place, alias in enumerate(aliases):

@@ -62,9 +62,12 @@ def slice_pair(g: Rewriter, op: Op) -> int | None:
 
 
 def slice_of_place(g: Rewriter, op: Op) -> int | None:
-    """What was just placed there, or what was there before when the two ranges do not meet."""
+    """What was just placed there, or what was there before when the two ranges do not meet.
+
+    Not for memory of an input: there the place is a store, and readers read the memory after it.
+    """
     below = g.definition(op.args[0], "place")
-    if below is None or below.attr("axis") != op.attr("axis"):
+    if below is None or below.attr("axis") != op.attr("axis") or _is_input_memory(g, below.args[0]):
         return None
     axis = op.attr("axis")
     placed, taken = g.type(below.args[1]).sizes[axis], op.type.sizes[axis]
@@ -77,6 +80,15 @@ def slice_of_place(g: Rewriter, op: Op) -> int | None:
     if n and m and (a + (n - 1) * p < b or b + (m - 1) * q < a):
         return g.emit("slice", below.args[:1], op.type, axis=axis, start=a, step=p)
     return None
+
+
+def _is_input_memory(g: Rewriter, arg: Ref) -> bool:
+    """Whether `arg` is an input, a view of one, or one with parts replaced."""
+    op = g.definition(arg)
+    while op is not None and op.name in ("place", "slice", "reshape", "permute"):
+        arg = op.args[0]
+        op = g.definition(arg)
+    return op is None
 
 
 def slice_of_cat(g: Rewriter, op: Op) -> int | None:

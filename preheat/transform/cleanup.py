@@ -12,7 +12,7 @@ stay, in order; ops that can raise stay even when nothing reads them, because ea
 """
 
 from preheat.bridge.ops import schema
-from preheat.ir.graph import Graph, Op, Ref, map_refs
+from preheat.ir.graph import Graph, Op, Ref, map_refs, with_ops
 from preheat.ir.types import DTYPES
 from preheat.rules import algebra, movement
 from preheat.rules.engine import rewrite
@@ -66,14 +66,11 @@ def remove_dead(graph: Graph) -> Graph:
             continue
         live.update(op.refs())
         kept.append(op)
-    return Graph(
-        graph.level, graph.inputs, tuple(reversed(kept)), graph.outputs, graph.writes, graph.output_aliases,
-        graph.in_place,
-    )
+    return with_ops(graph, reversed(kept))
 
 
 def renumber(graph: Graph) -> Graph:
-    """`graph` with values numbered in order: inputs, then results."""
+    """`graph` with values numbered in order: inputs, then results. Before `reinplace`."""
     number: dict[int, int] = {-1: -1}
     for input in graph.inputs:
         number[input.id] = len(number) - 1
@@ -95,5 +92,4 @@ def renumber(graph: Graph) -> Graph:
     return Graph(
         graph.level, inputs, ops, tuple(number[o] for o in graph.outputs),
         tuple((number[t], number[v]) for t, v in graph.writes), graph.output_aliases,
-        tuple(number[i] for i in graph.in_place),
     )
