@@ -20,6 +20,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from preheat.base.errors import InternalError
+from preheat.ir.graph import Graph
 from preheat.ir.ops import CORE, REDUCE
 from preheat.ir.plan import Target
 from preheat.ir.types import TensorType
@@ -27,7 +28,7 @@ from preheat.schedule import cost
 from preheat.schedule.affine import elems, known
 from preheat.schedule.library import is_blas
 from preheat.schedule.loops import Frame, Nest, NoFit, frame_of, lower
-from preheat.schedule.problem import CallUnit, Problem
+from preheat.schedule.problem import CallUnit, Problem, state
 from preheat.schedule.tile import FEW_ROWS, Tiled, tile
 from preheat.schedule.views import Store, View, placed_region, store_through
 
@@ -62,10 +63,10 @@ class Group:
 Unit = Group | CallUnit
 
 
-def fuse(problem: Problem, target: Target) -> tuple[Problem, list[Unit]]:
-    """The kernels and calls of `problem` in the order they run, and the problem that they solve: the
-    given one, with a value more for each write that has to go through other memory."""
-    extra: frozenset[int] = frozenset()
+def fuse(graph: Graph, target: Target) -> tuple[Problem, list[Unit]]:
+    """The problem that `graph` is, and its kernels and calls in the order they run."""
+    late: frozenset[int] = frozenset()
+    problem, extra = state(graph), frozenset()
     while True:
         fusion = _Fusion(problem, roots_of(problem, extra), target)
         missing = fusion.conflicts()
@@ -77,7 +78,12 @@ def fuse(problem: Problem, target: Target) -> tuple[Problem, list[Unit]]:
         knotted = fusion.knot()
         if knotted is None:
             return problem, fusion.order()
-        problem = problem.buffered(knotted)
+        written = problem.written[knotted]
+        if written in graph.in_place and written not in late:
+            late |= {written}
+            problem, extra = state(graph, late), frozenset()
+        else:
+            problem = problem.buffered(knotted)
 
 
 # ---------------------------------------------------------------------------- roots
@@ -104,7 +110,7 @@ def _shared(problem: Problem, fixed: set[int]) -> dict[int, bool]:
         shared[value] = value not in fixed and (len(users[value]) > 1 or moves.get(value, 0) > 1)
         here = {value} if value in fixed or shared[value] else users[value]
         op = problem.ops[value]
-        for arg in dict.fromkeys(op.refs()):
+        for arg in problem.operands(value):
             users.setdefault(arg, set()).update(here)
             moves[arg] = moves.get(arg, 0) + (op.name in _SHIFTS)
     return shared
@@ -128,13 +134,12 @@ def _settle(problem: Problem, fixed: set[int], shared: Mapping[int, bool]) -> tu
     work: dict[int, _Work] = {v: _Work(0.0, frozenset({v})) for v in (*problem.inputs, *problem.results)}
     for value in sorted(shared, key=problem.order.__getitem__):
         op = problem.ops[value]
-        args = [work[a] for a in dict.fromkeys(op.refs())]
-        for arg in dict.fromkeys(op.refs()):
+        for arg in problem.operands(value):
             if work[arg].cycles >= cost.EXPENSIVE_CYCLES and _repeats(problem, value, arg):
                 root = _computed(problem, arg)
                 roots.add(root)
                 work[arg] = _Work(0.0, frozenset({root}))
-        args = [work[a] for a in dict.fromkeys(op.refs())]
+        args = [work[a] for a in problem.operands(value)]
         here = cost.op_cycles(op.name) if CORE[op.name].kind in ("elementwise", "gather") else 0.0
         found = _Work(
             here + sum(a.cycles for a in args), frozenset().union(*(a.reads for a in args)),
@@ -288,7 +293,7 @@ class _Fusion:
         part = self._store(root, frozenset((root,))).value
         if root in problem.written and part != root and self._memory(frozenset())(part) is None:
             return [part]
-        found = [a for a in problem.ops[root].refs() if not problem.is_given(a) and a not in self.roots]
+        found = [a for a in problem.operands(root) if not problem.is_given(a) and a not in self.roots]
         if not found:
             raise InternalError(f"value {root} = {problem.ops[root].name} fits no loop nest")
         return found
@@ -426,9 +431,14 @@ class _Fusion:
         if isinstance(unit, Group):
             for root in unit.roots:
                 if root in self.problem.written:
-                    before |= self.readers.get(self.problem.written[root], set()) | self.checks
+                    before |= self._before_write(self.problem.replaces[root])
         before.discard(number)
         return before
+
+    def _before_write(self, replaced: int) -> set[int]:
+        """The units that still need the value that a write replaces, or that may refuse the call."""
+        makers = {self.home[replaced]} if replaced in self.home else set()
+        return makers | self.readers.get(replaced, set()) | self.checks
 
     def _is_cyclic(self, first: int, second: int) -> bool:
         """A third unit lies on a path between the two."""

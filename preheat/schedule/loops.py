@@ -248,7 +248,7 @@ class _Lowering:
                 node = self.load(value, index, mask)
             else:
                 op = self.ops[value]
-                node = _RULES.get(op.name, _unknown)(self, op, index, mask)
+                node = RULES.get(op.name, _unknown)(self, op, index, mask)
             self.known[key] = node
         return self.known[key]
 
@@ -515,11 +515,10 @@ def _index(lowering: _Lowering, op: Op, index: Index, mask: int | None) -> int:
     return lowering.value(source, moved, mask)
 
 
-_RULES: dict[str, Callable[[_Lowering, Op, Index, int | None], int]] = {
+RULES: dict[str, Callable[[_Lowering, Op, Index, int | None], int]] = {
     **dict.fromkeys(ELEMENTWISE, _elementwise),
     **dict.fromkeys(REDUCE, _reduce),
     "full": _full, "iota": _iota, "reshape": _reshape, "permute": _permute, "flip": _flip,
     "expand": _expand, "slice": _slice, "pad": _pad, "cat": _cat, "place": _place,
     "take": _take, "gather": _gather, "index": _index,
 }
-FUSABLE = frozenset(_RULES)

@@ -14,10 +14,11 @@ from dataclasses import dataclass, replace
 
 from preheat.base.errors import Unsupported
 from preheat.ir.graph import Graph, Op, OutputAlias, Ref
-from preheat.ir.ops import CORE
+from preheat.ir.graph import Store as InPlace
+from preheat.ir.ops import CORE, FUSABLE
 from preheat.ir.types import NoneType, TensorType, tensor
 from preheat.schedule.library import OVERLOADS, is_blas, product_overload
-from preheat.schedule.loops import DIVISIONS, FUSABLE
+from preheat.schedule.loops import DIVISIONS, RULES
 from preheat.schedule.views import Store, View, store_through, view_of
 
 KERNEL_KINDS = "fiub"  # dtypes that kernels compute in
@@ -53,6 +54,8 @@ class Problem:
     types       of every value, with the strides of the memory it lives in
     required    values that must have memory: operands of calls, outputs, writes
     written     value -> the input whose memory it lives in
+    replaces    written value -> the value that the memory holds before, whose readers come first
+    parts       written value -> what is stored to make it, where that is not all of it
     calls       in program order
     results     values that calls make
     outputs     one a graph output: the value whose memory it is, or -1 for an alias
@@ -64,10 +67,11 @@ class Problem:
     types: Mapping[int, TensorType]
     required: frozenset[int]
     written: Mapping[int, int]
+    replaces: Mapping[int, int]
+    parts: Mapping[int, Store]
     calls: tuple[CallUnit, ...]
     results: frozenset[int]
     outputs: tuple[int, ...]
-    first_copy: int  # values from here on are copies that stand for effects
     next_value: int
 
     def is_given(self, value: int) -> bool:
@@ -76,47 +80,53 @@ class Problem:
 
     def store(self, value: int) -> Store:
         """The store that gives `value` its memory."""
-        return Store(value, value, self.written.get(value, value), 0, self.types[value].strides)
+        whole = Store(value, value, self.written.get(value, value), 0, self.types[value].strides)
+        return self.parts.get(value, whole)
+
+    def operands(self, value: int) -> tuple[int, ...]:
+        """The values that a kernel reads to make `value`."""
+        if value in self.parts:
+            return (self.parts[value].value,)
+        return tuple(dict.fromkeys(self.ops[value].refs()))
 
     def buffered(self, root: int) -> "Problem":
-        """The problem in which the value written as `root` is made elsewhere and then copied.
+        """The problem in which the value written at the end as `root` is made elsewhere and copied.
 
         Breaks the knot where a write needs the old value of an input that is written before it.
         """
-        target, value = self.written[root], self.next_value
-        ops, types, order, written = dict(self.ops), dict(self.types), dict(self.order), dict(self.written)
-        if ops[root].name == "reshape" and root >= self.first_copy:
-            source = ops[root].args[0].id
-            ops[value] = Op("reshape", (Ref(source),), (value,), (types[source],))
-            types[value] = tensor(types[source].dtype, types[source].sizes)
-            order[value] = order[root] - 0.5
-            ops[root] = replace(ops[root], args=(Ref(value),))
-        else:
-            ops[value] = Op("reshape", (Ref(root),), (value,), (types[target],))
-            types[value], types[root] = types[target], ops[root].type
-            order[value] = max(order.values()) + 1
-            del written[root]
-            written[value] = target
+        value, source = self.next_value, self.ops[root].args[0].id
+        type = tensor(self.types[source].dtype, self.types[source].sizes)
+        ops, types, order = dict(self.ops), dict(self.types), dict(self.order)
+        ops[value], types[value], order[value] = _copy_op(source, value, type), type, order[root] - 0.5
+        ops[root] = replace(ops[root], args=(Ref(value),))
         return replace(
-            self, ops=ops, types=types, order=order, written=written, required=self.required | {value},
-            next_value=value + 1,
+            self, ops=ops, types=types, order=order, required=self.required | {value}, next_value=value + 1,
         )
 
 
-def state(graph: Graph) -> Problem:
-    """The problem of `graph`. Raises Unsupported for what no kernel and no overload computes."""
-    return _Statement(graph).state()
+def state(graph: Graph, late: frozenset[int] = frozenset()) -> Problem:
+    """The problem of `graph`; inputs in `late` are written at the end, whatever `in_place` says.
+
+    Raises Unsupported for what no kernel and no overload computes.
+    """
+    return _Statement(graph, late).state()
+
+
+def _copy_op(source: int, value: int, type: TensorType) -> Op:
+    return Op("reshape", (Ref(source),), (value,), (type,))
 
 
 class _Statement:
-    def __init__(self, graph: Graph):
-        self.graph = graph
+    def __init__(self, graph: Graph, late: frozenset[int]):
+        self.graph, self.late = graph, late
         self.types = {v: t for v, t in graph.types().items()}
         self.ops: dict[int, Op] = {}
         self.calls: list[Op] = []
         self.results: set[int] = set()
         self.required: set[int] = set()
         self.written: dict[int, int] = {}
+        self.replaces: dict[int, int] = {}
+        self.parts: dict[int, Store] = {}
         self.inputs = frozenset(i.id for i in graph.inputs)
         self.order = {v: n for n, op in enumerate(graph.ops) for v in op.results}
         self.next = graph.next_id()
@@ -133,7 +143,7 @@ class _Statement:
         calls = self._moved_products([self._call(op) for op in self.calls])
         return Problem(
             self.inputs, self.ops, self.order, self.types, frozenset(self.required), self.written,
-            calls, frozenset(self.results), outputs, self.graph.next_id(), self.next,
+            self.replaces, self.parts, calls, frozenset(self.results), outputs, self.next,
         )
 
     def _live(self) -> list[Op]:
@@ -159,20 +169,26 @@ class _Statement:
     def _is_call(self, op: Op) -> bool:
         if op.name in ("library", "matmul"):
             return True
-        if op.name not in FUSABLE:
+        if op.name not in RULES:
             raise Unsupported("no_kernel", f"core op {op.name}")
-        kinds = {t.kind for t in (op.type, *(self.types[r] for r in op.refs()))}
-        if kinds <= set(KERNEL_KINDS) or CORE[op.name].kind == "movement":
+        if self._is_computable(op):
             return False
         if op.name not in OVERLOADS:
             raise Unsupported("no_kernel", f"{op.name} of {op.type}")
         return True
 
+    def _is_computable(self, op: Op) -> bool:
+        """A kernel computes `op` at its dtypes, as exactly as eager."""
+        operands = [self.types[r] for r in op.refs()]
+        if CORE[op.name].kind == "elementwise":
+            return op.name in FUSABLE and all(t.dtype in FUSABLE[op.name] for t in operands[op.name == "where":])
+        return all(t.kind in KERNEL_KINDS for t in (op.type, *operands)) or CORE[op.name].kind == "movement"
+
     # ------------------------------------------------------------------ effects
     def _copy(self, value: int, type: TensorType) -> int:
         """A new value with the elements of `value` and memory of its own."""
         copy, self.next = self.next, self.next + 1
-        self.ops[copy] = Op("reshape", (Ref(value),), (copy,), (type,))
+        self.ops[copy] = _copy_op(value, copy, type)
         self.types[copy] = type
         self.order[copy] = len(self.graph.ops) + copy
         self.required.add(copy)
@@ -203,13 +219,33 @@ class _Statement:
                 continue
             if any(stride == 0 and size != 1 for size, stride in zip(type.sizes, type.strides)):
                 raise Unsupported("write_expanded", f"a write to {type}")
-            is_free = value not in self.required and value not in self.written and value not in self.inputs
-            if target in self.graph.in_place and is_free and value not in self.results:
-                self.types[value] = type
-                self.required.add(value)
+            stores = [s for s in self.graph.stores if s.target == target]
+            if target in self.graph.in_place and target not in self.late and self._are_free(stores):
+                self._in_place(stores)
             else:
-                value = self._copy(value, type)
-            self.written[value] = target
+                copy = self._copy(value, type)
+                self.written[copy], self.replaces[copy] = target, target
+
+    def _are_free(self, stores: list[InPlace]) -> bool:
+        """The states of a written input can live in its memory alone."""
+        taken = self.required | self.results | self.inputs | self.written.keys()
+        return bool(stores) and not any(s.state in taken for s in stores)
+
+    def _in_place(self, stores: list[InPlace]) -> None:
+        """Each store is a value of its own; the last of a state is the state, for its readers."""
+        before = stores[0].target
+        for store, after in zip(stores, [*stores[1:], None]):
+            type = self.types[store.target]
+            root = store.state
+            if after is not None and after.state == store.state:
+                root = self._copy(store.value, self.types[store.value])
+                self.order[root] = self.order[store.state] - 0.5
+            self.types[root] = type
+            self.required.add(root)
+            self.written[root], self.replaces[root] = store.target, before
+            if store.value != root:
+                self.parts[root] = Store(root, store.value, store.target, store.offset, store.strides)
+            before = root
 
     # ------------------------------------------------------------------ calls
     def _call(self, op: Op) -> CallUnit:

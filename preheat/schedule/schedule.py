@@ -23,7 +23,7 @@ from preheat.ir.plan import Call, KernelCall, LibraryCall, Output, Plan, Product
 from preheat.schedule.fuse import Group, fuse
 from preheat.schedule.memory import Layout, plan_memory
 from preheat.schedule.names import kernel_name
-from preheat.schedule.problem import CallUnit, Problem, state
+from preheat.schedule.problem import CallUnit, Problem
 from preheat.schedule.tile import Tiled
 
 
@@ -33,7 +33,7 @@ def schedule(graph: Graph, target: Target) -> Plan:
     Raises Unsupported for symbolic sizes where a number must be known, and for ops and dtypes that
     neither a kernel nor a library overload computes.
     """
-    problem, units = fuse(state(graph), target)
+    problem, units = fuse(graph, target)
     layout = plan_memory(graph, problem, units)
     kernels: dict[str, int] = {}
     made: list[Kernel] = []

@@ -5,6 +5,8 @@ import random
 import pytest
 from schedule.graphs import Make, compare
 
+from preheat.transform.reinplace import reinplace
+
 UNARY = ("neg", "abs", "tanh", "exp", "floor", "sigmoid")
 BINARY = ("add", "sub", "mul", "maximum", "minimum")
 SIZES = (1, 2, 3, 4, 6)
@@ -143,7 +145,8 @@ class Program:
             same = [v for v in self.values if self.m.type(v).sizes == self.m.type(target).sizes and v != target]
             if same and self.random.random() < 0.5:
                 writes.append((target, self.random.choice(same)))
-        return self.m.graph(*outputs, writes=writes)
+        graph = self.m.graph(*outputs, writes=writes)
+        return reinplace(graph) if self.random.random() < 0.5 else graph
 
 
 def attempt(seed: int, ops: int) -> None:

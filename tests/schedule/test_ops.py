@@ -10,6 +10,7 @@ from preheat.ir.graph import Op, OutputAlias, Ref, Token
 from preheat.ir.plan import KernelCall
 from preheat.ir.types import tensor
 from preheat.schedule.schedule import schedule
+from preheat.transform.reinplace import reinplace
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16", "int64", "int32", "int8", "uint8", "bool"])
@@ -237,9 +238,22 @@ def test_a_cache_row_is_written_in_place():
     cache, row = m.input(2, 16, 4), m.input(2, 1, 4)
     new = m.place(cache, m.op("mul", row, (2.0,)), 1, 5)
     scores = m.matmul(new, m.permute(row, 0, 2, 1))
-    plan = compare(m.graph(scores, m.reduce("sum", new, 1), writes=[(cache, new)], in_place=(cache,)))
+    graph = reinplace(m.graph(scores, m.reduce("sum", new, 1), writes=[(cache, new)]))
+    assert graph.in_place == (cache,)
+    plan = compare(graph)
     first = plan.calls[0]
     assert first.bytes <= 2 * 2 * 4 * 4
+
+
+def test_two_rows_of_a_cache_are_written_in_place():
+    m = Make()
+    cache, row = m.input(16, 4), m.input(1, 4)
+    first = m.place(cache, m.op("mul", row, (2.0,)), 0, 5)
+    total = m.reduce("sum", first, 1)
+    second = m.place(first, m.op("neg", row), 0, 7)
+    plan = compare(reinplace(m.graph(total, m.op("exp", second), writes=[(cache, second)])))
+    writes = [c for c in plan.calls if any(plan.buffers[b].kind == "input" and p.role != "in" for b, p in zip(c.buffers, plan.kernels[c.kernel].params))]
+    assert writes and all(c.bytes <= 4 * 4 * 4 for c in writes)
 
 
 def test_a_write_to_an_expanded_input_is_refused():
