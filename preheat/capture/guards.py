@@ -29,7 +29,7 @@ from preheat.ir.trace import At, Code, Guard, Named
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class whose attributes can be changed
 _BOUND_TO_C = (types.BuiltinFunctionType, types.MethodWrapperType)
 _ALWAYS_ONE = frozenset((
-    type, types.FunctionType, types.ModuleType, types.CodeType, property, classmethod, staticmethod,
+    type, types.FunctionType, types.ModuleType, property, classmethod, staticmethod,
     types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType,
     types.MemberDescriptorType, types.ClassMethodDescriptorType, functools._lru_cache_wrapper, *IDENTITY_TYPES,
 ))
@@ -38,6 +38,9 @@ _BY_ATTRIBUTES: dict[type, tuple[str, ...]] = {
     types.MethodType: ("__func__", "__self__"), functools.partial: ("func", "args", "keywords"),
     types.BuiltinFunctionType: ("__self__", "__name__"), types.MethodWrapperType: ("__self__", "__name__"),
     **VALUE_TYPES,
+}
+_FUNCTIONS_OF = {  # where a descriptor of C keeps the functions that it calls
+    property: ("fget", "fset", "fdel"), classmethod: ("__func__",), staticmethod: ("__func__",),
 }
 _MRO = type.__dict__["__mro__"]
 
@@ -114,7 +117,8 @@ class Guards:
         place = (id(namespace), name)
         if place not in self._read:
             self._read.add(place)
-            self.meet(self.sources.step(self.namespace(owner, namespace), "item", name), value)
+            source = self.sources.step(self.namespace(owner, namespace), "item", name)
+            self.meet(source, value, *self._module_hint(namespace, name))
 
     def no_attribute(self, owner: Any, namespace: dict, name: str) -> None:
         """The dict of `owner` lacks `name`."""
@@ -138,6 +142,8 @@ class Guards:
         self._read.add(place)
         sources = self.sources
         source = sources.known[id(owner)]
+        if name == "__code__" and type(owner) is types.FunctionType:
+            self.claim(source, "code", code_digest(value))
         if name == "__dict__":
             sources.know(value, sources.step(source, "dict"))
         elif name == "__class__":
@@ -232,7 +238,13 @@ class Guards:
         place = (id(namespace), name)
         if place not in self._read:
             self._read.add(place)
-            self.meet(self.sources.step(self.global_namespace(namespace), "item", name), value)
+            source = self.sources.step(self.global_namespace(namespace), "item", name)
+            self.meet(source, value, *self._module_hint(namespace, name))
+
+    def _module_hint(self, namespace: dict, name: str) -> tuple:
+        """How to import what stands in the dict of a module."""
+        module = self.sources.module_of_globals(namespace) if "__name__" in namespace else None
+        return () if module is None else ((module.__name__, name),)
 
     def no_global(self, namespace: dict, name: str) -> None:
         place = (id(namespace), name, "absent")
@@ -269,6 +281,10 @@ class Guards:
         if has_identity(raw, kind) and not self._is_nameless(raw, kind, hint):
             self.claim(source, "class", (name, self.sources.name(raw, hint)), name)
             self.sources.know(raw, step)
+            for part in _FUNCTIONS_OF.get(kind, ()):
+                function = getattr(raw, part)
+                if function is not None:
+                    self.sources.know(function, self.sources.step(step, "attr", part))
         else:
             self.meet(step, raw, hint)
 

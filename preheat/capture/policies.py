@@ -18,6 +18,7 @@ fill          writes into its first argument: allowed on an object made by this 
 again         asked again on every call: the result is a source (contextvars, logging levels)
 cached        a functools.lru_cache: declared to depend on its arguments alone
 referent      a weak reference is followed: the result is a source, asked again
+import        an import statement: done once and for all, its ops are not the call's
 abc           isinstance or issubclass by an abstract base class: re-evaluated as a guard
 refuse        the capture ends, with `reason`
 
@@ -103,7 +104,7 @@ _ROWS: dict[Any, Call] = {
     contextvars.ContextVar.get: AGAIN, logging.Logger.isEnabledFor: AGAIN, logging.Logger.getEffectiveLevel: AGAIN,
     contextvars.ContextVar.set: Call("set_context"), contextvars.ContextVar.reset: Call("reset_context"),
     _abc._abc_instancecheck: Call("abc"), _abc._abc_subclasscheck: Call("abc"),
-    marks.is_compiling: Call("constant"),
+    marks.is_compiling: Call("constant"), builtins.__import__: Call("import"),
 }
 # Python functions that run natively: what they compute follows from their arguments, but they keep
 # caches of their own, or would cost thousands of bytecodes.

@@ -21,8 +21,9 @@ its next hook.
 wrapped by `__init_subclass__`, which imports torch's own compiler (1.7 s).
 """
 
+import contextlib
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -31,7 +32,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from preheat.bridge.tensors import dtype_name, is_plain, storage_key, type_of
-from preheat.ir.graph import Arg, Builder, Graph, Op, Ref, Token
+from preheat.ir.graph import Arg, Builder, Graph, Op, Ref, Token, refs_of
 from preheat.ir.types import NoneType, ScalarType, TensorType, Type, contiguous_strides
 
 MAX_CONSTANT_ELEMS = 64  # a longer list of numbers in the program is kept as a live tensor
@@ -74,7 +75,14 @@ class Recorder(TorchDispatchMode):
         self.is_stopped = self.is_entered = False
         self.values: dict[int, _Known] = {}
         self._storages: dict[int, list[int]] = {}  # storage -> [live tensors, first value]
+        self._root: dict[int, int] = {}  # value -> first value of its storage
+        self._fixed: set[int] = set()  # roots whose content follows from no input and no random number
         self._source_of_value: dict[int, int] = {}
+
+    def is_fixed(self, tensor: torch.Tensor) -> bool:
+        """Whether the elements of `tensor` are the same in every replay, whatever the inputs."""
+        known = self.values.get(id(tensor))
+        return known is not None and self._root[known.value] in self._fixed
 
     def made(self, tensor: torch.Tensor) -> bool:
         """Whether an op of this recording gave `tensor`."""
@@ -93,6 +101,15 @@ class Recorder(TorchDispatchMode):
         if self.is_entered and depth and torch._C._get_dispatch_stack_at(depth - 1) is self:
             self.__exit__(None, None, None)
             self.is_entered = False
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Ops that run inside are none of the call's."""
+        was, self.is_stopped = self.is_stopped, True
+        try:
+            yield
+        finally:
+            self.is_stopped = was
 
     def value_of(self, tensor: torch.Tensor) -> int | None:
         """The number of the value that `tensor` is, or None if no op gave or took it."""
@@ -133,6 +150,7 @@ class Recorder(TorchDispatchMode):
         aliases: list[int] = []
         for one in out if type(out) in (tuple, list) else (out,):
             self._result(one, results, types, aliases)
+        self._spread_fixed(facts, encoded, attrs, results, writes)
         self.builder.ops.append(Op(
             name, encoded, tuple(results), tuple(types), attrs, writes, tuple(aliases), _is_grad_enabled(),
         ))
@@ -166,6 +184,17 @@ class Recorder(TorchDispatchMode):
             self.fail(reason, detail)
 
     # ------------------------------------------------------------------ values
+    def _spread_fixed(self, facts: "_Overload", args: tuple, attrs: tuple, results: list, writes: tuple) -> None:
+        """What is computed from fixed values alone is fixed; what is written from others is no longer."""
+        fixed, root = self._fixed, self._root
+        is_fixed = not facts.is_random and all(
+            root[ref] in fixed for ref in (*refs_of(args), *refs_of(tuple([v for _, v in attrs])))
+        )
+        if is_fixed:
+            fixed.update(value for value in results if root.get(value) == value)
+        else:
+            fixed.difference_update([root[value] for value in writes])
+
     def _encode(self, arg: Any) -> Arg:
         kind = type(arg)
         if kind in _PLAIN:
@@ -202,8 +231,9 @@ class Recorder(TorchDispatchMode):
         key = storage_key(tensor)
         entry = self._storages.get(key)
         if entry is None:
-            self._storages[key] = entry = [0, value]
+            self._storages[key] = entry = [0, self._root.get(value, value)]
         entry[0] += 1
+        self._root[value] = entry[1]
         known = _Known(tensor, self._forget)
         known.key, known.value, known.storage = id(tensor), value, key
         self.values[known.key] = known
@@ -276,6 +306,8 @@ class Recorder(TorchDispatchMode):
     def _emit(self, name: str, args: tuple, type: TensorType, attrs: tuple = (), alias: int = -1) -> int:
         value = self.builder.fresh()
         self.builder.append(Op(name, args, (value,), (type,), attrs, (), (alias,), _is_grad_enabled()))
+        self._root[value] = value if alias < 0 else self._root[alias]
+        self._fixed.add(self._root[value])
         return value
 
     def _live_constant(self, tensor: torch.Tensor) -> int:
@@ -303,6 +335,7 @@ class _Overload(NamedTuple):
     writes: tuple[tuple[int, str], ...]  # position and name of each argument it writes
     is_composite: bool  # arrives whole only under inference mode
     is_lift: bool
+    is_random: bool  # or leaves memory uninitialised
     refusal: str  # a row of reasons.py, or ""
 
 
@@ -322,7 +355,9 @@ def _overload(func: Any) -> _Overload:
     elif base in _RESIZING or name == "aten.detach_.default":
         refusal = "metadata_write"
     is_composite = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
-    return _Overload(name, writes, is_composite and not func.py_kernels, base == "lift_fresh", refusal)
+    is_random = torch.Tag.nondeterministic_seeded in func.tags or base.startswith(("empty", "new_empty"))
+    return _Overload(
+        name, writes, is_composite and not func.py_kernels, base == "lift_fresh", is_random, refusal)
 
 
 def _dispatch(recorder: Recorder, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
@@ -343,8 +378,11 @@ def _dispatch(recorder: Recorder, func: Any, types: Any, args: tuple = (), kwarg
         if out is not NotImplemented:
             return out
     if facts.refusal:
-        recorder.stop(facts.refusal, facts.name)
-    elif facts.name == "aten.index.Tensor" and _has_mask(args[1]):
+        if not all(recorder.is_fixed(a) for a in args if isinstance(a, _Tensor)):
+            recorder.stop(facts.refusal, facts.name)
+        elif facts.refusal == "data_dependent_number":
+            return func(*args, **kwargs)
+    elif facts.name == "aten.index.Tensor" and _has_mask(recorder, args[1]):
         recorder.stop("data_dependent_shape", "indexing with a boolean mask")
     out = func(*args, **kwargs)
     if not recorder.is_stopped:
@@ -366,8 +404,10 @@ def _lift(recorder: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
     return out
 
 
-def _has_mask(indices: Any) -> bool:
-    return any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in indices)
+def _has_mask(recorder: Recorder, indices: Any) -> bool:
+    """Whether an index is a mask with an unknown number of true elements."""
+    return any(
+        i is not None and i.dtype in (torch.bool, torch.uint8) and not recorder.is_fixed(i) for i in indices)
 
 
 def _vector(type: TensorType, length: int) -> TensorType:

@@ -177,9 +177,10 @@ class Watcher(Observer):
         self.guards.differ(first, second)
 
     def test_truth(self, value: Any) -> bool:
-        if issubclass(type(value), Tensor):
+        if not issubclass(type(value), Tensor):
+            self.look(value, 0)
+        elif not self.recorder.is_fixed(value):
             raise GiveUp("data_dependent_branch", "the truth of a tensor")
-        self.look(value, 0)
         return bool(value)
 
     # ------------------------------------------------------------------ births and writes
@@ -422,6 +423,13 @@ def _referent(watcher: Watcher, function: Any, args: tuple, kwargs: dict, row: C
     return result
 
 
+def _import(watcher: Watcher, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
+    with watcher.recorder.paused():
+        module = function(*args, **kwargs)
+    watcher.sources.of(module)
+    return module
+
+
 def _dispatch_depth(watcher: Watcher, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
     """The recorder is itself a dispatch mode, which the program must not see."""
     return function() - watcher.recorder.is_entered
@@ -505,7 +513,7 @@ _CALLS = {
     "pure": _pure, "shallow": _shallow, "identity": _perform, "fill": _fill, "get": _get, "again": _again, "cached": _cached,
     "abc": _abstract, "refuse": _refuse, "signature": _signature, "inference_mode": _inference_mode,
     "set_context": _set_context, "reset_context": _reset_context, "constant": _perform,
-    "referent": _referent, "dispatch_depth": _dispatch_depth,
+    "referent": _referent, "import": _import, "dispatch_depth": _dispatch_depth,
 }
 
 
