@@ -103,6 +103,10 @@ class Checker:
                 return failure
         return None
 
+    def judge(self, guard: Guard, found: Sequence[Any]) -> Failure | None:
+        """None if `guard` holds for the resolved objects `found`."""
+        return self._judge(_bind(guard, self.objects), found)
+
     def _judge(self, claim: "_Claim", found: Sequence[Any]) -> Failure | None:
         guard = claim.guard
         value = found[guard.source] if guard.source >= 0 else None

@@ -159,7 +159,9 @@ def _first_byte(places: Places, number: int) -> int:
     where, tensor = places.tensors, places.found[number]
     if where is None:
         raise NotNative
+    places.type_of(number)
     place, _ = impl(places, number)
+    places.word(place, where.keys)  # an ordinary key set has a storage behind it
     storage = places.follow(place, where.storage)
     places.word(place, where.storage_offset)
     return places.follow(storage, where.data).base if tensor.numel() else ZERO

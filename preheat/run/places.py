@@ -81,6 +81,13 @@ class Places:
         if self.is_held[number] and self.where[number] is not None and self.where[number].is_fixed:
             self.table.holds.append(self.found[number])
 
+    def held(self) -> tuple[Any, ...]:
+        """The object of each source that is fixed and kept alive, else None."""
+        return tuple(
+            value if held and place is not None and place.is_fixed else None
+            for value, held, place in zip(self.found, self.is_held, self.where)
+        )
+
     # ------------------------------------------------------------------ what many steps need
     def at(self, number: int) -> Place:
         """The place of source `number`. Raises NotNative if it has none."""
@@ -125,9 +132,16 @@ class Places:
             owner = self.sources[number].parent
             self.type_version(self.found[owner])
         elif issubclass(type(value), dict):
-            self.word(self.at(number), self.layout.dict_version)
+            self.dict_version(self.at(number), value if self.is_held[number] else None)
         else:
             raise NotNative
+
+    def dict_version(self, place: Place, held: dict | None) -> None:
+        """Adds a row: the dict at `place` did not change; it is `held`, or None if it is not held."""
+        row = self.table.mark()
+        self.word(place, self.layout.dict_version)
+        if held is not None and self.table.mark() > row:
+            self.table.versions[row] = held
 
     def type_version(self, cls: type) -> None:
         """Adds a row: nothing changed in `cls` and its bases, of which the proof is a valid version."""
@@ -194,7 +208,7 @@ def _named(places: Places, number: int, key: Any) -> Place:
 
 def _dict_version(places: Places, space: dict) -> None:
     places.table.holds.append(space)
-    places.word(Place(ZERO, id(space)), places.layout.dict_version)
+    places.dict_version(Place(ZERO, id(space)), space)
 
 
 def _slot(places: Places, number: int, key: Any) -> Place:

@@ -16,16 +16,17 @@ for ordinary programs): then the last row never passes, so that every call reach
 import ctypes
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
-from preheat.ir.rows import ALL_BITS
+from preheat.ir.rows import ALL_BITS, ROW
 from preheat.ir.text_trace import show_guard, source_path
 from preheat.ir.trace import Guard, Live, Return, Trace
 from preheat.run.check import Checker, Failure
 from preheat.run.claims import add_claim
-from preheat.run.layout import Layout, layout
+from preheat.run.layout import Layout, layout, word
 from preheat.run.places import NotNative, Places
-from preheat.run.resolve import constant
+from preheat.run.resolve import Call, NotThere, constant, resolve_source
 from preheat.run.table import NoRoom, Row, Table
 from preheat.run.tensor_layout import TensorLayout, tensor_layout
 
@@ -37,6 +38,8 @@ class Rows:
     owners      for each row the guard it belongs to, or the number of the source
     in_python   guards that no row expresses; `check_python` judges them
     holds       objects that must not die while the rows are compared
+    versions    the dict whose version a row compares, by row
+    held        the object of each source that is among `holds`, else None
     """
 
     buffer: Any
@@ -44,7 +47,9 @@ class Rows:
     owners: tuple[Guard | int, ...]
     in_python: tuple[Guard, ...]
     holds: tuple[Any, ...]
-    trace: Trace
+    versions: Mapping[int, dict]
+    held: tuple[Any, ...]
+    checker: Checker
     slow: Checker | None
 
     @property
@@ -61,8 +66,39 @@ class Rows:
 
     def about(self, row: int) -> str:
         """What `row` compares, as text for reports."""
-        owner = self.owners[row]
-        return source_path(self.trace, owner) if isinstance(owner, int) else show_guard(self.trace, owner)
+        owner, trace = self.owners[row], self.checker.trace
+        return source_path(trace, owner) if isinstance(owner, int) else show_guard(trace, owner)
+
+    def repair(self, row: int) -> bool:
+        """True if `row` differed for nothing: a dict changed, and all that was read of it did not.
+
+        Then the row expects the new version, and the native check can be tried again. Without this a
+        counter that the user's code keeps in a module would cost a full check on every call.
+        """
+        space = self.versions.get(row)
+        if space is None or not self._reads_the_same(space):
+            return False
+        ctypes.c_uint64.from_buffer(self.buffer, row * ROW.size + _EXPECTED).value = word(
+            id(space) + layout().dict_version
+        )
+        return True
+
+    def _reads_the_same(self, space: dict) -> bool:
+        """Whether every source read from dict `space`, and every guard on it, is as it was."""
+        trace = self.checker.trace
+        call = Call(self.checker.target, (), {}, self.checker.objects)
+        subjects = {n for n, value in enumerate(self.held) if value is space}
+        for number, source in enumerate(trace.sources):
+            if source.parent in subjects or source.kind == "named":
+                try:
+                    now = resolve_source(source, call, self.held)
+                except NotThere:
+                    return False
+                if now is not self.held[number]:
+                    return False
+        return all(
+            self.checker.judge(guard, self.held) is None for guard in self.checker.guards if guard.source in subjects
+        )
 
 
 def bind_rows(
@@ -94,8 +130,11 @@ def bind_rows(
     packed = table.pack()
     return Rows(
         ctypes.create_string_buffer(packed, max(len(packed), 1)), len(table.rows), tuple(table.owners),
-        tuple(slow), tuple(table.holds), trace, slow_checker,
+        tuple(slow), tuple(table.holds), table.versions, places.held(), checker, slow_checker,
     )
+
+
+_EXPECTED = 8  # byte of a row
 
 
 def _add_all(checker: Checker, places: Places, found: Sequence[Any], without: tuple[str, ...]) -> list[Guard]:
@@ -104,13 +143,16 @@ def _add_all(checker: Checker, places: Places, found: Sequence[Any], without: tu
     for number in range(len(trace.sources)):
         places.table.owner = number
         places.add(number)
-    for guard in sorted(checker.guards, key=lambda guard: guard.kind != "ambient"):
+    for guard in sorted(checker.guards, key=lambda guard: _ORDER.get(guard.kind, 1)):
         places.table.owner = guard
         try:
             add_claim(places, guard, constant(guard.expected, checker.objects, found), without)
         except (NotNative, NoRoom):
             slow.append(guard)
     return slow
+
+
+_ORDER = MappingProxyType({"ambient": 0, "overlap": 2, "alias": 2})  # memory after what proves a tensor plain
 
 
 def _remembered(trace: Trace, places: Places) -> list[int]:

@@ -41,6 +41,7 @@ class Table:
         self.owners: list[Hashable] = []
         self.holds: list[Any] = []
         self.owner: Hashable = None
+        self.versions: dict[int, dict] = {}  # row: the held dict whose version it compares
         self._args = (ctypes.c_uint64 * max(len(args), 1))(*(id(a) for a in args))
         self._slots = {ZERO: 0, ARGS: ctypes.addressof(self._args)}
         self._known: set[tuple[int, int, int]] = set()  # rows that save nothing: address, mask, base
@@ -92,9 +93,11 @@ class Table:
 
     def undo(self, mark: int) -> None:
         """Drops the rows added since `mark`."""
-        for row in self.rows[mark:]:
+        for row in reversed(self.rows[mark:]):
             self._known.discard((row.address, row.mask, row.base))
-        del self.rows[mark:], self.owners[mark:]
+            self.versions.pop(len(self.rows) - 1, None)
+            self.rows.pop()
+            self.owners.pop()
 
     def pack(self) -> bytes:
         """The rows as the native checker reads them."""

@@ -3,40 +3,13 @@
 import random
 
 import pytest
-import torch
-from consult import Book
-from mutations import MUTATIONS, NAMES, world
+from bound import Bound
+from mutations import MUTATIONS, NAMES
 from native import native_check
 
-from preheat.run.check import Checker, Failure
-from preheat.run.rows import bind_rows
-
-
-class Bound:
-    """A world with guards on everything reachable, checked once and bound to rows."""
-
-    def __init__(self, without=()):
-        self.world = world()
-        book = Book()
-        book.consult_call(self.world.target, self.world.args, self.world.kwargs)
-        self.checker = Checker(book.trace(), self.world.target, book.objects)
-        self.without = without
-        self.rows = None
-        assert self.bind() is None
-
-    def bind(self) -> Failure | None:
-        found = self.checker.resolve(self.world.args, self.world.kwargs)
-        if isinstance(found, Failure):
-            return found
-        self.rows = bind_rows(self.checker, found, self.world.arguments, without=self.without)
-        return None
-
-    def native(self) -> bool:
-        """Whether the native rows, and the guards that have none, accept the call."""
-        row = native_check(self.rows, self.world.arguments)
-        if self.rows.is_python(row):
-            return self.rows.check_python(self.world.args, self.world.kwargs) is None
-        return row == -1
+from preheat.bridge.ambient import AMBIENT
+from preheat.run.claims import CLAIM_ROWS
+from preheat.run.layout import Layout
 
 
 @pytest.mark.parametrize("number", range(len(MUTATIONS)), ids=NAMES)
@@ -54,3 +27,81 @@ def test_mutation(number):
             assert bound.bind() is None and bound.native()
         else:
             assert str(failure)
+
+
+FALLBACKS = (*Layout.__dataclass_fields__, "tensors", *CLAIM_ROWS, *AMBIENT)
+
+
+@pytest.mark.parametrize("absent", FALLBACKS)
+def test_without_a_probe(absent):
+    """What one failed probe sends to Python is still judged rightly."""
+    chosen = random.Random(absent).sample(MUTATIONS, 3)
+    for name, change, breaks in chosen:
+        bound = Bound(without=(absent,))
+        with bound.world.stack:
+            change(bound.world)
+            passes = bound.native()
+            assert not (passes and breaks), name
+            if not breaks:
+                assert bound.bind() is None and bound.native(), name
+
+
+def test_without_any_probe():
+    for name, change, breaks in random.Random(0).sample(MUTATIONS, 12):
+        bound = Bound(without=FALLBACKS)
+        with bound.world.stack:
+            change(bound.world)
+            assert bound.native() is not breaks, name
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_sequences(seed):
+    """Random changes, one after the other: whenever the native rows pass, the Python checker agrees."""
+    chance = random.Random(seed)
+    steady = [m for m in MUTATIONS if not m[2]]
+    bound = Bound()
+    with bound.world.stack:
+        for name, change, breaks in chance.choices(steady, k=10) + chance.choices(MUTATIONS, k=3):
+            try:
+                change(bound.world)
+            except (AttributeError, KeyError, IndexError, TypeError, RuntimeError):
+                continue  # an earlier change removed what this one needs
+            passes = bound.native()
+            failure = bound.checker.check(bound.world.args, bound.world.kwargs)
+            assert not (passes and failure), (name, failure)
+            if failure is None:
+                assert bound.bind() is None and bound.native(), name
+
+
+def test_ordinary_guards_need_no_python():
+    assert [str(guard) for guard in Bound().rows.in_python if guard.kind != "keys"] == []
+
+
+UNRELATED = ("add another attribute", "another global", "write and write back", "dict update with the same")
+
+
+@pytest.mark.parametrize("name", UNRELATED)
+def test_repair(name):
+    """A dict that changed where nobody looked costs one look at that dict."""
+    bound = Bound()
+    dict((n, change) for n, change, _ in MUTATIONS)[name](bound.world)
+    for _ in range(8):
+        row = native_check(bound.rows, bound.world.arguments)
+        if row == -1 or bound.rows.is_python(row):
+            break
+        assert bound.rows.repair(row), bound.rows.about(row)
+    assert bound.native()
+
+
+@pytest.mark.parametrize("number", range(len(MUTATIONS)), ids=NAMES)
+def test_repair_is_sound(number):
+    """Repairs never make the rows accept what the Python checker refuses."""
+    name, change, breaks = MUTATIONS[number]
+    bound = Bound()
+    with bound.world.stack:
+        change(bound.world)
+        for _ in range(20):
+            row = native_check(bound.rows, bound.world.arguments)
+            if row == -1 or not bound.rows.repair(row):
+                break
+        assert not (bound.native() and breaks)
