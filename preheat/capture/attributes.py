@@ -43,31 +43,39 @@ def load(m, owner: Any, name: str) -> Any:
         search = SEARCHES.get(getter)
         if search is not None:
             value = search(m, owner, cls, name)
-        elif type(getter) is FunctionType:
-            value = invoke(m, getter, (owner, name))
-        else:
+        elif type(getter) is types.WrapperDescriptorType:
             value = load_member(m, owner, cls, name)
+        else:
+            value = call_hook(m, getter, owner, cls, name)
     except AttributeError as error:
         hook, missing = m.lookup(owner, cls, "__getattr__"), error
         if hook is ABSENT:
             raise
     else:
-        if type(value) is not Frame or m.lookup(owner, cls, "__getattr__") is ABSENT:
-            return value
-        return and_then(value, None, on_missing, (owner, cls, name))
-    return call_hook(m, hook, owner, cls, name)
+        return and_then(value, None, on_missing, (owner, cls, name)) if type(value) is Frame else value
+    value = call_hook(m, hook, owner, cls, name)
+    return and_then(value, None, name_attribute, (owner, cls, name)) if type(value) is Frame else value
 
 
 def on_missing(m, place: tuple, error: BaseException) -> Any:
     """After a Python getter raised: AttributeError means that `__getattr__` is asked."""
     owner, cls, name = place
-    if isinstance(error, AttributeError):
-        return call_hook(m, m.lookup(owner, cls, "__getattr__"), owner, cls, name)
+    hook = m.lookup(owner, cls, "__getattr__")
+    if hook is ABSENT or not isinstance(error, AttributeError):
+        name_attribute(m, place, error)
+    return and_then(call_hook(m, hook, owner, cls, name), None, name_attribute, place)
+
+
+def name_attribute(m, place: tuple, error: BaseException) -> Any:
+    """Raises `error`; an AttributeError learns which attribute of what was missing, as C tells it."""
+    owner, _, name = place
+    if isinstance(error, AttributeError) and error.name is None and error.obj is None:
+        error.name, error.obj = name, owner
     raise_as_is(error)
 
 
 def call_hook(m, hook: Any, owner: Any, cls: type, name: str) -> Any:
-    """A class's `__getattr__`, bound by its own descriptor where it is no plain function."""
+    """A class's `__getattr__` or `__getattribute__`, bound by its own descriptor where it is no plain function."""
     if type(hook) is FunctionType:
         return invoke(m, hook, (owner, name))
     getter = m.lookup(hook, type(hook), "__get__")
@@ -118,9 +126,8 @@ def load_data(m, owner: Any, cls: type, name: str, raw: Any, getter: Any) -> Any
 
 def load_member(m, owner: Any, cls: type, name: str) -> Any:
     """An attribute that C reads, by the class's own `__getattribute__`."""
-    getter = m.view(cls).getattribute
     try:
-        value = getter(owner, name) if type(getter) is types.WrapperDescriptorType else getattr(owner, name)
+        value = m.view(cls).getattribute(owner, name)
     except AttributeError:
         if m.miss_member is not None and id(owner) in m.known:
             m.miss_member(owner, name)

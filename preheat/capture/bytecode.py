@@ -24,6 +24,7 @@ from typing import Any
 
 VERSION = sys.version_info[:2]
 OWN_FOLDER = str(pathlib.Path(__file__).parent) + os.sep  # frames of our own files never show in tracebacks
+POLYFILLS = OWN_FOLDER + "polyfills.py"  # the one file of ours that the machine interprets
 NULL_FIRST = VERSION < (3, 13)  # where PUSH_NULL stands: below the callable, or above it
 SKIPPED = frozenset({"CACHE", "EXTENDED_ARG", "RESUME", "NOP", "PRECALL", "KW_NAMES"})
 NATIVE_FLAGS = {
@@ -63,7 +64,7 @@ class Code:
 
     __slots__ = (
         "instructions", "handlers", "offsets", "names", "size", "argument_count", "is_simple",
-        "why_native", "is_generator", "is_own", "stub", "lines", "__weakref__",
+        "why_native", "is_generator", "is_own", "stub", "lines",
     )
 
     def __init__(self, code: CodeType):
@@ -113,6 +114,9 @@ class Decoder:
 def decode(code: CodeType, handlers: dict[str, Callable]) -> Code:
     """`code` with each instruction bound to its handler; see the module docstring."""
     result = Code(code)
+    if result.is_own and code.co_filename != POLYFILLS:
+        result.why_native = "own"
+        return result
     for flag, why in NATIVE_FLAGS.items():
         if code.co_flags & flag:
             result.why_native = why

@@ -74,6 +74,8 @@ def enter(m, function: FunctionType, args: tuple | list, kwargs: dict | None) ->
         return native_call(m, function, args, kwargs)
     code = m.decode(function.__code__)
     if code.why_native:
+        if code.why_native == "own":
+            return native_call(m, function, args, kwargs)
         return call_marked(m, function, args, kwargs, code.why_native)
     if m.marks_native is not None and m.marks_native(function):
         return call_marked(m, function, args, kwargs, "marked")

@@ -758,7 +758,7 @@ def dict_merge(m, frame, depth):
 
 
 def update_from_mapping(m, target: dict, mapping: Any, function: Any) -> None:
-    """`target.update(mapping)`; with `function`, for its keywords: no key twice, strings only."""
+    """`target.update(mapping)`; with `function`, for its keywords: no key twice."""
     if issubclass(type(mapping), dict) and not operations.runs_python(
         m.lookup(mapping, type(mapping), "__iter__")
     ):
@@ -771,8 +771,6 @@ def update_from_mapping(m, target: dict, mapping: Any, function: Any) -> None:
     for key, value in pairs:
         if function is not None and key in target:
             raise TypeError(f"{function_text(function)} got multiple values for keyword argument '{key}'")
-        if function is not None and not isinstance(key, str):
-            raise TypeError("keywords must be strings")
         target[key] = value
 
 

@@ -170,7 +170,7 @@ def try_next(m, state: tuple, result: Any) -> Any:
 
 def call_dunder(m, raw: Any, owner: Any, *args: Any) -> Any:
     """A dunder of the class of `owner`, bound by its own descriptor, called."""
-    if type(raw) is FunctionType:
+    if type(raw) is FunctionType or type(raw) in C_DUNDERS:
         return invoke(m, raw, (owner, *args))
     getter = m.lookup(raw, type(raw), "__get__")
     if type(getter) is FunctionType:

@@ -6,9 +6,9 @@
                                                              ZeroDivisionError: division by zero
 
 Entries of our own files are taken out; for each interpreted frame an entry is put in, whose frame object
-belongs to a stub code object with the user's file, name, lines and columns (jinja2's method). A frame
-object comes without running anything: it is the frame of a generator that never starts. Its f_locals are
-empty and its f_back is None. Requires an exception that was just caught by the machine's loop.
+belongs to a stub code object with the user's file, name, lines and columns (jinja2's method): that of a
+generator which never starts. The entry's tb_lineno is right; the frame's f_lineno is the function's first
+line, its f_locals are empty and its f_back is None, so that a traceback keeps nothing alive. Requires an exception that was just caught by the machine's loop.
 """
 
 import inspect
@@ -19,10 +19,8 @@ from preheat.capture.bytecode import OWN_FOLDER
 from preheat.capture.frames import Frame
 
 STUB_FLAGS = inspect.CO_OPTIMIZED | inspect.CO_NEWLOCALS | inspect.CO_GENERATOR
-BODY = bytes(
-    part
-    for name in ("RETURN_GENERATOR", "POP_TOP", "RESUME", "RETURN_GENERATOR")
-    for part in (opcode.opmap[name], 0)
+UNSTARTED = bytes(
+    part for name in ("RETURN_GENERATOR", "POP_TOP", "RESUME") for part in (opcode.opmap[name], 0)
 )
 
 
@@ -55,17 +53,17 @@ def is_own(entry: types.TracebackType) -> bool:
 
 
 def stub_frame(frame: Frame) -> types.FrameType:
-    """A frame object that looks like `frame`: its code's file, name, lines; its globals."""
+    """A frame object that looks like `frame`: its code's file and name, its globals."""
     if frame.code.stub is None:
         frame.code.stub = stub_code(frame.source)
-    generator = types.FunctionType(frame.code.stub, frame.globals)()
-    return generator.gi_frame
+    return types.FunctionType(frame.code.stub, frame.globals)().gi_frame
 
 
 def stub_code(code: types.CodeType) -> types.CodeType:
     """A generator's code that never runs, with the file, name and lines of `code`."""
+    rest = bytes((opcode.opmap["NOP"], 0)) * ((len(code.co_code) - len(UNSTARTED)) // 2)
     return code.replace(
-        co_code=BODY + bytes((opcode.opmap["NOP"], 0)) * ((len(code.co_code) - len(BODY)) // 2),
+        co_code=UNSTARTED + rest,
         co_flags=STUB_FLAGS,
         co_argcount=0,
         co_posonlyargcount=0,
