@@ -21,10 +21,11 @@ RECORDS: dict[str, tuple[str, ...]] = {
         "element_offset",  # from TensorImpl to its storage offset, in elements
         "is_forked",  # 1 in a forked child: OpenMP regions would hang there
         "exception_class",  # the object `Exception`
-        "get_data_ptr", "empty_strided", "delete_tensor", "wrap_tensor",
+        "get_data_ptr", "empty_strided", "delete_tensor", "wrap_tensor", "reinterpret",
+        "get_dim", "get_sizes", "get_strides",
         "mkl_set_threads", "gomp_parallel", "omp_max_threads", "omp_thread", "omp_team",
         "save_thread", "restore_thread", "incref", "decref", "tuple_new", "tuple_set", "tuple_get",
-        "tuple_size", "vectorcall", "long_from", "long_as", "error_occurred", "error_matches",
+        "tuple_size", "vectorcall", "long_from", "long_as", "error_matches",
         "error_clear", "unicode_compare",
     ),
     # One an entry.
@@ -41,7 +42,7 @@ RECORDS: dict[str, tuple[str, ...]] = {
         "shape", "rebuild",  # see SHAPES
     ),
     # Leased by one call. Followed by a pointer a slot, an object a slot, and scratch.
-    "frame": ("next", "flag", "thread_state", "deep", "threads"),
+    "frame": ("next", "flag", "written", "thread_state", "deep", "threads"),  # written: 1 after "write"
     # One an object that comes from outside. origin: see ORIGINS. access: see ACCESS.
     "input": ("origin", "value", "slot", "access", "itemsize"),
     # One a fresh output tensor.
@@ -65,15 +66,25 @@ CALLS: dict[str, tuple[str, ...]] = {
     "kernel": ("address", "params", "slots", "extent", "grain"),  # grain: extents a thread, 0: one thread
     "product": ("routine", "gemm", "left", "right", "out", "batch", "offsets"),  # offsets: 3 byte offsets a batch
     "products": ("routine", "gemm", "left", "right", "out", "batch", "offsets"),  # one call of ?gemm_batch
-    "library": ("function", "arguments", "slots", "results", "result_slots", "is_final"),
+    "library": ("function", "arguments", "slots", "results", "result_slots"),
+    "shim": ("function", "words", "word_count", "doubles", "results", "result_count", "is_long"),
+    "make": ("output",),  # a fresh tensor by an output record
+    "view": ("slot", "base", "rank", "sizes", "strides", "elems"),  # for library calls only: no ._base
     "offset": ("slot", "base", "bytes"),  # pointer of slot = pointer of base + bytes
     "free": ("slot",),
     "release": (),  # of the GIL, until "acquire"
     "acquire": (),
     "test": (),  # the error flag: a fault if it is set
-    "test_late": (),  # the same after a write: nothing can be run again
+    "write": (),  # an input is written from here on: the call cannot be run again
 }
 CALL_KINDS = tuple(CALLS)
+
+# A C shim of torch takes words (integers and pointers), then doubles. Its `words` are pairs of one
+# of these kinds and a value: the word itself | the slot of a tensor | the slot of an optional tensor |
+# where the shim shall store the handle of a result (the last `result_count` words; `results` are their
+# output records, with slot -1 for one that is not needed).
+SHIM_WORDS = ("word", "tensor", "optional", "result")
+SHIM_WORD_LIMIT, SHIM_DOUBLE_LIMIT = 20, 2
 REASONS = ("signature", "guard", "fault", "late_fault")  # why `slow` is called
 
 

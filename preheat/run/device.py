@@ -1,14 +1,15 @@
 """What the native driver needs of this process, found by probing and verified before use.
 
     context().address         the `context` record (ir/records.py) with layouts and functions
-    context().have            {"native", "storage", "wrap", "blas", "batch", "openmp"}
+    context().have            {"native", "storage", "wrap", "shims", "blas", "batch", "openmp"}
     context({"blas"}).have    the same without the BLAS: tests force each fallback this way
 
 Names and layouts here are no contract of torch, CPython or the BLAS, so each probe makes a real
 object, checks what it sees against the public answer on several examples, and is absent otherwise:
-    native    Python's C functions, the place of at::Tensor in a tensor object, torch's C shims
+    native    Python's C functions, the place of at::Tensor in a tensor object, torch's data pointer
     storage   where TensorImpl and StorageImpl keep the data pointer (else one shim call an input)
     wrap      a tensor handle to a Python object (else outputs are made by torch.empty_strided)
+    shims     views of tensors and questions to them in C (else library calls go through Python)
     blas      sgemm_ and dgemm_ of libtorch_cpu (else torch.matmul)
     batch     their batched forms (else one call a matrix)
     openmp    torch's own OpenMP runtime (else one thread; a second runtime would oversubscribe)
@@ -27,15 +28,15 @@ import torch
 from preheat.base.errors import UserError, nearest
 from preheat.ir.records import RECORDS, WORD_BYTES, offset
 
-FEATURES = ("native", "storage", "wrap", "blas", "batch", "openmp")
+FEATURES = ("native", "storage", "wrap", "shims", "blas", "batch", "openmp")
 BYTES_PAYLOAD = 32  # the driver's code counts on it; verified by _probe_native
 
 _PYTHON = {
     "save_thread": "PyEval_SaveThread", "restore_thread": "PyEval_RestoreThread",
     "incref": "Py_IncRef", "decref": "Py_DecRef", "tuple_new": "PyTuple_New",
     "tuple_set": "PyTuple_SetItem", "tuple_get": "PyTuple_GetItem", "tuple_size": "PyTuple_Size",
-    "vectorcall": "PyObject_Vectorcall", "long_from": "PyLong_FromLongLong", "long_as": "PyLong_AsVoidPtr",
-    "error_occurred": "PyErr_Occurred", "error_matches": "PyErr_ExceptionMatches",
+    "vectorcall": "PyObject_Vectorcall", "long_from": "PyLong_FromLongLong",
+    "long_as": "PyLong_AsVoidPtr", "error_matches": "PyErr_ExceptionMatches",
     "error_clear": "PyErr_Clear", "unicode_compare": "PyUnicode_Compare",
 }
 # THPVariable_Wrap(const at::TensorBase&), and the older by-value form: both get the handle's address.
@@ -68,11 +69,12 @@ class Context:
 
 
 def context(without: frozenset[str] | set[str] = frozenset()) -> Context:
-    """The context of this process, with the features `without` (and of the environment) left out."""
+    """The context of this process, without the features `without` and those of the environment."""
     forced = {name for name in os.environ.get("PREHEAT_FORCE_FALLBACK", "").split(",") if name}
     left_out = frozenset(without) | forced
     for name in left_out - set(FEATURES):
-        raise UserError(f"unknown feature {name!r} in PREHEAT_FORCE_FALLBACK; {nearest(name, FEATURES)}")
+        hint = nearest(name, FEATURES)
+        raise UserError(f"unknown feature {name!r} in PREHEAT_FORCE_FALLBACK; {hint}")
     return _context(left_out)
 
 
@@ -80,17 +82,14 @@ def context(without: frozenset[str] | set[str] = frozenset()) -> Context:
 def _context(left_out: frozenset[str]) -> Context:
     words: Found = {}
     have: set[str] = set()
-    dtype_codes: dict[str, int] = {}
     for name, needs, probe in _PROBES:
         if name in left_out or not have.issuperset(needs):
             continue
-        found = probe()
+        found = probe(words)
         if found is not None:
             words.update(found)
             have.add(name)
-    if "wrap" in have:
-        dtype_codes = _dtype_codes()
-    made = Context(words, frozenset(have), dtype_codes)
+    made = Context(words, frozenset(have), _dtype_codes() if "wrap" in have else {})
     os.register_at_fork(after_in_child=made.mark_forked)
     return made
 
@@ -103,20 +102,22 @@ def _library(name: str) -> ctypes.PyDLL:
     return ctypes.PyDLL(str(Path(torch.__file__).parent / "lib" / f"lib{name}.{suffix}"))
 
 
-def _function(name: str, library: str = "torch_cpu") -> Callable | None:
+def function_of(name: str, library: str = "torch_cpu") -> Callable | None:
+    """A C function of torch, callable while the GIL is held, or None when there is none."""
     return getattr(_library(library), name, None)
 
 
-def _address(function) -> int:
+def address_of(function: Callable) -> int:
+    """Where a C function begins."""
     return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
 def _addresses(names: dict[str, str]) -> Found | None:
-    """field -> address of the shim of that name, or None when one is absent."""
-    functions = {field: _function(name) for field, name in names.items()}
+    """field -> address of the function of that name, or None when one is absent."""
+    functions = {field: function_of(name) for field, name in names.items()}
     if None in functions.values():
         return None
-    return {field: _address(function) for field, function in functions.items()}
+    return {field: address_of(function) for field, function in functions.items()}
 
 
 def _words_equal(start: int, size: int, value: int) -> set[int]:
@@ -124,8 +125,20 @@ def _words_equal(start: int, size: int, value: int) -> set[int]:
     return {at for at in range(0, size, 8) if ctypes.c_uint64.from_address(start + at).value == value}
 
 
+def _examples() -> list[torch.Tensor]:
+    """Tensors whose addresses and offsets differ from each other and from anything near them."""
+    long = torch.empty(70_000, device="cpu")
+    doubles = torch.empty(40, dtype=torch.float64, device="cpu")
+    return [
+        long.as_strided((2, 3), (5, 1), 12_347), long.as_strided((1,), (1,), 65_011),
+        # the deleter's context of this one is no data pointer, though it stands beside it
+        torch.frombuffer(bytearray(64), dtype=torch.uint8)[7:],
+        torch.nn.Parameter(doubles[11:]),
+    ]
+
+
 # ---------------------------------------------------------------------------- probes
-def _probe_native() -> Found | None:
+def _probe_native(words: Found) -> Found | None:
     payload = b"\x01preheat\x02payload"
     if ctypes.string_at(id(payload) + BYTES_PAYLOAD, len(payload)) != payload:
         return None
@@ -136,141 +149,164 @@ def _probe_native() -> Found | None:
         offsets &= _words_equal(id(tensor), torch.Tensor.__basicsize__, tensor._cdata)
     functions = {field: getattr(ctypes.pythonapi, name, None) for field, name in _PYTHON.items()}
     shims = _addresses({"get_data_ptr": "aoti_torch_get_data_ptr"})
-    if len(offsets) != 1 or None in functions.values() or not shims:
+    if len(offsets) != 1 or None in functions.values() or shims is None:
         return None
     (tensor_offset,) = offsets
-    if not all(_shim_data_ptr(t, tensor_offset) == t.data_ptr() for t in _examples()):
+    if not all(_data_pointer(t, tensor_offset) == t.data_ptr() for t in _examples()):
         return None
-    python = {field: _address(function) for field, function in functions.items()}
+    python = {field: address_of(function) for field, function in functions.items()}
     return {"tensor_offset": tensor_offset, "exception_class": id(Exception), **python, **shims}
 
 
-def _shim_data_ptr(tensor: torch.Tensor, tensor_offset: int) -> int:
+def _data_pointer(tensor: torch.Tensor, tensor_offset: int) -> int:
     out = ctypes.c_void_p()
-    code = _function("aoti_torch_get_data_ptr")(ctypes.c_void_p(id(tensor) + tensor_offset), ctypes.byref(out))
+    handle = ctypes.c_void_p(id(tensor) + tensor_offset)
+    code = function_of("aoti_torch_get_data_ptr")(handle, ctypes.byref(out))
     return (out.value or 0) if code == 0 else -1
 
 
-def _probe_storage() -> Found | None:
+def _probe_storage(words: Found) -> Found | None:
     """Three offsets, each the only one that fits all examples."""
-    in_impl, in_elements = set(range(8, _TENSOR_IMPL_BYTES, 8)), set(range(8, _TENSOR_IMPL_BYTES, 8))
+    in_impl = set(range(8, _TENSOR_IMPL_BYTES, 8))
+    in_elements = set(in_impl)
     in_storage = set(range(8, _STORAGE_IMPL_BYTES, 8))
     for tensor in _examples():
-        storage = tensor.untyped_storage()
-        in_impl &= _words_equal(tensor._cdata, _TENSOR_IMPL_BYTES, storage._cdata)
+        impl, storage = tensor._cdata, tensor.untyped_storage()
+        in_impl &= _words_equal(impl, _TENSOR_IMPL_BYTES, storage._cdata)
         in_storage &= _words_equal(storage._cdata, _STORAGE_IMPL_BYTES, storage.data_ptr())
-        in_elements &= _words_equal(tensor._cdata, _TENSOR_IMPL_BYTES, tensor.storage_offset())
+        in_elements &= _words_equal(impl, _TENSOR_IMPL_BYTES, tensor.storage_offset())
     if not len(in_impl) == len(in_storage) == len(in_elements) == 1:
         return None
-    return {"storage_offset": in_impl.pop(), "data_offset": in_storage.pop(), "element_offset": in_elements.pop()}
+    return {
+        "storage_offset": in_impl.pop(), "data_offset": in_storage.pop(),
+        "element_offset": in_elements.pop(),
+    }
 
 
-def _examples() -> list[torch.Tensor]:
-    """Tensors whose addresses and offsets differ from each other and from anything near them."""
-    long = torch.empty(70_000, device="cpu")
-    return [
-        long.as_strided((2, 3), (5, 1), 12_347), long.as_strided((1,), (1,), 65_011),
-        torch.frombuffer(bytearray(64), dtype=torch.uint8)[7:],  # its deleter's context is no data pointer
-        torch.nn.Parameter(torch.empty(40, dtype=torch.float64, device="cpu")[11:]),
-    ]
-
-
-def _probe_wrap() -> Found | None:
-    shims = _addresses({"empty_strided": "aoti_torch_empty_strided", "delete_tensor": "aoti_torch_delete_tensor_object"})
-    wraps = [f for f in (_function(name, "torch_python") for name in _WRAP) if f is not None]
-    if not shims or not wraps or not _dtype_codes():
+def _probe_wrap(words: Found) -> Found | None:
+    shims = _addresses({
+        "empty_strided": "aoti_torch_empty_strided", "delete_tensor": "aoti_torch_delete_tensor_object",
+    })
+    wraps = [f for f in (function_of(name, "torch_python") for name in _WRAP) if f is not None]
+    if shims is None or not wraps or not _dtype_codes():
         return None
-    wrap = wraps[0]
-    for dtype, sizes, strides in (("float32", (3, 4), (1, 3)), ("int64", (), ()), ("bool", (0, 2), (2, 1))):
-        tensor = _made_by_shims(wrap, dtype, sizes, strides)
-        if tensor is None or (str(tensor.dtype), tuple(tensor.shape), tensor.stride(), tensor.device) != (
-            f"torch.{dtype}", sizes, strides, torch.device("cpu")
-        ) or sys.getrefcount(tensor) != 2:
-            return None
-    return {"wrap_tensor": _address(wrap), **shims}
+    found = {"wrap_tensor": address_of(wraps[0]), **shims}
+    cases = (("float32", (3, 4), (1, 3)), ("int64", (), ()), ("bool", (0, 2), (2, 1)))
+    return found if all(_makes(found["wrap_tensor"], *case) for case in cases) else None
 
 
-def _made_by_shims(wrap, dtype: str, sizes, strides) -> torch.Tensor | None:
+def _makes(wrap: int, dtype: str, sizes: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Whether the shims make a tensor of that type on the CPU, with one reference to it."""
     handle = ctypes.c_void_p()
     words = ctypes.c_int64 * max(len(sizes), 1)
-    code = _function("aoti_torch_empty_strided")(
-        ctypes.c_int64(len(sizes)), words(*sizes), words(*strides), ctypes.c_int32(_dtype_codes()[dtype]), 0, 0,
-        ctypes.byref(handle),
+    code = function_of("aoti_torch_empty_strided")(
+        ctypes.c_int64(len(sizes)), words(*sizes), words(*strides),
+        ctypes.c_int32(_dtype_codes()[dtype]), 0, 0, ctypes.byref(handle),
     )
     if code:
-        return None
-    typed = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p)(_address(wrap))
-    tensor = typed(handle)
-    _function("aoti_torch_delete_tensor_object")(handle)
+        return False
+    made = wrapped(wrap, handle)
+    seen = str(made.dtype), tuple(made.shape), made.stride(), made.device
+    return seen == (f"torch.{dtype}", sizes, strides, torch.device("cpu")) and sys.getrefcount(made) == 2
+
+
+def wrapped(wrap: int, handle: ctypes.c_void_p) -> torch.Tensor:
+    """The tensor of a handle, which ends here. `wrap`: the address of THPVariable_Wrap."""
+    tensor = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p)(wrap)(handle)
+    function_of("aoti_torch_delete_tensor_object")(handle)
     return tensor
+
+
+def _probe_shims(words: Found) -> Found | None:
+    found = _addresses({
+        "reinterpret": "aoti_torch__reinterpret_tensor", "get_dim": "aoti_torch_get_dim",
+        "get_sizes": "aoti_torch_get_sizes", "get_strides": "aoti_torch_get_strides",
+    })
+    if found is None:
+        return None
+    base = _examples()[0]  # sizes (2, 3), strides (5, 1)
+    rank, sizes, strides = ctypes.c_int64(), ctypes.c_void_p(), ctypes.c_void_p()
+    view, two = ctypes.c_void_p(), ctypes.c_int64 * 2
+    handle = ctypes.c_void_p(id(base) + words["tensor_offset"])
+    codes = [
+        function_of("aoti_torch_get_dim")(handle, ctypes.byref(rank)),
+        function_of("aoti_torch_get_sizes")(handle, ctypes.byref(sizes)),
+        function_of("aoti_torch_get_strides")(handle, ctypes.byref(strides)),
+        function_of("aoti_torch__reinterpret_tensor")(
+            handle, ctypes.c_int64(2), two(3, 1), two(1, 5), ctypes.c_int64(5), ctypes.byref(view)
+        ),
+    ]
+    if any(codes) or rank.value != 2:
+        return None
+    told = [tuple(two.from_address(at.value)) for at in (sizes, strides)]
+    made = wrapped(words["wrap_tensor"], view)
+    is_view = made.data_ptr() == base.data_ptr() + 20 and made.stride() == (1, 5)
+    return found if told == [(2, 3), (5, 1)] and is_view else None
 
 
 @functools.cache
 def _dtype_codes() -> dict[str, int]:
     """dtype name -> the number that torch's shims use, for those that have one."""
-    names = [str(v).removeprefix("torch.") for v in vars(torch).values() if isinstance(v, torch.dtype)]
-    functions = {name: _function(f"aoti_torch_dtype_{name}") for name in sorted(set(names))}
+    dtypes = {str(v).removeprefix("torch.") for v in vars(torch).values() if isinstance(v, torch.dtype)}
+    functions = {name: function_of(f"aoti_torch_dtype_{name}") for name in sorted(dtypes)}
     return {name: function() for name, function in functions.items() if function is not None}
 
 
-def _probe_blas() -> Found | None:
+def _probe_blas(words: Found) -> Found | None:
     """mkl_set_threads may stay 0: other libraries have no such call."""
     for name, dtype in (("sgemm_", torch.float32), ("dgemm_", torch.float64)):
-        if _function(name) is None or not _multiplies(name, dtype, is_grouped=False):
+        if function_of(name) is None or not _multiplies(name, dtype, is_grouped=False):
             return None
-    set_threads = _function("MKL_Set_Num_Threads_Local")
-    return {"mkl_set_threads": _address(set_threads) if set_threads else 0}
+    set_threads = function_of("MKL_Set_Num_Threads_Local")
+    return {"mkl_set_threads": address_of(set_threads) if set_threads else 0}
 
 
-def _probe_batch() -> Found | None:
+def _probe_batch(words: Found) -> Found | None:
     for name, dtype in (("sgemm_batch_", torch.float32), ("dgemm_batch_", torch.float64)):
-        if _function(name) is None or not _multiplies(name, dtype, is_grouped=True):
+        if function_of(name) is None or not _multiplies(name, dtype, is_grouped=True):
             return None
     return {}
 
 
 def _multiplies(name: str, dtype: torch.dtype, is_grouped: bool) -> bool:
     """Whether the routine computes b^T a^T with one plain and one transposed operand."""
-    a = torch.arange(12, dtype=dtype, device="cpu").view(4, 3)  # no random numbers: they are the user's
+    # no random numbers: those are the user's
+    a = torch.arange(12, dtype=dtype, device="cpu").view(4, 3)
     b = torch.arange(15, dtype=dtype, device="cpu").view(5, 3).neg()
     out = torch.empty(4, 5, dtype=dtype, device="cpu")
     scalar = ctypes.c_float if dtype is torch.float32 else ctypes.c_double
     number = ctypes.c_int64  # little-endian: right for libraries with 32-bit integers too
     pointers = [ctypes.c_void_p(t.data_ptr()) for t in (b, a, out)]
-    b_at, a_at, out_at = [ctypes.byref(p) for p in pointers] if is_grouped else pointers
+    b_at, a_at, out_at = map(ctypes.byref, pointers) if is_grouped else pointers
+    flags = (ctypes.c_char(b"T"), ctypes.c_char(b"N"))
     arguments = [
-        ctypes.byref(ctypes.c_char(b"T")), ctypes.byref(ctypes.c_char(b"N")),
-        *(ctypes.byref(number(n)) for n in (5, 4, 3)), ctypes.byref(scalar(1.0)),
-        b_at, ctypes.byref(number(3)), a_at, ctypes.byref(number(3)), ctypes.byref(scalar(0.0)),
-        out_at, ctypes.byref(number(5)),
+        *map(ctypes.byref, flags), *(ctypes.byref(number(n)) for n in (5, 4, 3)),
+        ctypes.byref(scalar(1.0)), b_at, ctypes.byref(number(3)), a_at, ctypes.byref(number(3)),
+        ctypes.byref(scalar(0.0)), out_at, ctypes.byref(number(5)),
     ]
     if is_grouped:
         arguments += [ctypes.byref(number(1)), ctypes.byref(number(1))]
-    routine = _function(name)
+    routine = function_of(name)
     routine.restype = None
     routine(*arguments)
     return torch.equal(out, (a[:, None] * b).sum(2))
 
 
-def _probe_openmp() -> Found | None:
+def _probe_openmp(words: Found) -> Found | None:
     """The runtime that libtorch_cpu itself is linked to, known by its thread count."""
     found = _addresses({
         "gomp_parallel": "GOMP_parallel", "omp_max_threads": "omp_get_max_threads",
         "omp_thread": "omp_get_thread_num", "omp_team": "omp_get_num_threads",
     })
-    if not found or _function("omp_get_max_threads")() != torch.get_num_threads():
+    if found is None or function_of("omp_get_max_threads")() != torch.get_num_threads():
         return None
     return found
 
 
-# name, the features it builds on, the probe: None means absent
-_PROBES: tuple[tuple[str, tuple[str, ...], Callable[[], Found | None]], ...] = (
+# name, the features it builds on, the probe: it gets the words so far; None means absent
+_PROBES: tuple[tuple[str, tuple[str, ...], Callable[[Found], Found | None]], ...] = (
     ("native", (), _probe_native), ("storage", ("native",), _probe_storage),
-    ("wrap", ("native",), _probe_wrap), ("blas", ("native",), _probe_blas),
-    ("batch", ("blas",), _probe_batch), ("openmp", ("native",), _probe_openmp),
+    ("wrap", ("native",), _probe_wrap), ("shims", ("wrap",), _probe_shims),
+    ("blas", ("native",), _probe_blas), ("batch", ("blas",), _probe_batch),
+    ("openmp", ("native",), _probe_openmp),
 )
-
-
-def routine_address(name: str) -> int:
-    """The address of a BLAS routine that a probe verified."""
-    return _address(_function(name))

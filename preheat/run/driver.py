@@ -27,20 +27,23 @@ from torch.autograd.graph import increment_version
 from preheat.base.errors import InternalError, Unsupported
 from preheat.ir.plan import KernelCall, LibraryCall, Output, ProductCall
 from preheat.ir.records import (
-    ACCESS, CALL_KINDS, CALLS, ORIGINS, RECORDS, SHAPES, WORD_BYTES, size,
+    ACCESS, CALL_KINDS, CALLS, ORIGINS, RECORDS, SHAPES, SHIM_DOUBLE_LIMIT, SHIM_WORD_LIMIT,
+    SHIM_WORDS, WORD_BYTES, size,
 )
 from preheat.ir.types import TensorType
 from preheat.run.buffers import empty, extent_bytes, known, new_arena, show_bytes
-from preheat.run.device import Context, routine_address
+from preheat.run.device import Context, address_of, function_of
 from preheat.run.executable import Executable, product
 from preheat.run.library import library_function
 from preheat.run.products import BlasForm, blas_form
 from preheat.run.reach import Origin
+from preheat.run.shims import ShimCall, shim_call
 
 # Estimates for decisions only; a modern core, order of magnitude.
 _KERNEL_BYTES_PER_NS = 10
 _PRODUCT_FLOPS_PER_NS = 50
 _PRODUCT_START_NS = 300
+_RELEASE_BYTES = 256 << 10  # of a shim's operands, whose time is not known
 _RELEASE_NS = 20_000  # shorter stretches keep the GIL: giving it away may cost a thread switch
 _TEAM_BYTES = 64 << 10  # what one more thread must have to do; a region costs 1 us
 _GROUP_FLOPS = 4 << 20  # matrices smaller than this go to the BLAS as one group
@@ -196,13 +199,12 @@ def lower(executable: Executable, context: Context, memory: Memory, extras: int)
     extra_slots = tuple(writer.new_slot() for _ in range(extras))
     writer.make_outputs()
     for number, call in enumerate(executable.plan.calls):
-        writer.is_final = number >= executable.first_write
         if number == executable.first_write:
-            writer.test("test")
+            writer.test()
+            writer.rows.append(Row("write", (), 0))
         _LOWER[type(call)](writer, call)
         writer.free(executable.free_after[number])
-    writer.test("test_late" if executable.written else "test")
-    writer.is_final = bool(executable.written)
+    writer.test()
     if executable.written:
         writer.library(_increment_versions, executable.written, ())
     output_slots: list[int] = []
@@ -238,7 +240,6 @@ class _Writer:
         self.plan, self.places = executable.plan, executable.places
         self.slots = len(self.plan.buffers)
         self.scratch_words = 1
-        self.is_final = False
         self.rows: list[Row] = []
         self.outputs: list[tuple[int, ...]] = []
         self.drops: dict[int, None] = {}
@@ -263,26 +264,30 @@ class _Writer:
 
     def make_outputs(self) -> None:
         """Records of the fresh outputs, then the pointers of views on what exists from the start."""
-        for number, buffer in enumerate(self.plan.buffers):
-            if buffer.kind == "output" and number not in self.executable.library_results:
-                if "wrap" in self.context.have and buffer.type.dtype in self.context.dtype_codes:
-                    self.outputs.append(_output_words(self.memory, self.context, number, buffer.type))
-                    self._made(number)
-                else:
-                    self.library(partial(empty, buffer.type), (), (number,))
+        fresh = [
+            number for number, buffer in enumerate(self.plan.buffers)
+            if buffer.kind == "output" and number not in self.executable.library_results
+        ]
+        for number in fresh:
+            type = self.plan.buffers[number].type
+            words = self.output_words(number, type)
+            if words is None:
+                self.library(partial(empty, type), (), (number,))
+            else:
+                self.outputs.append(words)
+                self.made((number,))
         for number, place in enumerate(self.places):
-            if place.kind in ("input", "output") and place.root not in self.executable.library_results:
-                self._point(number)
+            if place.kind == "input" and place.root != number:
+                self.rows.append(Row("offset", (number, place.root, place.offset_bytes), 0))
 
-    def _made(self, slot: int) -> None:
-        self.objects.add(slot)
-        self.drops[slot] = None
-
-    def _point(self, number: int) -> None:
-        """The data pointer of a view, from its root's."""
-        place = self.places[number]
-        if place.root != number:
-            self.rows.append(Row("offset", (number, place.root, place.offset_bytes), 0))
+    def output_words(self, slot: int, type: TensorType | None) -> tuple[int, ...] | None:
+        """The words of an output record; slot -1 takes any type. None if it cannot be made natively."""
+        if type is None:
+            return -1, 0, 0, 0, 0, 0
+        if "wrap" not in self.context.have or type.dtype not in self.context.dtype_codes or type.device != "cpu":
+            return None
+        sizes, strides = self.memory.words(map(known, type.sizes)), self.memory.words(map(known, type.strides))
+        return slot, type.rank, sizes, strides, self.context.dtype_codes[type.dtype], type.itemsize
 
     def library(self, function: Callable, slots: Sequence[int], results: Sequence[int]) -> None:
         """A Python call with the objects in `slots`, whose results go to the slots `results`."""
@@ -291,13 +296,18 @@ class _Writer:
         self.scratch_words = max(self.scratch_words, len(slots))
         self.rows.append(Row("library", (
             self.memory.object(function), len(slots), self.memory.words(slots), len(results),
-            self.memory.words(results), int(self.is_final),
+            self.memory.words(results),
         )))
+        self.made(results)
+
+    def made(self, results: Sequence[int]) -> None:
+        """The slots `results` hold objects of the call from here on; views get their pointers."""
         for slot in results:
-            self._made(slot)
+            self.objects.add(slot)
+            self.drops[slot] = None
         for number, place in enumerate(self.places):
-            if place.root in results:
-                self._point(number)
+            if place.root in results and place.root != number:
+                self.rows.append(Row("offset", (number, place.root, place.offset_bytes), 0))
 
     def object(self, slot: int) -> None:
         """Makes sure that `slot` holds a tensor object: views are made when first asked for."""
@@ -309,15 +319,24 @@ class _Writer:
         if slot >= len(self.places) or self.plan.buffers[slot].kind != "view":
             raise InternalError(f"slot {slot} is used before anything is in it")
         place, type = self.places[slot], self.plan.buffers[slot].type
-        self.library(view_maker(self.plan.buffers[place.root].type, type, place.offset_bytes), (place.root,), (slot,))
+        base = self.plan.buffers[place.root].type
+        if "shims" not in self.context.have or base.dtype != type.dtype:
+            self.library(view_maker(base, type, place.offset_bytes), (place.root,), (slot,))
+            return
+        self.object(place.root)
+        sizes, strides = self.memory.words(map(known, type.sizes)), self.memory.words(map(known, type.strides))
+        words = (slot, place.root, type.rank, sizes, strides, place.offset_bytes // type.itemsize)
+        self.rows.append(Row("view", words))
+        self.made((slot,))
 
     def native(self, kind: str, words: Sequence[int], nanoseconds: int, scratch_words: int) -> None:
         self.scratch_words = max(self.scratch_words, scratch_words)
         self.rows.append(Row(kind, tuple(words), nanoseconds))
 
-    def test(self, kind: str) -> None:
+    def test(self) -> None:
+        """A look at the error flag, if a kernel may have set it."""
         if any(row.kind == "kernel" for row in self.rows):
-            self.rows.append(Row(kind, (), 0))
+            self.rows.append(Row("test", (), 0))
 
     def free(self, buffers: Sequence[int]) -> None:
         for slot in buffers:
@@ -378,10 +397,10 @@ def _lower_product(writer: _Writer, call: ProductCall) -> None:
     is_grouped = (
         form.batch > 1 and "batch" in writer.context.have and form.flops // form.batch <= _GROUP_FLOPS
     )
-    routine = routine_address(form.routine.replace("gemm_", "gemm_batch_") if is_grouped else form.routine)
+    name = form.routine.replace("gemm_", "gemm_batch_") if is_grouped else form.routine
     left, right = (call.a, call.b) if form.left == 0 else (call.b, call.a)
     words = (
-        routine, writer.memory.words(_gemm_words(form, call.beta)), left, right, call.out, form.batch,
+        address_of(function_of(name)), writer.memory.words(_gemm_words(form, call.beta)), left, right, call.out, form.batch,
         writer.memory.words(_byte_offsets(form, types[2].itemsize)),
     )
     nanoseconds = form.flops // _PRODUCT_FLOPS_PER_NS + form.batch * _PRODUCT_START_NS
@@ -389,8 +408,42 @@ def _lower_product(writer: _Writer, call: ProductCall) -> None:
 
 
 def _lower_library(writer: _Writer, call: LibraryCall) -> None:
-    function, refs = library_function(writer.plan, call)
-    writer.library(function, refs, tuple(b for b in call.results if b >= 0))
+    shim = None if writer.executable.is_autocast_off else shim_call(call, writer.context)
+    if shim is None or not _lower_shim(writer, call, shim):
+        function, refs = library_function(writer.plan, call, writer.executable.is_autocast_off)
+        writer.library(function, refs, tuple(b for b in call.results if b >= 0))
+
+
+def _lower_shim(writer: _Writer, call: LibraryCall, shim: ShimCall) -> bool:
+    """The records of a call by C shim; False, and no record, if a result cannot be made natively."""
+    types = [writer.plan.buffers[b].type if b >= 0 else None for b in call.results]
+    records = [writer.output_words(b, type) for b, type in zip(call.results, types)]
+    if None in records or (shim.takes_out and call.results[0] < 0):
+        return False
+    words = list(shim.words)
+    if shim.takes_out:
+        writer.rows.append(Row("make", (writer.memory.words(records[0]),)))
+        writer.made(call.results)
+        words.insert(0, ("tensor", call.results[0]))
+        records = []
+    moved = 0
+    for kind, value in words:
+        if kind in ("tensor", "optional"):
+            writer.object(value)
+            moved += extent_bytes(writer.plan.buffers[value].type)
+    words = [("word", writer.memory.words(value)) if kind == "array" else (kind, value) for kind, value in words]
+    words += [("result", k) for k in range(len(records))]
+    pairs = [number for kind, value in words for number in (SHIM_WORDS.index(kind), value)]
+    doubles = (ctypes.c_double * SHIM_DOUBLE_LIMIT)(*shim.doubles)
+    writer.memory.object(doubles)
+    writer.scratch_words = max(writer.scratch_words, 2 * SHIM_WORD_LIMIT)
+    writer.rows.append(Row("shim", (
+        shim.address, writer.memory.words(pairs), len(words), ctypes.addressof(doubles),
+        writer.memory.words(_flat(records)), len(records), int(moved >= _RELEASE_BYTES),
+    )))
+    if not shim.takes_out:
+        writer.made(tuple(b for b in call.results if b >= 0))
+    return True
 
 
 _LOWER: dict[type, Callable] = {
@@ -418,11 +471,6 @@ def _byte_offsets(form: BlasForm, itemsize: int) -> list[int]:
 def _input_words(memory: Memory, origin: Origin, slot: int, access: str, type: TensorType | None) -> tuple[int, ...]:
     value = memory.object(origin.value) if origin.kind == "object" else origin.value
     return ORIGINS.index(origin.kind), value, slot, ACCESS.index(access), type.itemsize if type else 0
-
-
-def _output_words(memory: Memory, context: Context, slot: int, type: TensorType) -> tuple[int, ...]:
-    sizes, strides = memory.words(map(known, type.sizes)), memory.words(map(known, type.strides))
-    return slot, type.rank, sizes, strides, context.dtype_codes[type.dtype], type.itemsize
 
 
 def _call_words(row: Row) -> tuple[int, ...]:

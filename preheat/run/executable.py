@@ -17,7 +17,7 @@ import torch
 from torch.autograd.graph import increment_version
 
 from preheat.base.errors import InternalError
-from preheat.ir.plan import KernelCall, LibraryCall, Output, Plan, ProductCall
+from preheat.ir.plan import Call, KernelCall, LibraryCall, Output, Plan, ProductCall
 from preheat.run.buffers import (
     Place, empty, known, new_arena, places, read_buffers, show_bytes, show_view, writes_inputs,
 )
@@ -40,6 +40,8 @@ class Executable:
         self.plan, self.kernels = plan, kernels
         self.places = places(plan)
         self.arena_bytes = known(plan.arena_bytes)
+        # guards hold the ambient state in which the plan was bound, so what is so now stays so
+        self.is_autocast_off = any(map(torch.is_autocast_enabled, ("cpu", "cuda")))
         self.written, self.first_write = writes_inputs(plan)
         self.library_results = {
             b for call in plan.calls if isinstance(call, LibraryCall) for b in call.results if b >= 0
@@ -47,7 +49,7 @@ class Executable:
         for number, output in enumerate(plan.outputs):
             if output.buffer >= 0 and self.places[output.buffer].kind in ("arena", "input"):
                 raise InternalError(f"result {number} of the plan would be memory of the plan or of its caller")
-        self._actions = tuple(_action(plan, kernels, call) for call in plan.calls)
+        self._actions = tuple(self._action(call) for call in plan.calls)
         self.free_after = _last_uses(plan, self.places)
         self._arenas: list[torch.Tensor] = []  # append and pop are atomic: a pool without a lock
 
@@ -60,6 +62,13 @@ class Executable:
             return self._results(inputs, values)
         finally:
             self._arenas.append(arena)
+
+    def _action(self, call: Call) -> Action:
+        if isinstance(call, KernelCall):
+            return _kernel_action(self.plan, self.kernels, call)
+        if isinstance(call, ProductCall):
+            return _product_action(call)
+        return _library_action(self.plan, call, self.is_autocast_off)
 
     def _lease(self) -> torch.Tensor:
         try:
@@ -153,14 +162,6 @@ def _last_uses(plan: Plan, where: tuple[Place, ...]) -> tuple[tuple[int, ...], .
 
 
 # ---------------------------------------------------------------------------- one action a call
-def _action(plan: Plan, kernels: Loaded | None, call) -> Action:
-    if isinstance(call, KernelCall):
-        return _kernel_action(plan, kernels, call)
-    if isinstance(call, ProductCall):
-        return _product_action(call)
-    return _library_action(plan, call)
-
-
 def _kernel_action(plan: Plan, kernels: Loaded | None, call: KernelCall) -> Action:
     name = plan.kernels[call.kernel].name
     if kernels is None:
@@ -190,8 +191,8 @@ def _product_action(call: ProductCall) -> Action:
     return action
 
 
-def _library_action(plan: Plan, call: LibraryCall) -> Action:
-    function, refs = library_function(plan, call)
+def _library_action(plan: Plan, call: LibraryCall, is_autocast_off: bool) -> Action:
+    function, refs = library_function(plan, call, is_autocast_off)
     needed = tuple(b for b in call.results if b >= 0)
 
     def action(values: Values) -> None:

@@ -35,8 +35,12 @@ class Fault(PreheatError):
         self.flag = flag
 
 
-def library_function(plan: Plan, call: LibraryCall) -> tuple[Callable, tuple[int, ...]]:
+def library_function(
+    plan: Plan, call: LibraryCall, is_autocast_off: bool = False,
+) -> tuple[Callable, tuple[int, ...]]:
     """(function, the buffers it takes as positional tensors).
+
+    is_autocast_off   the call is made with autocast switched off: its casts are in the plan already
 
     The function returns the tensor of the one needed result, a tuple of the needed ones in the
     order of `call.results`, or None when none is needed. It raises what the overload raises, and
@@ -46,8 +50,12 @@ def library_function(plan: Plan, call: LibraryCall) -> tuple[Callable, tuple[int
     writer = _Writer()
     arguments = [writer.argument(arg) for arg in call.args]
     arguments += [f"{key}={writer.argument(arg)}" for key, arg in call.attrs]
-    names = {"op": overload(call.op)._op, "conform": conform, "Fault": Fault, **writer.constants}
+    names = {"op": overload(call.op)._op, "conform": conform, **writer.constants}
+    if is_autocast_off:
+        names["no_autocast"] = torch._C._DisableAutocast
     lines = [f"r = op({', '.join(arguments)})"]
+    if is_autocast_off:
+        lines = ["with no_autocast():", f"    {lines[0]}"]
     needed = [(k, b) for k, b in enumerate(call.results) if b >= 0]
     is_single = len(call.results) == 1
     for k, b in needed:

@@ -1,0 +1,167 @@
+"""Library calls that torch offers as C shims: no Python objects parsed, no overload resolved.
+
+    b4 = aten.mm.default(b0, b1)      ->   aoti_torch_cpu_mm_out(b4, b0, b1), b4 made before
+    b4 = aten.convolution.default(..) ->   aoti_torch_cpu_convolution(b0, b1, &b2, strides, 2, ..., &b4)
+
+Words and doubles follow from the overload's schema, as torch's generator of the shims has them: a
+Tensor is a handle, an optional one the address of a handle, a list a pointer and a length, a float a
+double. Each row of `SHIMS` is verified once a process on an example against the overload itself; a
+shim that is absent or differs is left to Python (`run/library.py`).
+
+Source: torch/csrc/inductor/aoti_torch/generated/c_shim_cpu.h (stable C interface of AOTInductor).
+"""
+
+import ctypes
+import functools
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from preheat.bridge.ops import Parameter, decode, overload, schema
+from preheat.ir.graph import Arg, Op, Ref
+from preheat.ir.plan import LibraryCall
+from preheat.ir.records import SHIM_DOUBLE_LIMIT, SHIM_WORD_LIMIT
+from preheat.bridge.ops import arguments
+from preheat.run.device import Context, address_of, function_of, wrapped
+
+
+@dataclass(frozen=True)
+class Shim:
+    """`symbol` computes the overload. takes_out: its first word is the result's tensor, made before.
+
+    example   arguments by position, tensors numbered by Ref, and those tensors
+    """
+
+    symbol: str
+    takes_out: bool
+    example: Callable[[], tuple[tuple[Arg, ...], tuple[torch.Tensor, ...]]]
+
+
+@dataclass(frozen=True)
+class ShimCall:
+    """Arguments of one call: words as (kind of records.SHIM_WORDS or "array", value), doubles.
+
+    A "tensor" or "optional" word has the number of a Ref, an "array" the words it points to.
+    """
+
+    address: int
+    takes_out: bool
+    words: tuple[tuple[str, Any], ...]
+    doubles: tuple[float, ...]
+
+
+def shim_call(call: LibraryCall, context: Context) -> ShimCall | None:
+    """How `call` goes through a C shim, or None when it cannot."""
+    if call.op not in SHIMS or "shims" not in context.have or not _is_right(call.op, context):
+        return None
+    return _call(call.op, call.args, call.attrs)
+
+
+def _call(op: str, args: tuple[Arg, ...], attrs: tuple[tuple[str, Arg], ...]) -> ShimCall | None:
+    shim, function = SHIMS[op], function_of(SHIMS[op].symbol)
+    if function is None:
+        return None
+    given = arguments(Op(op, args, (), (), attrs))
+    words: list[tuple[str, Any]] = []
+    doubles: list[float] = []
+    for parameter in schema(op).parameters:
+        value = given[parameter.name]
+        if parameter.type == "float":
+            doubles.append(float(value))
+            continue
+        made = _words(parameter, value)
+        if made is None:
+            return None
+        words += made
+    if len(words) + len(schema(op).returns) > SHIM_WORD_LIMIT or len(doubles) > SHIM_DOUBLE_LIMIT:
+        return None
+    return ShimCall(address_of(function), shim.takes_out, tuple(words), tuple(doubles))
+
+
+def _words(parameter: Parameter, value: Any) -> list[tuple[str, Any]] | None:
+    """The words of one argument; None for a type or a value that is not passed this way."""
+    if value is None:
+        return [("word", 0)] if parameter.type.startswith("Optional") else None
+    if isinstance(value, Ref):
+        return [("tensor" if parameter.type == "Tensor" else "optional", value.id)]
+    if parameter.type in ("bool", "int") and type(value) in (bool, int):
+        return [("word", int(value))]
+    if parameter.type == "List[int]" and all(type(v) is int for v in value):
+        return [("array", tuple(value)), ("word", len(value))]
+    if parameter.type == "Optional[float]":
+        return [("array", (struct.unpack("<q", struct.pack("<d", value))[0],))]
+    return None
+
+
+# ---------------------------------------------------------------------------- verification
+@functools.cache
+def _is_right(op: str, context: Context) -> bool:
+    """Whether the shim of `op` gives what the overload gives, on the row's example."""
+    args, tensors = SHIMS[op].example()
+    call = _call(op, args, ())
+    if call is None:
+        return False
+    expected = overload(op)(*decode(args, tensors))
+    results = (expected,) if isinstance(expected, torch.Tensor) else tuple(expected)
+    made = _run(call, tensors, results, context)
+    return made is not None and all(map(torch.equal, made, results))
+
+
+def _run(call: ShimCall, tensors, results, context: Context) -> list[torch.Tensor] | None:
+    """What the driver does with a ShimCall, through ctypes. None when the shim reports an error."""
+    kept: list[Any] = []
+    words: list[int] = []
+    out = torch.empty_like(results[0]) if call.takes_out else None
+
+    def cell(*values: int) -> int:
+        kept.append((ctypes.c_int64 * len(values))(*values))
+        return ctypes.addressof(kept[-1])
+
+    def handle(tensor: torch.Tensor) -> int:
+        return id(tensor) + context.words["tensor_offset"]
+
+    for kind, value in ([("out", 0)] if call.takes_out else []) + list(call.words):
+        words.append({
+            "out": lambda: handle(out), "word": lambda: value, "array": lambda: cell(*value),
+            "tensor": lambda: handle(tensors[value]), "optional": lambda: cell(handle(tensors[value])),
+        }[kind]())
+    cells = [] if call.takes_out else [cell(0) for _ in results]
+    words += cells + [0] * (SHIM_WORD_LIMIT - len(words) - len(cells))
+    doubles = [*call.doubles, *(0.0 for _ in range(SHIM_DOUBLE_LIMIT - len(call.doubles)))]
+    types = [ctypes.c_int64] * SHIM_WORD_LIMIT + [ctypes.c_double] * SHIM_DOUBLE_LIMIT
+    if ctypes.PYFUNCTYPE(ctypes.c_int32, *types)(call.address)(*words, *doubles):
+        return None
+    if out is not None:
+        return [out]
+    wrap = context.words["wrap_tensor"]
+    return [wrapped(wrap, ctypes.c_void_p.from_address(at)) for at in cells]
+
+
+def _product_example(*sizes: int):
+    a = torch.arange(float(torch.Size(sizes).numel()), device="cpu").view(sizes)
+    return (Ref(0), Ref(1)), (a.bfloat16(), a.mT.bfloat16())
+
+
+def _attention_example():
+    q, k, v = torch.linspace(-1, 1, 3 * 48, device="cpu").view(3, 1, 2, 4, 6)
+    mask = torch.zeros(1, 1, 4, 4, device="cpu")
+    return (Ref(0), Ref(1), Ref(2), 0.0, False), (q, k, v, mask)
+
+
+def _convolution_example():
+    x, w = torch.linspace(-1, 1, 72, device="cpu").view(1, 2, 6, 6), torch.ones(3, 2, 2, 2, device="cpu")
+    arguments = (Ref(0), Ref(1), Ref(2), (2, 1), (1, 0), (1, 1), False, (0, 0), 1)
+    return arguments, (x, w, torch.arange(3.0, device="cpu"))
+
+
+SHIMS: dict[str, Shim] = {
+    "aten.mm.default": Shim("aoti_torch_cpu_mm_out", True, lambda: _product_example(3, 5)),
+    "aten.bmm.default": Shim("aoti_torch_cpu_bmm_out", True, lambda: _product_example(2, 3, 5)),
+    "aten._scaled_dot_product_flash_attention_for_cpu.default": Shim(
+        "aoti_torch_cpu__scaled_dot_product_flash_attention_for_cpu", False, _attention_example
+    ),
+    "aten.convolution.default": Shim("aoti_torch_cpu_convolution", False, _convolution_example),
+}
