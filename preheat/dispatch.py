@@ -24,10 +24,12 @@ from preheat.base.events import emit, timed
 from preheat.bridge.ambient import AMBIENT, steps_aside
 from preheat.bridge.tensors import call_facts, module_facts
 from preheat.ir.artifact import Artifact, from_bytes, to_bytes
+from preheat.ir.pack import decode, encode
+from preheat.ir.plan import Image
 from preheat.ir.trace import Break, Outcome
 from preheat.run.load import machine_name
 from preheat.run.variant import MISS, CannotBind, Variant
-from preheat.store.calls import call_hint, call_key
+from preheat.store.calls import call_hint, call_key, machine_key
 from preheat.store.disk import Disk
 from preheat.store.key import Key
 
@@ -82,11 +84,10 @@ class Compiled:
         if os.environ.get("PREHEAT_DISABLE") == "1" or steps_aside():
             return self.target(*args, **kwargs)
         for variant in self._variants:
-            if variant.entry is not self._front:
-                result = variant.entry(*args, **kwargs)
-                if result is not MISS:
-                    self._front = variant.entry
-                    return result
+            result = variant.entry(*args, **kwargs)
+            if result is not MISS:
+                self._front = variant.entry
+                return result
         facts = self._facts(args, kwargs)
         breaks = self._eager.get(facts)
         if breaks is None and len(self._eager) < EAGER_KINDS and self._lock.acquire(blocking=False):
@@ -136,7 +137,8 @@ class Compiled:
     ) -> None:
         captured = outcome.captured
         try:
-            variant = Variant.bind(made, self.target, args, kwargs, captured.objects)
+            variant = Variant.bind(
+                made, self.target, args, kwargs, captured.objects, self._runtime())
         except CannotBind as why:
             # what the call had read is not as it was: the call itself, or another thread, changed it
             self._run_eager_from_now_on(facts, Break(
@@ -154,7 +156,8 @@ class Compiled:
         for found in self._disk.read(self._key, hint):
             with timed("cache", hit=False, name=self.name) as event:
                 try:
-                    variant = Variant.bind(from_bytes(found.payload), self.target, args, kwargs, ())
+                    variant = Variant.bind(
+                        from_bytes(found.payload), self.target, args, kwargs, (), self._runtime())
                 except (CannotBind, ValueError) as why:
                     event.set(why=str(why))
                     continue
@@ -175,6 +178,10 @@ class Compiled:
     def _add(self, variant: Variant) -> None:
         self._variants = (*self._variants, variant)
         self._front = variant.entry
+        variant.announce = self._put_front
+
+    def _put_front(self, entry: Callable) -> None:
+        self._front = entry
 
     def _run_eager_from_now_on(self, facts: Any, *breaks: Break) -> None:
         self._eager[facts] = breaks
@@ -202,6 +209,9 @@ class Compiled:
         folder = os.environ.get("PREHEAT_CACHE_DIR") or Path.home() / ".cache" / "preheat"
         return Disk(Path(folder))
 
+    def _runtime(self) -> Image | None:
+        return runtime_image(self._disk) if self.backend == "preheat" else None
+
     @functools.cached_property
     def _key(self) -> Key:
         return call_key(self.target, {"backend": self.backend, "dynamic": self.dynamic}, machine_name())
@@ -210,3 +220,19 @@ class Compiled:
 def _miss(*args: Any, **kwargs: Any) -> Any:
     """The front of a Compiled without variants."""
     return MISS
+
+
+@functools.lru_cache(maxsize=8)
+def runtime_image(disk: Disk | None) -> Image:
+    """The native checker and driver of this machine, from `disk` or made anew."""
+    key, hint = machine_key("runtime", machine_name()), "image"
+    for found in disk.read(key, hint) if disk is not None else ():
+        image = decode(found.payload)
+        if isinstance(image, Image):
+            return image
+    from preheat.compiler import runtime_image as make_runtime  # lazy: see Compiled._compile
+
+    image = make_runtime()
+    if disk is not None:
+        disk.write(key, hint, encode(image))
+    return image

@@ -14,19 +14,28 @@ range, a division by zero) runs the call as plain Python, where the user's own e
 from collections.abc import Callable
 from typing import Any
 
-from preheat.base.errors import Unsupported, UserError
+from preheat.base.errors import InternalError, Unsupported, UserError
 from preheat.base.events import emit
 from preheat.ir.artifact import Artifact
+from preheat.ir.plan import Image
+from preheat.ir.records import REASONS
 from preheat.ir.trace import Return
 from preheat.run.check import Checker, Failure
+from preheat.run.device import context
+from preheat.run.entry import Entry, make_entry
 from preheat.run.executable import Executable
 from preheat.run.interpreted import Interpreted
 from preheat.run.library import Fault
 from preheat.run.load import load
 from preheat.run.recipes import Rebuild, compile_recipe
 from preheat.run.resolve import NotThere
+from preheat.run.rows import bind_rows
 
 MISS: Any = type("Miss", (), {"__slots__": (), "__repr__": lambda self: "<miss>"})()
+
+# A program that changes what its guards read on every call would bind rows on every call: after each
+# binding twice as many calls go through the Python checker before the next, at most this many.
+_LONGEST_WAIT = 1024
 
 
 class CannotBind(Exception):
@@ -34,47 +43,95 @@ class CannotBind(Exception):
 
 
 class Variant:
-    """Made by `bind`. `entry` is the fastest callable this process and plan allow."""
+    """Made by `bind`. `entry` is the fastest callable that this process and plan allow."""
 
-    def __init__(self, artifact: Artifact, target: Any, checker: Checker, executable: Any, rebuild: Rebuild):
+    def __init__(
+        self, artifact: Artifact, target: Any, checker: Checker, executable: Any, rebuild: Rebuild,
+        runtime: Image | None,
+    ):
         self.artifact, self.target = artifact, target
         self.checker, self.executable, self.rebuild = checker, executable, rebuild
-        (node,) = artifact.trace.nodes
-        self._inputs = node.inputs
-        self.entry: Callable = self.call
+        self._runtime = runtime
+        self._entry: Entry | None = None
+        self._rows: Any = None
+        self._wait, self._waited = 1, 0
+        self.announce: Callable[[Callable], None] | None = None  # told each new entry
 
     @classmethod
-    def bind(cls, artifact: Artifact, target: Any, args: tuple, kwargs: dict, objects: tuple) -> "Variant":
-        """The variant of `artifact` for calls like `target(*args, **kwargs)`. Raises CannotBind."""
+    def bind(
+        cls, artifact: Artifact, target: Any, args: tuple, kwargs: dict, objects: tuple,
+        runtime: Image | None = None,
+    ) -> "Variant":
+        """The variant of `artifact` for calls like `target(*args, **kwargs)`. Raises CannotBind.
+
+        objects   the live objects that the trace names; runtime: the native checker and driver,
+        without which guards and plan run from Python
+        """
         (node,) = artifact.trace.nodes
         assert isinstance(node.end, Return), "this version binds traces of one node"
         try:
             checker = Checker(artifact.trace, target, objects)
-            failure = checker.check(args, kwargs)
-            if failure is not None:
-                raise CannotBind(str(failure))
+            found = checker.resolve(args, kwargs)
+            if isinstance(found, Failure):
+                raise CannotBind(str(found))
             executable, results = _executable(artifact)
             rebuild = compile_recipe(node.end.recipe, results, objects)
         except (NotThere, Unsupported, UserError) as why:
             raise CannotBind(str(why)) from why
-        return cls(artifact, target, checker, executable, rebuild)
+        variant = cls(artifact, target, checker, executable, rebuild, runtime)
+        variant._bind_entry(found, (*args, *kwargs.values()))
+        return variant
+
+    @property
+    def entry(self) -> Callable:
+        """A callable like `target`, which returns MISS when the call is not this variant's."""
+        return self._entry.call
+
+    @property
+    def is_native(self) -> bool:
+        return self._entry.is_native
 
     def why_missed(self, args: tuple, kwargs: dict) -> Failure | None:
         """The guard that a call with these arguments fails, for the report."""
         return self.checker.check(args, kwargs)
 
-    def call(self, *args: Any, **kwargs: Any) -> Any:
-        """The result of `target(*args, **kwargs)`, guards and plan run from Python; or MISS."""
+    def _bind_entry(self, found: list, arguments: tuple) -> None:
+        """Rows and a native entry for the objects `found`, which every guard accepts."""
+        is_native = self._runtime is not None and isinstance(self.executable, Executable)
+        self._rows = bind_rows(self.checker, found, arguments) if is_native else None
+        self._entry = make_entry(
+            self.artifact.trace, found, self._rows, self.executable, self.rebuild, self._slow,
+            runtime=self._runtime, context=context() if is_native else None, live=self.checker.objects)
+
+    def _slow(self, reason: int, detail: int, arguments: tuple, names: tuple) -> Any:
+        """What the entry calls when a row differs, a kernel found a fault, or the call looks unusual."""
+        split = len(arguments) - len(names)
+        args, kwargs = arguments[:split], dict(zip(names, arguments[split:]))
+        why = REASONS[reason]
+        if why == "fault":
+            return self._plain(Fault("a kernel found an index out of range or a division by zero", detail), args, kwargs)
+        if why == "late_fault":
+            raise InternalError(f"{self.target!r}: a check failed after an input was written (flag {detail})")
         found = self.checker.resolve(args, kwargs)
         if isinstance(found, Failure):
             return MISS
+        if self._rows is not None and not self._rows.is_python(detail):
+            self._bind_again(found, arguments)
         try:
-            values = self.executable([found[source] for source in self._inputs])
+            return self._entry.run(found)
         except Fault as fault:
-            return self.plain(fault, args, kwargs)
-        return self.rebuild.function(*values, *(found[source] for source in self.rebuild.sources))
+            return self._plain(fault, args, kwargs)
 
-    def plain(self, fault: Exception, args: tuple, kwargs: dict) -> Any:
+    def _bind_again(self, found: list, arguments: tuple) -> None:
+        """The guards hold on other memory than the rows say: takes it from now on."""
+        self._waited += 1
+        if self._waited >= self._wait:
+            self._wait, self._waited = min(2 * self._wait, _LONGEST_WAIT), 0
+            self._bind_entry(found, arguments)
+            if self.announce is not None:
+                self.announce(self.entry)
+
+    def _plain(self, fault: Exception, args: tuple, kwargs: dict) -> Any:
         """The call as plain Python: compiled code met something that only eager can report."""
         emit("fallback", what=getattr(self.target, "__qualname__", type(self.target).__qualname__), why=str(fault))
         return self.target(*args, **kwargs)

@@ -33,6 +33,11 @@ def call_key(target: Any, options: Mapping[str, Any], machine: str) -> Key:
     })
 
 
+def machine_key(name: str, machine: str) -> Key:
+    """The key of something that depends on the machine and our version alone."""
+    return Key(f"preheat.{name}", {"machine": machine, **versions()})
+
+
 def entry_function(target: Any) -> Any:
     """The Python function that a call of `target` enters; `target` itself when there is none."""
     target = getattr(target, "__func__", target)
