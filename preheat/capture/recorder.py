@@ -1,6 +1,6 @@
 """The recorder: what a program does to tensors, op by op, as a graph at level aten.
 
-    recorder = Recorder(outside, fail, live, limit_ops=20_000)
+    recorder = Recorder(outside, fail, live, tested, limit_ops=20_000)
     recorder.enter()                    # below autograd: composites arrive decomposed
     y = model(x)
     recorder.leave()
@@ -12,6 +12,7 @@ storages). Values are told apart by the identity of the tensor object; a weak re
 tensor when it dies, so the recorder keeps none alive and a reused id is never mistaken.
 
 `outside(tensor)` says which source an unknown tensor has (None: it was reached behind our back);
+`tested(graph, sources, answer)` is told of a branch that a few ops on inputs decide;
 `live(tensor)` gives a source to a tensor of numbers that is too long to be spelled out;
 `fail(reason, detail)` is told when the call cannot be captured. An op cannot be stopped half way in
 C++, so a failure is only noted: recording stops, the program goes on, and the watcher gives up at
@@ -31,10 +32,12 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from preheat.bridge.ops import overload
 from preheat.bridge.tensors import dtype_name, is_plain, storage_key, type_of
 from preheat.ir.graph import Arg, Builder, Graph, Op, Ref, Token, refs_of
 from preheat.ir.types import NoneType, ScalarType, TensorType, Type, contiguous_strides
 
+MAX_TEST_OPS = 16  # a branch that is decided by so few ops on inputs becomes a guard
 MAX_CONSTANT_ELEMS = 64  # a longer list of numbers in the program is kept as a live tensor
 
 _is_grad_enabled = torch.is_grad_enabled
@@ -64,10 +67,12 @@ class Recorder(TorchDispatchMode):
         outside: Callable[[torch.Tensor], int | None],
         fail: Callable[[str, str], None],
         live: Callable[[torch.Tensor], int],
+        tested: Callable[[Graph, tuple[int, ...], bool], None],
         limit_ops: int = 50_000,
     ) -> None:
         super().__init__()
-        self.outside, self.fail, self.live, self.limit_ops = outside, fail, live, limit_ops
+        self.outside, self.fail, self.live, self.tested = outside, fail, live, tested
+        self.limit_ops = limit_ops
         self.builder = Builder("aten")
         self.input_sources: list[int] = []
         self._inputs: list[torch.Tensor] = []  # from outside: the sources keep them alive anyway
@@ -83,6 +88,39 @@ class Recorder(TorchDispatchMode):
         """Whether the elements of `tensor` are the same in every replay, whatever the inputs."""
         known = self.values.get(id(tensor))
         return known is not None and self._root[known.value] in self._fixed
+
+    def is_tested(self, tensor: torch.Tensor) -> bool:
+        """Whether the truth of `tensor` could be made a guard; it then is one."""
+        found = self.test_of(tensor)
+        if found is None:
+            return False
+        with self.paused():
+            self.tested(*found, bool(tensor))
+        return True
+
+    def test_of(self, tensor: torch.Tensor) -> tuple[Graph, tuple[int, ...]] | None:
+        """The few pure ops that lead from inputs to a bool of one element, and the sources of the inputs.
+
+        None if it takes more than `MAX_TEST_OPS` ops, if chance takes part, or if anything that takes part
+        was written to: then the answer cannot be had from the inputs alone, before the call.
+        """
+        known = self.values.get(id(tensor))
+        if known is None or tensor.dtype is not torch.bool or tensor.numel() != 1:
+            return None
+        wanted, taken = {known.value}, []
+        for op in reversed(self.builder.ops):
+            if wanted.isdisjoint(op.results):
+                continue
+            taken.append(op)
+            wanted.update(op.refs())
+            if len(taken) > MAX_TEST_OPS or _overload(overload(op.name)).is_random:
+                return None
+        roots = {self._root[value] for value in wanted}
+        if any(self._root[value] in roots for op in self.builder.ops for value in op.writes):
+            return None
+        given = [(i, s) for i, s in zip(self.builder.inputs, self.input_sources) if i.id in wanted]
+        graph = Graph("aten", tuple(i for i, _ in given), tuple(reversed(taken)), (known.value,))
+        return graph, tuple(s for _, s in given)
 
     def made(self, tensor: torch.Tensor) -> bool:
         """Whether an op of this recording gave `tensor`."""
@@ -379,6 +417,8 @@ def _dispatch(recorder: Recorder, func: Any, types: Any, args: tuple = (), kwarg
             return out
     if facts.refusal:
         if not all(recorder.is_fixed(a) for a in args if isinstance(a, _Tensor)):
+            if facts.name == "aten._local_scalar_dense.default" and recorder.is_tested(args[0]):
+                return func(*args)
             recorder.stop(facts.refusal, facts.name)
         elif facts.refusal == "data_dependent_number":
             return func(*args, **kwargs)

@@ -25,6 +25,7 @@ from preheat.capture.observer import ABSENT, NOT_DONE, GiveUp, Observer
 from preheat.capture.policies import is_bound, is_fresh_iterator, is_native, policy
 from preheat.capture.recorder import Recorder
 from preheat.capture.sources import PRIMITIVES, Sources
+from preheat.ir.graph import Graph
 from preheat.ir.trace import Constant
 
 _BUILTINS_MODULE, _BUILTINS = builtins, builtins.__dict__
@@ -48,7 +49,7 @@ class Watcher(Observer):
         self.sources = Sources()
         self.known = self.sources.known
         self.guards = Guards(self.sources, limits.max_guards)
-        self.recorder = Recorder(self.known_source, self.note, self.live_source, limits.max_ops)
+        self.recorder = Recorder(self.known_source, self.note, self.live_source, self.tested, limits.max_ops)
         self.bytecode_limit = limits.max_bytecodes
         self.is_inference = is_inference
         self.failure: tuple[str, str] | None = None
@@ -64,6 +65,10 @@ class Watcher(Observer):
 
     def live_source(self, tensor: Any) -> int:
         return self.sources.of(tensor)
+
+    def tested(self, graph: Graph, inputs: tuple[int, ...], answer: bool) -> None:
+        """The program branches on a bool that follows from inputs by the ops of `graph`."""
+        self.guards.claim(-1, "test", (graph, inputs, answer), graph)
 
     def note(self, reason: str, detail: str) -> None:
         """The recorder cannot go on; a C function is running, so this waits for the next hook."""
@@ -179,9 +184,11 @@ class Watcher(Observer):
     def test_truth(self, value: Any) -> bool:
         if not issubclass(type(value), Tensor):
             self.look(value, 0)
-        elif not self.recorder.is_fixed(value):
+        elif not self.recorder.is_fixed(value) and self.recorder.test_of(value) is None:
             raise GiveUp("data_dependent_branch", "the truth of a tensor")
-        return bool(value)
+        answer = bool(value)
+        self.check(answer)
+        return answer
 
     # ------------------------------------------------------------------ births and writes
     def born(self, value: Any, kind: str) -> None:

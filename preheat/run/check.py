@@ -22,6 +22,7 @@ import torch
 from preheat.base.digest import code_digest
 from preheat.base.errors import Unsupported
 from preheat.base.names import raw_attribute
+from preheat.bridge import interpret
 from preheat.bridge.ambient import AMBIENT
 from preheat.bridge.tensors import extent, is_plain, overlaps, tensor_facts, unusual_keys
 from preheat.ir.text_trace import show_constant, source_path
@@ -176,6 +177,8 @@ def _mentioned(guard: Guard) -> Iterator[int]:
             yield from group
     elif guard.kind == "distinct":
         yield from guard.expected
+    elif guard.kind == "test":
+        yield from guard.expected[1]
 
 
 def _references(value: Constant) -> Iterator[int]:
@@ -192,6 +195,8 @@ def _subject(trace: Trace, guard: Guard) -> str:
         return f"ambient {guard.expected[0]}"
     if guard.kind == "alias":
         return "memory of the inputs"
+    if guard.kind == "test":
+        return "a branch on " + ", ".join(source_path(trace, s) for s in guard.expected[1])
     if guard.kind == "distinct":
         return "objects that were compared"
     return source_path(trace, guard.source)
@@ -218,6 +223,7 @@ _EXPECTATIONS: Mapping[str, Callable[[Trace, Any], str]] = types.MappingProxyTyp
     "mro": lambda trace, e: f"MRO {show_constant(trace, e)}",
     "isinstance": lambda trace, e: f"{'an' if e[1] else 'no'} instance of {show_constant(trace, e[0])}",
     "issubclass": lambda trace, e: f"{'a' if e[1] else 'no'} subclass of {show_constant(trace, e[0])}",
+    "test": lambda trace, e: str(e[2]),
     "distinct": lambda trace, e: "different objects at " + ", ".join(source_path(trace, s) for s in e),
     "ambient": lambda trace, e: repr(e[1]),
     "overlap": lambda trace, e: f"{'' if e[1] else 'no '}overlap with {source_path(trace, e[0])}",
@@ -396,6 +402,13 @@ def _issubclass(value: Any, expected: tuple, found) -> str | None:
     return None if now is expected[1] else f"issubclass(...) is {now}"
 
 
+def _test(value: Any, expected: tuple, found) -> str | None:
+    graph, sources, answer = expected
+    with torch.no_grad():
+        (now,) = interpret.run(graph, [found[source] for source in sources])
+    return None if bool(now) is answer else str(not answer)
+
+
 def _distinct(value: Any, expected: tuple, found) -> str | None:
     objects = {id(found[source]) for source in expected}
     return None if len(objects) == len(expected) else "two of them are one object"
@@ -444,6 +457,6 @@ CLAIMS: Mapping[str, Callable[[Any, Any, Sequence[Any]], str | None]] = types.Ma
     "type": _is_type, "is": _is, "isnot": _is_not, "value": _equals, "tensor": _tensor, "code": _code,
     "absent": _absent, "contains": _contains, "keys": _keys, "len": _len, "set": _set,
     "noattr": _no_attribute, "class": _class, "mro": _mro, "isinstance": _isinstance,
-    "issubclass": _issubclass, "distinct": _distinct,
+    "issubclass": _issubclass, "distinct": _distinct, "test": _test,
     "ambient": _ambient, "overlap": _overlap, "alias": _alias,
 })

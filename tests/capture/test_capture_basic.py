@@ -169,7 +169,7 @@ def test_the_recorder_keeps_no_tensor_alive():
 
     from preheat.capture.recorder import Recorder
 
-    recorder = Recorder(lambda t: 0, lambda *a: None, lambda t: 0)
+    recorder = Recorder(lambda t: 0, lambda *a: None, lambda t: 0, lambda *a: None)
     x = torch.ones(3)
     recorder.enter()
     out = count(x)
