@@ -138,6 +138,43 @@ def mixed_plan() -> Plan:
     return plan((x,), buffers, ["double"], calls, [7, 9], 576)
 
 
+def bfloat16_linear_plan() -> Plan:
+    """relu(x @ w.t()) @ v by the library, with operands that are views, results owned and output."""
+    x, w, v = (tensor("bfloat16", sizes) for sizes in ((4, 6), (8, 6), (8, 3)))
+    hidden, out = tensor("bfloat16", (4, 8)), tensor("bfloat16", (4, 3))
+    buffers = [("input", 0, x), ("input", 1, w), ("input", 2, v), ("view", 0, tensor("bfloat16", (6, 8), (1, 6)), 1),
+               ("owned", 0, hidden), ("owned", 0, hidden), ("output", 0, out)]
+    calls = [
+        LibraryCall("aten.mm.default", (Ref(0), Ref(3)), (), (4,)),
+        LibraryCall("aten.relu.default", (Ref(4),), (), (5,)),
+        LibraryCall("aten.mm.default", (Ref(5), Ref(2)), (), (6,)),
+    ]
+    return plan((x, w, v), buffers, [], calls, [6])
+
+
+def attention_plan(with_mask: bool) -> Plan:
+    """Attention as recorded on the CPU: heads are a permuted view, so is the result."""
+    x = f32(2, 5, 3, 4)
+    heads = f32(2, 3, 5, 4, strides=(60, 4, 12, 1))
+    mask = f32(2, 1, 5, 5)
+    inputs, buffers = (x,), [("input", 0, x), ("view", 0, heads, 0), ("output", 0, heads)]
+    attrs = (("scale", 0.7),)
+    if with_mask:
+        inputs, attrs = (x, mask), (("attn_mask", Ref(3)),)
+        buffers.append(("input", 1, mask))
+    args = (Ref(1), Ref(1), Ref(1), 0.0, not with_mask)
+    call = LibraryCall("aten._scaled_dot_product_flash_attention_for_cpu.default", args, attrs, (2, -1))
+    return plan(inputs, buffers, [], [call], [2])
+
+
+def convolution_plan(with_bias: bool) -> Plan:
+    x, w, bias, out = f32(2, 3, 8, 8), f32(4, 3, 3, 3), f32(4), f32(2, 4, 4, 8)
+    buffers = [("input", 0, x), ("input", 1, w), ("output", 0, out)] + [("input", 2, bias)] * with_bias
+    args = (Ref(0), Ref(1), Ref(3) if with_bias else None, (2, 1), (1, 1), (1, 1), False, (0, 0), 1)
+    call = LibraryCall("aten.convolution.default", args, (), (2,))
+    return plan((x, w, bias)[:2 + with_bias], buffers, [], [call], [2])
+
+
 def failing_plan() -> Plan:
     """A library call that raises before anything was written."""
     x = f32(4, 6)
@@ -187,6 +224,9 @@ ZOO = {
     "alias of output": alias_plan("output"), "write": write_plan(), "row write": row_write_plan(),
     "checked write": checked_write_plan(), "checked": checked_plan(), "library": library_plan(),
     "mixed": mixed_plan(), "empty": empty_plan(), "wide": wide_plan(),
+    "bf16 linear": bfloat16_linear_plan(), "attention": attention_plan(False),
+    "masked attention": attention_plan(True), "convolution": convolution_plan(False),
+    "convolution with bias": convolution_plan(True),
     **{f"product {k}": product_plan(*case) for k, case in enumerate(PRODUCTS)},
     **{f"product {k} twice": product_plan(*case, beta=1) for k, case in enumerate(PRODUCTS)},
     "product f64": product_plan(*PRODUCTS[1], dtype="float64"),
