@@ -69,13 +69,14 @@ def fuse(graph: Graph, target: Target) -> tuple[Problem, list[Unit]]:
     problem, extra = state(graph), frozenset()
     while True:
         fusion = _Fusion(problem, roots_of(problem, extra), target)
-        missing = fusion.conflicts()
+        missing, knotted = fusion.conflicts()
         if missing:
             extra |= missing
             continue
-        fusion.merge()
-        fusion.prefill()
-        knotted = fusion.knot()
+        if knotted is None:
+            fusion.merge()
+            fusion.prefill()
+            knotted = fusion.knot()
         if knotted is None:
             return problem, fusion.order()
         written = problem.written[knotted]
@@ -275,16 +276,23 @@ class _Fusion:
         return sorted(frames, key=frames.__getitem__, reverse=True)[:4]
 
     # ------------------------------------------------------------------ conflicts
-    def conflicts(self) -> frozenset[int]:
-        """The values that must get memory of their own before anything can be merged."""
+    def conflicts(self) -> tuple[frozenset[int], int | None]:
+        """Values that must get memory of their own before anything can be merged; else a written
+        value that cannot be made in place."""
         missing: set[int] = set()
-        for root in self.failed:
-            missing.update(self._operands_to_store(root))
-        for root in self.problem.written:
-            unit = self.units.get(self.home.get(root, -1))
-            if isinstance(unit, Group) and unit.has_check:
-                missing.update(self._operands_to_store(root))
-        return frozenset(missing)
+        knotted: list[int] = []
+        for root in (*self.failed, *(r for r in self.problem.written if self._checks(r))):
+            found = self._operands_to_store(root)
+            missing.update(found)
+            if not found and root not in self.problem.written:
+                raise InternalError(f"value {root} = {self.problem.ops[root].name} fits no loop nest")
+            if not found:
+                knotted.append(root)
+        return frozenset(missing), min(knotted, default=None)
+
+    def _checks(self, root: int) -> bool:
+        unit = self.units.get(self.home.get(root, -1))
+        return isinstance(unit, Group) and unit.has_check
 
     def _operands_to_store(self, root: int) -> list[int]:
         """What a root that could not be lowered should load: the part that it stores to a written
@@ -293,10 +301,7 @@ class _Fusion:
         part = self._store(root, frozenset((root,))).value
         if root in problem.written and part != root and self._memory(frozenset())(part) is None:
             return [part]
-        found = [a for a in problem.operands(root) if not problem.is_given(a) and a not in self.roots]
-        if not found:
-            raise InternalError(f"value {root} = {problem.ops[root].name} fits no loop nest")
-        return found
+        return [a for a in problem.operands(root) if not problem.is_given(a) and a not in self.roots]
 
     # ------------------------------------------------------------------ merging
     def merge(self) -> None:

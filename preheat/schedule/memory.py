@@ -128,7 +128,8 @@ class _Planner:
         return memory
 
     def _in_arena(self, memory: int) -> bool:
-        return memory not in self.inputs and memory not in self.outputs and memory not in self.owned
+        elsewhere = (self.inputs, self.outputs, self.owned, self.problem.written)
+        return not any(memory in kind for kind in elsewhere)
 
     def _place(self) -> tuple[dict[int, int], int]:
         lives: dict[int, _Life] = {}
