@@ -61,7 +61,7 @@ class Table:
             if (address, mask, base) in self._known:
                 return found
             self._known.add((address, mask, base))
-        return self._add(Row(address, found, mask, LOAD, base, save))
+        return self._add(Row(address & ALL_BITS, found, mask, LOAD, base, save))  # offsets may be negative
 
     def call(self, function: int, base: int = ZERO, mask: int = ALL_BITS, save: int = ZERO) -> int:
         """What `function` answers for slot `base`, which must stay under `mask`."""
