@@ -159,9 +159,10 @@ class Graph:
     """Inputs, ops in program order, outputs; at level core also what is written back.
 
     writes           (input id, value id): after all ops, the memory of the input takes the value.
-    output_aliases   one an output, or empty when every output is fresh. An aliased output has its
-                     value too (as of the end, after the writes). Outputs past those of the recorded
-                     graph may stand at the end: the memory that others are views of.
+    output_aliases   one an output, or empty when every output is fresh. Of an aliased output only the
+                     type of its value counts: what it holds is what the memory holds at the end.
+                     Outputs past those of the recorded graph may stand at the end: the memory that
+                     others are views of.
     in_place         written inputs whose memory may take each new state when it is made instead of
                      after all ops: as the ops stand, nothing after the op that makes a state reads
                      the state before it, and nothing after the last can raise. Who delays a read

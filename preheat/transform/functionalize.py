@@ -241,12 +241,9 @@ class _State:
         name = FUNCTIONAL_NAMES.get(op.name) or functional(op.name)
         if name is None or any(r != -1 and not self._is_known(r) for r in op.results):
             raise Unsupported("written_by_library", op.name)
-        roots = [self.views[v].root if v in self.views else v for v in op.writes]
-        if len(set(roots)) != len(roots):
+        if any(self._may_meet(a, b) for k, a in enumerate(op.writes) for b in op.writes[:k]):
             raise Unsupported("written_overlap", f"{op.name} writes one storage twice")
-        outs = {p.name for p in schema(op.name).parameters if p.is_written and p.is_keyword_only}
-        args, attrs = self._renamed(op)
-        pure = Op(name, args, (), (), tuple((key, arg) for key, arg in attrs if key not in outs))
+        pure = self._pure(op, name)
         try:
             types = infer(pure, self.builder.type_of.__getitem__)
         except (NotImplementedError, RuntimeError, ValueError) as error:
@@ -257,6 +254,28 @@ class _State:
         self.builder.append(replace(pure, results=fresh, types=types))
         for target, value, type in zip(op.writes, fresh, types):
             self.write(target, self._as_stored(value, type, self.types[target]))
+
+    def _pure(self, op: Op, name: str) -> Op:
+        """`op` as a call of `name`, every argument given: defaults of the two overloads may differ."""
+        named = {
+            key: map_refs(arg, lambda ref: Ref(self.read(ref))) for key, arg in arguments(op).items()
+        }
+        parameters = schema(name).parameters
+        args = tuple(named[p.name] for p in parameters if not p.is_keyword_only)
+        attrs = tuple((p.name, named[p.name]) for p in parameters if p.is_keyword_only and named[p.name] is not None)
+        return Op(name, args, (), (), attrs)
+
+    def _may_meet(self, a: int, b: int) -> bool:
+        """Whether two recorded values may share an element of memory."""
+        spans = []
+        for value in (a, b):
+            view, type = self.views.get(value), self.types[value]
+            root, offset = (value, 0) if view is None else (view.root, view.offset)
+            spans.append((root, offset, sum((n - 1) * s for n, s in zip(type.sizes, type.strides))))
+        (root_a, start_a, reach_a), (root_b, start_b, reach_b) = spans
+        if root_a != root_b or start_a is None or start_b is None:
+            return root_a == root_b
+        return start_a <= start_b + reach_b and start_b <= start_a + reach_a
 
     def _as_stored(self, value: int, type: TensorType, memory: TensorType) -> int:
         """`value` in the dtype and sizes of the memory it goes to."""
@@ -289,6 +308,7 @@ class _State:
                 raise Unsupported("unknown_view", f"an output of type {self.types[value]}")
             if root in inputs:
                 aliases[place] = OutputAlias("input", inputs.index(root), offset)
+                outputs[place] = value if value == root else outputs[place]
                 continue
             if root not in home:
                 home[root] = len(outputs)

@@ -135,17 +135,17 @@ class _Stores:
 
     def _through(self, op: Op, memory: Memory) -> list[tuple[int, Memory]] | None:
         """The values that `op` puts together, each with its part of `memory`; None if it computes."""
-        operand = op.args[0].id if op.args else -1
+        if op.name not in ("place", "reshape", "permute"):
+            return None
+        operand = op.args[0].id
         if op.name == "place":
             part = op.args[1].id
             return [(operand, memory), (part, memory.region(op, self.types[part].sizes[op.attr("axis")]))]
         if op.name == "reshape":
             below = memory.reshaped(self.types[operand].sizes)
             return None if below is None else [(operand, below)]
-        if op.name == "permute":
-            axes = op.attr("axes")
-            return [(operand, memory.permuted([axes.index(i) for i in range(len(axes))]))]
-        return None
+        axes = op.attr("axes")
+        return [(operand, memory.permuted([axes.index(i) for i in range(len(axes))]))]
 
     def where(self, value: int, state: int) -> Memory | None:
         """The part of the memory of `state` that `value` is a view of; None if it is none."""

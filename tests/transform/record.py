@@ -20,6 +20,14 @@ def type_of(t: torch.Tensor) -> TensorType:
     return TensorType(str(t.dtype).removeprefix("torch."), tuple(t.shape), t.stride(), str(t.device))
 
 
+# In-place ops that change sizes or strides are recorded as the views they are, as capture does.
+VIEW_OF_INPLACE = {
+    f"aten.{name}_.{variant}": f"aten.{name}.{variant}" for name, variant in (
+        ("unsqueeze", "default"), ("squeeze", "default"), ("squeeze", "dim"), ("squeeze", "dims"), ("t", "default"),
+    )
+} | {"aten.transpose_.default": "aten.transpose.int"}
+
+
 class Recorder(TorchDispatchMode):
     def __init__(self, inputs: Sequence[torch.Tensor]) -> None:
         super().__init__()
@@ -56,6 +64,9 @@ class Recorder(TorchDispatchMode):
             self.values[id(t)] for p in schema(name).parameters if p.is_written
             for t in tree_leaves(named.get(p.name)) if isinstance(t, torch.Tensor)
         )
+        if name in VIEW_OF_INPLACE:
+            name, writes = VIEW_OF_INPLACE[name], ()
+            del self.values[id(args[0])]
         results, types, aliases = [], [], []
         for t in tree_leaves(out) if not isinstance(out, torch.Tensor) else [out]:
             if isinstance(t, torch.Tensor):
@@ -77,13 +88,12 @@ class Recorder(TorchDispatchMode):
 
 def _dispatch(self, func, types, args=(), kwargs=None):
     kwargs = kwargs or {}
-    if any(s.is_write for s in ()):
-        raise AssertionError
-    self.pre = [self.encode(a) for a in tree_leaves(args) if isinstance(a, torch.Tensor)]
-    if func.namespace == "prim":
-        return func(*args, **kwargs)
+    for tensor in tree_leaves((args, kwargs)):  # known by the metadata they have before the op
+        if isinstance(tensor, torch.Tensor):
+            self.encode(tensor)
     out = func(*args, **kwargs)
-    self.record(func, args, kwargs, out)
+    if func.namespace != "prim":
+        self.record(func, args, kwargs, out)
     return out
 
 

@@ -209,7 +209,9 @@ def power_number(c: Lowering, self: Value, exponent: Number) -> Value:
     if not is_float(x.dtype):
         decline_if(x.dtype == "bool" or exponent not in (2, 3), f"integer power {exponent}")
         return x * x if exponent == 2 else x * x * x
-    # eager's own special cases: aten/src/ATen/native/cpu/PowKernel.cpp
+    # eager's own special cases: aten/src/ATen/native/cpu/PowKernel.cpp (roots not in float16)
+    if self.dtype == "float16" and abs(exponent) == 0.5:
+        return c.down(c.binary("pow", x, exponent))
     special = {
         2: lambda: x * x, 3: lambda: x * x * x, 0.5: lambda: c.unary("sqrt", x),
         -0.5: lambda: c.unary("rsqrt", x), -1: lambda: c.unary("reciprocal", x),
