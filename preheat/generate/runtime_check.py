@@ -7,7 +7,7 @@ rows so that equal bits imply that the guards hold. The function only loads and 
 no allocation, no reference counts. The caller holds the GIL, and the objects at absolute addresses
 alive. `args` are the call's objects: positional, then keyword arguments in the signature's order.
 
-`ir/rows` says what a row is, what the five kinds mean and what slots are. `run/rows` keeps the
+`ir/rows` says what a row is, what the six kinds mean and what slots are. `run/rows` keeps the
 pair (rows, n) at a fixed address, `Rows.cell`: callers load it on every call, since a refresh may
 replace both.
 """
@@ -72,7 +72,8 @@ other:
     i16 1, label %call
     i16 2, label %same
     i16 3, label %apart
-    i16 4, label %disjoint
+    i16 4, label %advance
+    i16 5, label %disjoint
   ]
 
 call:
@@ -89,6 +90,10 @@ apart:
   %equal.word = zext i1 %are.equal to i64
   br label %compare
 
+advance:
+  %advanced = add i64 %base, %address
+  br label %compare
+
 disjoint:
   %first.end = add i64 %base, %address
   %second.end = add i64 %second, %expected
@@ -98,7 +103,8 @@ disjoint:
   br i1 %is.disjoint, label %next, label %fail
 
 compare:
-  %word = phi i64 [ %loaded, %load ], [ %answer, %call ], [ %difference, %same ], [ %equal.word, %apart ]
+  %word = phi i64 [ %loaded, %load ], [ %answer, %call ], [ %difference, %same ], [ %equal.word, %apart ],
+                [ %advanced, %advance ]
   %bits = xor i64 %word, %expected
   %counted = and i64 %bits, %mask
   %passes = icmp eq i64 %counted, 0

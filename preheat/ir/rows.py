@@ -16,7 +16,8 @@ absolute address and save nothing: their last 8 bytes are 0, and they take the s
     kind 1 call      word = function `address` called with slot[base] as its one i64 argument
     kind 2 same      word = slot[base] ^ slot[other]
     kind 3 apart     word = 1 if slot[base] == slot[other] else 0
-    kind 4 disjoint  passes if the `address` bytes at slot[base] and the `expected` bytes at slot[other]
+    kind 4 advance   word = slot[base] + address
+    kind 5 disjoint  passes if the `address` bytes at slot[base] and the `expected` bytes at slot[other]
                      have none in common (mask and save do not count)
 
 Order matters: a row may trust every row before it (a pointer compared equal to that of a held
@@ -26,7 +27,7 @@ object is alive; a type compared equal fixes the layout behind it).
 import struct
 
 ROW = struct.Struct("<QQQHHHH")
-LOAD, CALL, SAME, APART, DISJOINT = range(5)
+LOAD, CALL, SAME, APART, ADVANCE, DISJOINT = range(6)
 SLOTS = 256
 ZERO, ARGS, FIRST_FREE = range(3)
 ALL_BITS = (1 << 64) - 1

@@ -16,9 +16,8 @@ import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch
-
 from preheat.base.names import raw_attribute
+from preheat.bridge.tensors import extent
 from preheat.ir.rows import ZERO
 from preheat.ir.trace import At, Guard, TensorFacts
 from preheat.run.layout import WORD
@@ -58,17 +57,18 @@ def _is(places: Places, guard: Guard, expected: Any) -> None:
     other = places.at(guard.expected.index) if isinstance(guard.expected, At) else Place(ZERO, id(expected))
     if place.is_fixed and other.is_fixed:
         return
+    if not isinstance(guard.expected, At):  # what a source leads to lives by itself
+        places.table.holds.append(expected)
     if not place.is_fixed and not other.is_fixed:
         if places.table.same(place.base, other.base) != 0:
             raise NotNative
         return
     moving, fixed = (other, place) if place.is_fixed else (place, other)
-    _points_to(places, moving, fixed.address, expected)
+    _points_to(places, moving, fixed.address)
 
 
-def _points_to(places: Places, moving: Place, address: int, value: Any) -> None:
-    """Adds a row: the pointer from which a slot was loaded is still `address`, that of held `value`."""
-    places.table.holds.append(value)
+def _points_to(places: Places, moving: Place, address: int) -> None:
+    """Adds a row: the pointer from which a slot was loaded is still `address`."""
     origin = places.origin[moving.base]
     if places.table.load(origin.address, origin.base) != address:
         raise NotNative
@@ -79,7 +79,8 @@ def _is_not(places: Places, guard: Guard, expected: Any) -> None:
     other = places.at(guard.expected.index) if isinstance(guard.expected, At) else Place(ZERO, id(expected))
     if place.is_fixed and other.is_fixed:
         return
-    places.table.holds.append(expected if other.is_fixed else None)
+    if not isinstance(guard.expected, At):
+        places.table.holds.append(expected)
     slots = [places.table.constant(p.address) if p.is_fixed else p.base for p in (place, other)]
     if places.table.apart(*slots) != 0:
         raise NotNative
@@ -102,7 +103,8 @@ def _value(places: Places, guard: Guard, expected: Any) -> None:
         _memory(places, place, places.layout.size, value.__sizeof__())
     elif kind in _SINGLETONS or kind in (str, bytes):
         # an equal string at another address takes the slow path, and is known from then on
-        _points_to(places, place, id(value), value)
+        places.table.holds.append(value)
+        _points_to(places, place, id(value))
     else:
         raise NotNative
 
@@ -155,7 +157,7 @@ def impl(places: Places, number: int) -> tuple[Place, int]:
 
 
 def _first_byte(places: Places, number: int) -> int:
-    """A slot with the address of the storage's memory; the tensor's offset in it stays as it is."""
+    """A slot with the address of a tensor's first element; its offset in the storage stays as it is."""
     where, tensor = places.tensors, places.found[number]
     if where is None:
         raise NotNative
@@ -164,7 +166,8 @@ def _first_byte(places: Places, number: int) -> int:
     places.word(place, where.keys)  # an ordinary key set has a storage behind it
     storage = places.follow(place, where.storage)
     places.word(place, where.storage_offset)
-    return places.follow(storage, where.data).base if tensor.numel() else ZERO
+    memory = places.follow(storage, where.data)
+    return places.table.advance(memory.base, tensor.storage_offset() * tensor.element_size())
 
 
 def _overlap(places: Places, guard: Guard, expected: tuple) -> None:
@@ -183,18 +186,13 @@ def _groups(places: Places, groups: tuple[tuple[int, ...], ...]) -> None:
     for (number,) in groups:
         tensor = places.found[number]
         if tensor.numel():
-            spans.append((_first_byte(places, number), _end(tensor)))
+            start, end = extent(tensor)
+            spans.append((_first_byte(places, number), end - start))
     if len(spans) ** 2 > _MOST_PAIRS:
         raise NotNative
     for index, (first, first_size) in enumerate(spans):
         for second, second_size in spans[index + 1 :]:
             places.table.disjoint(first, first_size, second, second_size)
-
-
-def _end(tensor: torch.Tensor) -> int:
-    """Bytes from the start of the storage to the end of the tensor's last element."""
-    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
-    return (tensor.storage_offset() + last + 1) * tensor.element_size()
 
 
 _MOST_PAIRS = 4096

@@ -13,7 +13,9 @@ import ctypes
 from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
 
-from preheat.ir.rows import ALL_BITS, APART, ARGS, CALL, DISJOINT, FIRST_FREE, LOAD, ROW, SAME, SLOTS, ZERO
+from preheat.ir.rows import (
+    ADVANCE, ALL_BITS, APART, ARGS, CALL, DISJOINT, FIRST_FREE, LOAD, ROW, SAME, SLOTS, ZERO,
+)
 from preheat.run.layout import word as word_at
 
 
@@ -75,6 +77,12 @@ class Table:
     def apart(self, base: int, other: int) -> int:
         """0: two slots must stay different. 1: they are not."""
         return self._add(Row(0, int(self._slots[base] == self._slots[other]), ALL_BITS, APART, base, ZERO, other))
+
+    def advance(self, base: int, distance: int) -> int:
+        """A slot with the address `distance` bytes behind slot `base`."""
+        slot = self.slot()
+        self._add(Row(distance, self._slots[base] + distance, 0, ADVANCE, base, slot))
+        return slot
 
     def disjoint(self, base: int, size: int, other: int, other_size: int) -> None:
         """The bytes behind two slots must not meet."""

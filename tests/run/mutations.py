@@ -295,7 +295,7 @@ _AMBIENT_CHANGES: dict[str, Callable[[], Any]] = {
     "set_default_device": lambda: _setting(torch.set_default_device, "cpu", None),
     "function mode": torch.overrides.TorchFunctionMode,
     "function overrides": torch._C.DisableTorchFunction,
-    "deterministic": lambda: _setting(torch.use_deterministic_algorithms, True, False),
+    "deterministic": lambda: _setting(torch._C._set_deterministic_algorithms, True, False),
     "anomaly": lambda: torch.autograd.detect_anomaly(check_nan=True),
     "saved-tensor hooks": lambda: torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t),
     "forward AD": torch.autograd.forward_ad.dual_level,
