@@ -112,6 +112,8 @@ class Variant:
             return self._plain(Fault("a kernel found an index out of range or a division by zero", detail), args, kwargs)
         if why == "late_fault":
             raise InternalError(f"{self.target!r}: a check failed after an input was written (flag {detail})")
+        if self._rows is not None and why == "guard" and self._rows.repair(detail):
+            return self._entry.call(*args, **kwargs)
         found = self.checker.resolve(args, kwargs)
         if isinstance(found, Failure):
             return MISS
