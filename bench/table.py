@@ -1,7 +1,8 @@
 """Results as tables that a person reads: ratios first, then what they are made of.
 
-A ratio is torch.compile's time over Preheat's: above 1, Preheat is faster. First calls are counted
-beyond eager's own first call in a fresh process, since that much is the program itself.
+"torch" is torch.compile. A ratio is the other's time over Preheat's: above 1, Preheat is faster.
+First calls are counted beyond eager's own first call in a fresh process, since that much is the
+program itself. An error is the largest difference from float64 over the largest value.
 """
 
 import math
@@ -38,9 +39,8 @@ def show(report: Report, console: Console) -> None:
 
 def steady_table(results: list[Result], title: str) -> Table:
     table = Table(title=title, title_justify="left")
-    heads = ("model", "eager us", "torch.compile us", "preheat us", "vs eager", "vs torch.compile",
-             "error eager", "error torch.compile", "error preheat")
-    for head in heads:
+    for head in ("model", "eager us", "torch us", "preheat us", "/ eager", "/ torch",
+                 "eager err", "torch err", "preheat err"):
         table.add_column(head, justify="left" if head == "model" else "right")
     for result in results:
         us, error = result.steady_us, result.error
@@ -58,8 +58,8 @@ def steady_table(results: list[Result], title: str) -> Table:
 
 def first_call_table(results: list[Result]) -> Table:
     table = Table(title="First call in a new process, seconds beyond eager's", title_justify="left")
-    for head in ("model", "eager", "cold torch.compile", "cold preheat", "ratio",
-                 "warm torch.compile", "warm preheat", "ratio "):
+    for head in ("model", "eager itself", "cold torch", "cold preheat", "ratio",
+                 "warm torch", "warm preheat", "ratio "):
         table.add_column(head, justify="left" if head == "model" else "right")
     for result in results:
         cold, warm = beyond_eager(result.cold_s), beyond_eager(result.warm_s)

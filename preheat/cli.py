@@ -39,7 +39,7 @@ def commands() -> None:
 @commands.command()
 def demo() -> None:
     """Compile a sentence-embedding model with real weights; compare with eager and torch.compile."""
-    _bench("demo").run(Console())
+    _bench("demo").run(_console())
 
 
 @commands.command()
@@ -49,7 +49,7 @@ def demo() -> None:
 @click.option("--list", "is_listing", is_flag=True, help="Name the models and stop.")
 def bench(chosen: str, no_torch_compile: bool, json_path: Path | None, is_listing: bool) -> None:
     """Measure cold, warm and steady against eager and torch.compile. The whole suite: 15 minutes."""
-    console = Console()
+    console = _console()
     models, suite, table = _bench("models"), _bench("suite"), _bench("table")
     if is_listing:
         for name, row in models.MODELS.items():
@@ -171,6 +171,12 @@ def _looked(look: Callable[[], str]) -> str:
         return look()
     except Exception as error:
         return f"FAILED: {type(error).__name__}: {error}"
+
+
+def _console() -> Console:
+    """The terminal; where there is none (a pipe, a log), wide enough for the tables."""
+    console = Console()
+    return console if console.is_terminal else Console(width=110)
 
 
 def _bench(name: str) -> Any:

@@ -1,0 +1,32 @@
+"""The documents: what they show runs, and what they name exists."""
+
+import doctest
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def test_the_architecture_page_runs():
+    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    failed, tried = doctest.testfile(
+        str(ROOT / "docs" / "architecture.md"), module_relative=False, optionflags=flags)
+    assert tried > 20 and failed == 0
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_paths_and_links_exist(page):
+    text = page.read_text(encoding="utf-8")
+    for link in re.findall(r"\]\(([^)#]+)\)", text):
+        assert (page.parent / link).exists(), link
+    for name in re.findall(r"`((?:[a-z_]+/)*[a-z_]+\.(?:py|md))`", text):
+        assert any((base / name).exists() for base in (ROOT, ROOT / "preheat")), name
+    for target in re.findall(r"`make ([a-z-]+)`", text):
+        assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M), target
+
+
+def test_the_readme_fits_a_screen():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 65
