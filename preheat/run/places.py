@@ -180,9 +180,13 @@ def _argument(places: Places, number: int, key: int | str) -> Place:
     args = Place(ARGS, 0)
     if issubclass(type(value), _MOVING):
         places.is_held[number] = False
-        return places.follow(args, WORD * index)
+        place = places.follow(args, WORD * index)
+        if places.table.value(place.base) != id(value):
+            raise NotNative
+        return place
     places.is_held[number] = issubclass(type(value), _CODE)
-    places.word(args, WORD * index)
+    if places.word(args, WORD * index) != id(value):
+        raise NotNative
     place = Place(ZERO, id(value))
     if not places.is_held[number]:
         # another object may have taken the place of one that died: its type fixes what can be read
@@ -338,6 +342,8 @@ def _attribute(places: Places, number: int, parent: int, name: str) -> Place:
         return _type(places, number, parent, None)
     if name == "__dict__":
         return _dict(places, number, parent, None)
+    if cls in _IMMUTABLE:
+        return _unchanging(places, number, parent, None)
     descriptor = raw_attribute(cls, name)
     places.type_version(cls)
     if type(descriptor) is types.MemberDescriptorType:
@@ -351,6 +357,8 @@ def _attribute(places: Places, number: int, parent: int, name: str) -> Place:
     raise NotNative
 
 
+# What an attribute of these gives follows from the object, even where it is made anew on each read.
+_IMMUTABLE = (types.CodeType, range, slice, torch.dtype, torch.device, torch.layout, torch.memory_format)
 _FUNCTION_FIELDS = types.MappingProxyType({
     "__code__": "code", "__defaults__": "defaults", "__kwdefaults__": "kwdefaults",
 })
