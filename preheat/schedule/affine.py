@@ -23,7 +23,7 @@ Key = str | int  # a loop axis by name, or a value of the kernel by number
 def known(dim: Dim) -> int:
     """`dim` as a number. Raises Unsupported where only the running program knows it."""
     if isinstance(dim, Scalar):
-        raise Unsupported("symbolic_size", f"the schedule must know {dim}")
+        raise Unsupported("symbolic", f"the schedule must know {dim}")
     return int(dim)
 
 

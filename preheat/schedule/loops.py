@@ -28,6 +28,8 @@ from preheat.schedule.affine import (
 from preheat.schedule.views import Store
 
 MOST_NODES = 1500
+# What kernels only move is moved as integers of the same size.
+MOVED_AS = {"complex32": "int32", "complex64": "int64", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
 HALVES = ("bfloat16", "float16")
 IDENTITIES = {"sum": 0, "prod": 1, "any": False, "all": True}
 DIVISIONS = ("floordiv", "truncdiv", "remainder", "fmod")
@@ -267,7 +269,10 @@ class _Lowering:
         if mask is not None and other is None:
             other = False if type.dtype == "bool" else 0
         self.reads.add(value)
-        return self.add(Node("load", type.dtype, (), self.memory_of(value), offset, mask, other))
+        dtype = MOVED_AS.get(type.dtype, type.dtype)
+        if type.kind not in "fiub" and dtype == type.dtype:
+            raise Unsupported("no_kernel", f"a copy of {type.dtype}")
+        return self.add(Node("load", dtype, (), self.memory_of(value), offset, mask, other))
 
 
 # ---------------------------------------------------------------------------- one rule an op
@@ -413,6 +418,8 @@ def _pad(lowering: _Lowering, op: Op, index: Index, mask: int | None) -> int:
     source = op.args[0].id
     type = lowering.types[source]
     fill = op.attr("value")
+    if type.kind not in "fiub":
+        raise Unsupported("no_kernel", f"pad of {type.dtype}")
     if type.elems == 0:
         return lowering.const(type.dtype, fill)
     moved = tuple(part + (0 - low) for part, low in zip(index, op.attr("low")))

@@ -18,7 +18,7 @@ from preheat.ir.graph import Store as InPlace
 from preheat.ir.ops import CORE, FUSABLE
 from preheat.ir.types import NoneType, TensorType, tensor
 from preheat.schedule.library import OVERLOADS, is_blas, product_overload
-from preheat.schedule.loops import DIVISIONS, RULES
+from preheat.schedule.loops import DIVISIONS, MOVED_AS, RULES
 from preheat.schedule.views import Store, View, store_through, view_of
 
 KERNEL_KINDS = "fiub"  # dtypes that kernels compute in
@@ -132,6 +132,9 @@ class _Statement:
         self.next = graph.next_id()
 
     def state(self) -> Problem:
+        for value, type in self.types.items():
+            if isinstance(type, TensorType) and type.device != "cpu":
+                raise Unsupported("device", f"%{value} is on {type.device}")
         for op in self._live():
             if self._is_call(op):
                 self.calls.append(op)
@@ -182,7 +185,13 @@ class _Statement:
         operands = [self.types[r] for r in op.refs()]
         if CORE[op.name].kind == "elementwise":
             return op.name in FUSABLE and all(t.dtype in FUSABLE[op.name] for t in operands[op.name == "where":])
-        return all(t.kind in KERNEL_KINDS for t in (op.type, *operands)) or CORE[op.name].kind == "movement"
+        if CORE[op.name].kind in ("movement", "gather"):
+            return all(t.kind in KERNEL_KINDS or t.dtype in MOVED_AS for t in (op.type, *operands)) or self._is_view(op)
+        return all(t.kind in KERNEL_KINDS for t in (op.type, *operands))
+
+    def _is_view(self, op: Op) -> bool:
+        """No kernel moves such elements, but a library call may take them by strides."""
+        return op.name in ("reshape", "permute", "expand", "slice")
 
     # ------------------------------------------------------------------ effects
     def _copy(self, value: int, type: TensorType) -> int:

@@ -6,7 +6,7 @@
           product b3 @ b2 -> b4
           kernel add_1 (b4 inout, b5) over 8
 
-The steps: `problem.state` names the values that need memory, `fuse` groups values into loop nests
+The steps: `split` cuts long reductions, `problem.state` names the values that need memory, `fuse` groups values into loop nests
 (`loops`, `tile`), `memory` gives every value a buffer; here they become the nouns of `ir.plan`.
 
 Requires level core. Guarantees: outputs have the strides of their types; calls are in an order in
@@ -24,6 +24,7 @@ from preheat.schedule.fuse import Group, fuse
 from preheat.schedule.memory import Layout, plan_memory
 from preheat.schedule.names import kernel_name
 from preheat.schedule.problem import CallUnit, Problem
+from preheat.schedule.split import split_reductions
 from preheat.schedule.tile import Tiled
 
 
@@ -33,6 +34,7 @@ def schedule(graph: Graph, target: Target) -> Plan:
     Raises Unsupported for symbolic sizes where a number must be known, and for ops and dtypes that
     neither a kernel nor a library overload computes.
     """
+    graph = split_reductions(graph)
     problem, units = fuse(graph, target)
     layout = plan_memory(graph, problem, units)
     kernels: dict[str, int] = {}

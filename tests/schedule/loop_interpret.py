@@ -125,6 +125,8 @@ class _Run:
         assert call.extent == product(extents[: kernel.parallel])
         memories = [flat_of(self.value(b)) for b in call.buffers]
         for memory, param in zip(memories, kernel.params):
+            if memory.flat.is_complex():  # moved as integers
+                memory.flat = memory.flat.view(dtype(param.dtype))
             assert memory.flat.dtype == dtype(param.dtype)
         points = list(range(product(extents)))
         blocks = [points[k: k + BLOCK] for k in range(0, len(points), BLOCK)]

@@ -184,6 +184,21 @@ def test_integer_division_by_zero_raises_the_flag():
         run_plan(plan, [x, x])
 
 
+@pytest.mark.parametrize("name", ["sum", "max"])
+@pytest.mark.parametrize("sizes,axes", [((2, 70000), (1,)), ((65536,), (0,)), ((4800, 3), (0,)), ((64, 20, 60), (0, 1, 2))])
+def test_long_reductions_are_cut(name, sizes, axes):
+    m = Make()
+    plan = compare(m.graph(m.reduce(name, m.input(*sizes), *axes, keepdim=False)))
+    assert len(plan.calls) == 2
+
+
+def test_complex_numbers_are_moved_but_not_computed():
+    m = Make()
+    x = m.input(4, 6, dtype="complex64")
+    plan = compare(m.graph(m.permute(m.slice(x, 1, 1, 5), 1, 0)))
+    assert [p.dtype for p in plan.kernels[0].params] == ["int64", "int64"]
+
+
 # ---------------------------------------------------------------------------- outputs and writes
 def test_an_input_and_a_repeated_value_are_copied_when_fresh():
     m = Make()

@@ -1,0 +1,93 @@
+"""Long reductions in two steps, so that threads and caches have parts to work on.
+
+    %1: f32[] = sum(%0: f32[65536], axes=(0,))
+      ->
+    %1: f32[64, 1024] = reshape(%0)
+    %2: f32[64] = sum(%1, axes=(1,))            64 rows for the threads
+    %3: f32[] = sum(%2, axes=(0,))
+
+Two cases: too few rows to feed the threads; and a reduction across rows of memory so long that walking
+one vector of columns down all of them leaves every page and cache line for the next vector to fetch
+again. Sums become more exact: partial sums are shorter. Requires and gives level core.
+"""
+
+from dataclasses import replace
+
+from preheat.ir.graph import Builder, Graph, Op, Ref
+from preheat.ir.types import TensorType, tensor
+from preheat.schedule.affine import elems, known
+
+SPLITTABLE = frozenset("sum prod max min any all".split())
+FEW_ROWS = 16
+LONG_ELEMS = 1 << 16  # below this one thread is done before another has started
+TALL_ROWS = 4096  # rows under one column vector that do not stay cached
+PARTS = (16, 64, 512)  # least, best and most parts of a reduction for the threads
+CHUNK = (32, 64, 256)  # rows of a part of a tall reduction
+
+
+def split_reductions(graph: Graph) -> Graph:
+    """`graph` with each long reduction in two."""
+    types = graph.types()
+    ops: list[Op] = []
+    builder = Builder("core", ops=ops, next_id=graph.next_id(), type_of=dict(types))
+    for op in graph.ops:
+        parts = _parts(op, types)
+        if parts is None:
+            ops.append(op)
+        else:
+            _split(builder, op, types[op.args[0].id], *parts)
+    return replace(graph, ops=tuple(ops))
+
+
+def _parts(op: Op, types) -> tuple[int, int] | None:
+    """(axis, parts) to cut, or None to leave the reduction whole."""
+    if op.name not in SPLITTABLE:
+        return None
+    type: TensorType = types[op.args[0].id]
+    axes = op.attr("axes")
+    if not axes or type.elems == 0:
+        return None
+    axis = max(axes, key=lambda a: known(type.sizes[a]))
+    size, count = known(type.sizes[axis]), elems(tuple(type.sizes[a] for a in axes))
+    if elems(type.sizes) // count < FEW_ROWS and count >= LONG_ELEMS:
+        parts = _divisor(size, *PARTS)
+    elif count >= TALL_ROWS and _is_across(type, axes):
+        rows = _divisor(size, *CHUNK)
+        parts = rows and size // rows
+    else:
+        return None
+    return (axis, parts) if parts and parts < count else None
+
+
+def _is_across(type: TensorType, axes: tuple[int, ...]) -> bool:
+    """The axis along which memory is consecutive is kept."""
+    return any(k not in axes and s == 1 and n != 1 for k, (n, s) in enumerate(zip(type.sizes, type.strides)))
+
+
+def _divisor(size: int, least: int, best: int, most: int) -> int | None:
+    """The divisor of `size` between `least` and `most` that is nearest to `best`."""
+    found = [k for k in range(least, min(most, size) + 1) if size % k == 0]
+    return min(found, key=lambda k: abs(k - best), default=None)
+
+
+def _split(builder: Builder, op: Op, type: TensorType, axis: int, parts: int) -> None:
+    """Appends the two reductions; the second gives `op`'s own value."""
+    value, axes = op.args[0].id, op.attr("axes")
+    dtype = op.type.dtype
+    if op.name in ("sum", "prod") and dtype in ("bfloat16", "float16"):
+        dtype = "float32"
+        value = builder.add("cast", [value], tensor(dtype, type.sizes), dtype=dtype)
+    cut = known(type.sizes[axis]) // parts
+    sizes = (*type.sizes[:axis], parts, cut, *type.sizes[axis + 1:])
+    given = builder.type_of[value]
+    strides = (*given.strides[:axis], given.strides[axis] * cut, given.strides[axis], *given.strides[axis + 1:])
+    value = builder.add("reshape", [value], TensorType(given.dtype, sizes, strides))
+    first = tuple(a if a < axis else a + 1 for a in axes)
+    kept = tuple(1 if a in first else n for a, n in enumerate(sizes))
+    value = builder.add(op.name, [value], tensor(dtype, kept), axes=first, keepdim=True)
+    total = tuple(1 if a in first or a == axis else n for a, n in enumerate(sizes))
+    value = builder.add(op.name, [value], tensor(dtype, total), axes=(axis,), keepdim=True)
+    if dtype != op.type.dtype:
+        value = builder.add("cast", [value], tensor(op.type.dtype, total), dtype=op.type.dtype)
+    builder.append(Op("reshape", (Ref(value),), op.results, op.types))
+
