@@ -77,7 +77,7 @@ class Checker:
 
         Sources that `only` does not need are None.
         """
-        failure = self.check_ambient()
+        failure = self._check_signature(args, kwargs) or self.check_ambient()
         if failure is not None:
             return failure
         call = Call(self.target, args, kwargs, self.objects)
@@ -95,6 +95,17 @@ class Checker:
                 if failure is not None:
                     return failure
         return found
+
+    def _check_signature(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Failure | None:
+        """None if the call has the trace's shape; the order of keywords is that of a `**kwargs` dict."""
+        wanted = self.trace.signature
+        if len(args) == wanted.positional and tuple(kwargs) == wanted.keywords:
+            return None
+        return Failure(
+            None, "the call", "",
+            f"{len(args)} positional arguments and keywords {tuple(kwargs)}, "
+            f"captured with {wanted.positional} and {wanted.keywords}",
+        )
 
     def check_ambient(self) -> Failure | None:
         """None if every ambient guard holds now."""

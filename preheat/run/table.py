@@ -56,6 +56,10 @@ class Table:
         self._slots[max(number, FIRST_FREE)] = 0
         return number
 
+    def value(self, slot: int) -> int:
+        """The word in `slot` now."""
+        return self._slots[slot]
+
     def load(self, address: int, base: int = ZERO, mask: int = ALL_BITS, save: int = ZERO) -> int:
         """The word at `address` behind slot `base`, which must stay under `mask`."""
         found = word_at(self._slots[base] + address)

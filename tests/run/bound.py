@@ -2,7 +2,7 @@
 
 from consult import Book
 from mutations import world
-from native import native_check
+from native_rows import native_check
 
 from preheat.run.check import Checker, Failure
 from preheat.run.rows import bind_rows

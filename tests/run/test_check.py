@@ -5,7 +5,7 @@ import random
 import pytest
 from bound import Bound
 from mutations import MUTATIONS, NAMES
-from native import native_check
+from native_rows import native_check
 
 from preheat.bridge.ambient import AMBIENT
 from preheat.run.claims import CLAIM_ROWS

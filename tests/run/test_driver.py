@@ -8,8 +8,9 @@ from plans import ZOO, f32, filled, hand_kernels, plan
 from preheat.ir.graph import Ref
 from preheat.ir.plan import LibraryCall
 from preheat.run.device import FEATURES, context
-from preheat.run.driver import Memory, Row, lower, with_releases
 from preheat.run.executable import Executable
+from preheat.run.lowering import Row, lower, with_releases
+from preheat.run.memory import Memory
 from preheat.run.shims import SHIMS, _is_right
 
 WITHOUT = [(), ("storage",), ("wrap",), ("shims",), ("blas",), ("batch",), ("openmp",), ("storage", "wrap", "blas", "openmp")]
