@@ -49,9 +49,9 @@ C_CALLABLES = (
 
 
 def trampoline(m, callback: Any) -> Any:
-    """A native function that C may call: the machine runs `callback`."""
+    """A native function that C may call: the machine runs `callback`. Unwatched, C may as well call it."""
     cls = type(callback)
-    if callback is None or cls in C_CALLABLES or cls is type and not m.view(callback).is_heap:
+    if not m.is_watching or callback is None or cls in C_CALLABLES or cls is type and not m.view(callback).is_heap:
         return callback
 
     def call_in_machine(*args, **kwargs):
@@ -543,9 +543,10 @@ def model_exec(m, args, kwargs):
 def evaluate(m, function: Callable, args: tuple, kwargs: dict) -> Any:
     """eval or exec, natively, in the namespaces of the frame that called it."""
     args = list(args)
-    if len(args) == 1 or len(args) == 2 and args[1] is None:
+    if len(args) == 1 or args[1] is None:
         frame = m.user_frame()
-        args[1:] = [frame.globals, frame_locals(frame)]
+        space = args[2] if len(args) > 2 and args[2] is not None else frame_locals(frame)
+        args[1:] = [frame.globals, space, *args[3:]]
     if type(args[0]) in (str, bytes):
         args[0] = compile_as(m, args[0], "<string>", function.__name__)
     return c_call(m, function, args, kwargs)
@@ -584,6 +585,22 @@ def model_exc_info(m, args, kwargs):
 @models(sys.exception)
 def model_exception(m, args, kwargs):
     return m.handled.current()
+
+
+@models(sys.getrecursionlimit)
+def model_getrecursionlimit(m, args, kwargs):
+    return native_call(m, sys.getrecursionlimit, args, kwargs) if args or kwargs else m.limit
+
+
+@models(sys.setrecursionlimit)
+def model_setrecursionlimit(m, args, kwargs):
+    if len(args) != 1 or kwargs or type(args[0]) is not int or args[0] < 1:
+        return native_call(m, sys.setrecursionlimit, args, kwargs)
+    if m.depth >= args[0]:
+        raise RecursionError(
+            f"cannot set the recursion limit to {args[0]} at the recursion depth {m.depth}: the limit is too low"
+        )
+    m.set_limit(args[0])
 
 
 class FrameView:

@@ -152,7 +152,7 @@ def c_call(m, function: Any, args: tuple | list, kwargs: dict | None) -> Any:
     if m.handled.error is not None or m.handled.below is not None:
         handled = m.handled.current()
         if handled is not None:
-            return with_handled(handled, plain_call, m, function, args, kwargs)
+            return with_handled(m, handled, plain_call, m, function, args, kwargs)
     return plain_call(m, function, args, kwargs)
 
 
@@ -169,7 +169,7 @@ def native_call(m, function: Any, args: tuple | list, kwargs: dict | None) -> An
     """A call that no hook is told of."""
     handled = m.handled.current()
     if handled is not None:
-        return with_handled(handled, apply, function, args, kwargs)
+        return with_handled(m, handled, apply, function, args, kwargs)
     return apply(function, args, kwargs)
 
 
@@ -177,14 +177,18 @@ def apply(function: Any, args: tuple | list, kwargs: dict | None) -> Any:
     return function(*args, **kwargs) if kwargs else function(*args)
 
 
-def with_handled(handled: BaseException, function: Callable, *args: Any) -> Any:
+def with_handled(m, handled: BaseException, function: Callable, *args: Any) -> Any:
     """`function(*args)` while `handled` is the exception that native code sees as being handled."""
     traceback, context = handled.__traceback__, handled.__context__
     try:
         raise handled
     except BaseException:
         handled.__traceback__, handled.__context__ = traceback, context
-        return function(*args)
+        try:
+            return function(*args)
+        except BaseException as error:
+            m.has_context = error
+            raise
 
 
 def invoke_builtin(m, function: Any, args: tuple | list, kwargs: dict | None) -> Any:
@@ -236,7 +240,7 @@ def invoke_descriptor(m, function: Any, args: tuple | list, kwargs: dict | None)
     model = m.models.get(function)
     if model is not None:
         return model(m, args, kwargs or {})
-    if args and issubclass(type(args[0]), function.__objclass__):
+    if args and args[0] is not None and issubclass(type(args[0]), function.__objclass__):
         bound = function.__get__(args[0])
         return invoke_method(m, bound, args[0], function.__name__, args[1:], kwargs)
     return c_call(m, function, args, kwargs)

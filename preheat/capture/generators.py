@@ -79,6 +79,7 @@ def delegate(m, frame: Frame, error: BaseException) -> tuple[Any, BaseException 
     (None, error): to be raised in `frame`.
     """
     receiver = frame.stack[-1]
+    outside, m.frame, frame.back = m.frame, frame, m.frame
     try:
         if isinstance(error, GeneratorExit):
             close = m.finish(attributes.load(m, receiver, "close")) if hasattr(receiver, "close") else None
@@ -98,6 +99,8 @@ def delegate(m, frame: Frame, error: BaseException) -> tuple[Any, BaseException 
         return END, None
     except BaseException as raised:
         return None, raised
+    finally:
+        m.frame = outside
 
 
 def send(m, receiver: Any, value: Any) -> Any:

@@ -29,6 +29,7 @@ from preheat.capture.opcodes import HANDLERS
 DECODE = Decoder(HANDLERS)
 PERFORMING = frozenset({"c_call", "operate", "test_truth"})  # hooks that do what they are told of
 ALWAYS = frozenset({"is_native", "gave_up", "known", "bytecode_limit"})
+DEEP = 16  # so many native loops inside each other: time to give native code more stack
 TELLING = tuple(
     name for name in vars(Observer) if name[0] != "_" and name not in PERFORMING | ALWAYS
 )
@@ -40,7 +41,7 @@ def run(function: Callable, args: tuple, kwargs: dict, observer: Observer) -> An
     try:
         return machine.call(function, args, kwargs)
     finally:
-        machine.close()
+        machine.end()
 
 
 def run_code(code: types.CodeType, space: dict, observer: Observer) -> None:
@@ -52,7 +53,7 @@ def run_code(code: types.CodeType, space: dict, observer: Observer) -> None:
         frame.names = space
         machine.finish(frame)
     finally:
-        machine.close()
+        machine.end()
 
 
 class Machine:
@@ -74,10 +75,12 @@ class Machine:
         self.handled = Handled(sys.exc_info()[1], None)
         self.is_native = False
         self.is_reraise = self.is_yield = False
+        self.has_context: BaseException | None = None
         self.value: Any = None
         self.fault: BaseException | None = None
         self.depth = native_depth()
-        self.limit = sys.getrecursionlimit()
+        self.limit = self.limit_outside = sys.getrecursionlimit()
+        self.nesting = 0
         self.ticks = iter(range(observer.bytecode_limit))
         self.views: dict[int, View] = {}
         self.decode = DECODE
@@ -88,6 +91,7 @@ class Machine:
             self.set_hook(name, self.telling)
         for name in PERFORMING:
             self.set_hook(name, self.performing)
+        self.is_watching = any(getattr(self, name) is not None for name in (*TELLING, *PERFORMING))
 
     # ------------------------------------------------------------------ hooks
     def set_hook(self, name: str, guarded: Callable) -> None:
@@ -137,10 +141,17 @@ class Machine:
 
     def close(self) -> None:
         """No hook is called any more and no function entered; generators that live on run unwatched."""
-        self.is_native = True
+        self.is_native, self.is_watching = True, False
         self.ticks = itertools.repeat(None)
         for name in (*TELLING, *PERFORMING):
             setattr(self, name, None)
+        self.views.clear()
+
+    def end(self) -> None:
+        """The run is over."""
+        self.close()
+        if self.limit != self.limit_outside:
+            sys.setrecursionlimit(self.limit)
 
     def fail(self, error: BaseException) -> None:
         """A hook has a fault of its own: the run ends, no handler of the program sees it."""
@@ -195,6 +206,9 @@ class Machine:
         Handlers return None (go on), an int (go to), a Frame (enter it), RETURN or YIELD.
         """
         outside, depth = self.frame, self.depth
+        self.nesting += 1
+        if self.nesting == DEEP:
+            sys.setrecursionlimit(self.native_limit())
         base.is_base = True
         base.back = outside
         frame = self.frame = base
@@ -253,6 +267,9 @@ class Machine:
                     error = raised
         finally:
             self.frame, self.depth = outside, depth
+            self.nesting -= 1
+            if self.nesting == DEEP - 1:
+                sys.setrecursionlimit(self.limit)
 
     def unwind(self, frame: Frame, error: BaseException) -> Any:
         """`error` was raised by the instruction of `frame`: the index of its handler, or what `leave` gives."""
@@ -263,7 +280,9 @@ class Machine:
             self.is_reraise = False
         else:
             tracebacks.add(error, frame)
-            self.set_context(error)
+            if error is not self.has_context:
+                self.set_context(error)
+        self.has_context = None
         target = self.catch(frame, error)
         return self.leave(frame, None, error) if target is None else target
 
@@ -292,6 +311,7 @@ class Machine:
         handled = self.handled.current()
         if handled is not None:
             tracebacks.set_context(error, handled)
+        self.has_context = error
         tracebacks.raise_as_is(error)
 
     def leave(self, frame: Frame, value: Any, error: BaseException | None) -> Any:
@@ -305,6 +325,7 @@ class Machine:
                 return value.pc
             if frame.is_base:
                 if error is not None:
+                    self.has_context = error
                     tracebacks.raise_as_is(error)
                 self.value = value
                 return RETURN
@@ -370,10 +391,18 @@ class Machine:
         return frame
 
     def check_depth(self) -> None:
-        self.limit = sys.getrecursionlimit()
         if self.depth > self.limit:
             self.depth -= 1
             raise RecursionError("maximum recursion depth exceeded")
+
+    def set_limit(self, limit: int) -> None:
+        """sys.setrecursionlimit: for the program's frames; native ones get room on top."""
+        self.limit = limit
+        sys.setrecursionlimit(self.native_limit() if self.nesting >= DEEP else max(limit, native_depth() + 200))
+
+    def native_limit(self) -> int:
+        """Room for the native frames of a program that nests them as deep as it may: six each."""
+        return 6 * self.limit + 2000
 
 
 def native_depth() -> int:

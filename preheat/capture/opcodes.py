@@ -1150,7 +1150,7 @@ def exceptions_to_reraise(original: BaseException, raised: list) -> BaseExceptio
         return again
     if again is not None:
         fresh.append(again)
-    return BaseExceptionGroup("", fresh)
+    return BaseExceptionGroup("", fresh) if len(fresh) > 1 else fresh[0]
 
 
 def is_part(error: BaseException, original: BaseExceptionGroup) -> bool:

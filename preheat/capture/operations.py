@@ -18,7 +18,7 @@ from types import FunctionType
 from typing import Any
 
 from preheat.capture import polyfills
-from preheat.capture.calls import c_call, invoke, with_handled
+from preheat.capture.calls import bind_special, c_call, invoke, with_handled
 from preheat.capture.frames import END, and_then
 from preheat.capture.observer import ABSENT
 from preheat.capture.tracebacks import raise_as_is
@@ -67,10 +67,10 @@ def operate(m, function: Callable, *args: Any) -> Any:
     """An operation that C does, made by the observer."""
     handled = m.handled.current()
     if m.operate is None:
-        return function(*args) if handled is None else with_handled(handled, function, *args)
+        return function(*args) if handled is None else with_handled(m, handled, function, *args)
     if handled is None:
         return m.operate(function, args)
-    return with_handled(handled, m.operate, function, args)
+    return with_handled(m, handled, m.operate, function, args)
 
 
 # ---------------------------------------------------------------------------- binary operators
@@ -132,7 +132,7 @@ def attempts(m, row: Row, left: Any, right: Any, left_heap: bool, right_heap: bo
         order = (backward_call, forward_call)  # sequences concatenate after both number protocols
     elif (
         left_class is not right_class
-        and issubclass(right_class, left_class)
+        and is_subtype(right_class, left_class)
         and backward is not m.lookup(left, left_class, row.reflected)
     ):
         order = (backward_call, forward_call)
@@ -144,6 +144,11 @@ def attempts(m, row: Row, left: Any, right: Any, left_heap: bool, right_heap: bo
     if inplace is not ABSENT:
         tries.append((inplace, left, right))
     return tries
+
+
+def is_subtype(cls: type, base: type) -> bool:
+    """CPython's PyType_IsSubtype: by MRO, no `__subclasscheck__`."""
+    return any(each is base for each in type.__dict__["__mro__"].__get__(cls))
 
 
 def runs_python(raw: Any) -> bool:
@@ -213,7 +218,7 @@ def compare(m, function: Callable, left: Any, right: Any) -> Any:
     forward = m.lookup(left, left_class, row.dunder)
     backward = m.lookup(right, right_class, row.reflected)
     tries = [(forward, left, right)]
-    if left_class is not right_class and issubclass(right_class, left_class):
+    if left_class is not right_class and is_subtype(right_class, left_class):
         tries.append((backward, right, left))
     else:
         tries.insert(0, (backward, right, left))
@@ -238,11 +243,22 @@ def compare_next(m, state: tuple, result: Any) -> Any:
         raw, first, second = tries.pop()
         if raw is OBJECT_NE:
             equal = m.lookup(first, type(first), "__eq__")
-            call = and_then(call_dunder(m, equal, first, second), invert, None, None, m)
+            call = and_then(call_comparison(m, equal, first, second), invert, None, None, m)
         else:
-            call = call_dunder(m, raw, first, second)
+            call = call_comparison(m, raw, first, second)
         result = and_then(call, compare_next, None, state, m)
     return result
+
+
+def call_comparison(m, raw: Any, owner: Any, other: Any) -> Any:
+    """A comparison dunder, called; one that cannot be bound counts as NotImplemented, as in C."""
+    if type(raw) is FunctionType or type(raw) in C_DUNDERS:
+        return invoke(m, raw, (owner, other))
+    try:
+        bound = bind_special(m, raw, owner, type(owner))
+    except Exception:
+        return NotImplemented
+    return invoke(m, bound, (other,))
 
 
 def invert(m, _: None, result: Any) -> Any:
