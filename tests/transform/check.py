@@ -32,13 +32,13 @@ def copies(tensors):
     return made
 
 
-def check(fn: Callable, *inputs: torch.Tensor, factor: float = 2.0) -> Graph:
-    """The lowered graph of `fn(*inputs)`, which equals eager."""
+def check(fn: Callable, *inputs: torch.Tensor, factor: float = 2.0, reference: Callable | None = None) -> Graph:
+    """The lowered graph of `fn(*inputs)`, which equals eager. `reference`: fn for float64 operands."""
     given = copies(inputs)
     state = torch.get_rng_state()
     graph, feeds, outputs = record(fn, given)
     core = lower(graph, is_checked=True)
-    precise = exact(fn, inputs)
+    precise = exact(reference, inputs) if reference else _exact_of_floats(fn, inputs)
     fresh = [*copies(inputs), *feeds[len(inputs):]]
     torch.set_rng_state(state)
     found = interpret.run(core, fresh)
@@ -50,10 +50,12 @@ def check(fn: Callable, *inputs: torch.Tensor, factor: float = 2.0) -> Graph:
     return core
 
 
+def _exact_of_floats(fn: Callable, inputs):
+    return exact(fn, inputs) if any(t.is_floating_point() for t in inputs) else None
+
+
 def exact(fn: Callable, inputs):
     """fn's results in float64, or None where fn will not have it."""
-    if not any(t.is_floating_point() for t in inputs):
-        return None
     try:
         wide = [t.double() if t.is_floating_point() else t.clone() for t in copies(inputs)]
         state = torch.get_rng_state()
