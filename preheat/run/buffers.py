@@ -63,7 +63,9 @@ def extent_bytes(type: TensorType) -> int:
 
 def empty(type: TensorType) -> torch.Tensor:
     """A fresh tensor of exactly `type`."""
-    return torch.empty_strided(type.sizes, type.strides, dtype=torch_dtype(type.dtype), device=type.device)
+    return torch.empty_strided(
+        type.sizes, type.strides, dtype=torch_dtype(type.dtype), device=type.device
+    )
 
 
 def new_arena(size_bytes: int) -> torch.Tensor:
@@ -74,7 +76,7 @@ def new_arena(size_bytes: int) -> torch.Tensor:
 
 def show_bytes(memory: torch.Tensor, offset_bytes: int, type: TensorType) -> torch.Tensor:
     """The tensor of `type` at `offset_bytes` of the uint8 tensor `memory`."""
-    part = memory[offset_bytes:offset_bytes + extent_bytes(type)].view(torch_dtype(type.dtype))
+    part = memory[offset_bytes : offset_bytes + extent_bytes(type)].view(torch_dtype(type.dtype))
     return part.as_strided(type.sizes, type.strides, part.storage_offset())
 
 
@@ -82,12 +84,18 @@ def show_view(base: torch.Tensor, offset_bytes: int, type: TensorType) -> torch.
     """The view of `type`, `offset_bytes` after the first element of `base`."""
     if torch_dtype(type.dtype) is not base.dtype:
         raise Unsupported("alias", f"a view of {base.dtype} memory as {type.dtype}")
-    return base.as_strided(type.sizes, type.strides, base.storage_offset() + offset_bytes // type.itemsize)
+    return base.as_strided(
+        type.sizes, type.strides, base.storage_offset() + offset_bytes // type.itemsize
+    )
 
 
 def has_type(tensor: torch.Tensor, type: TensorType) -> bool:
     """Whether `tensor` has exactly the dtype, sizes and strides of `type`."""
-    return tensor.dtype is torch_dtype(type.dtype) and tensor.shape == type.sizes and tensor.stride() == type.strides
+    return (
+        tensor.dtype is torch_dtype(type.dtype)
+        and tensor.shape == type.sizes
+        and tensor.stride() == type.strides
+    )
 
 
 def written_buffers(plan: Plan, call: Call) -> tuple[int, ...]:

@@ -32,12 +32,20 @@ FEATURES = ("native", "storage", "wrap", "shims", "blas", "batch", "openmp")
 BYTES_PAYLOAD = 32  # the driver's code counts on it; verified by _probe_native
 
 _PYTHON = {
-    "save_thread": "PyEval_SaveThread", "restore_thread": "PyEval_RestoreThread",
-    "incref": "Py_IncRef", "decref": "Py_DecRef", "tuple_new": "PyTuple_New",
-    "tuple_set": "PyTuple_SetItem", "tuple_get": "PyTuple_GetItem", "tuple_size": "PyTuple_Size",
-    "vectorcall": "PyObject_Vectorcall", "long_from": "PyLong_FromLongLong",
-    "long_as": "PyLong_AsVoidPtr", "error_matches": "PyErr_ExceptionMatches",
-    "error_clear": "PyErr_Clear", "unicode_compare": "PyUnicode_Compare",
+    "save_thread": "PyEval_SaveThread",
+    "restore_thread": "PyEval_RestoreThread",
+    "incref": "Py_IncRef",
+    "decref": "Py_DecRef",
+    "tuple_new": "PyTuple_New",
+    "tuple_set": "PyTuple_SetItem",
+    "tuple_get": "PyTuple_GetItem",
+    "tuple_size": "PyTuple_Size",
+    "vectorcall": "PyObject_Vectorcall",
+    "long_from": "PyLong_FromLongLong",
+    "long_as": "PyLong_AsVoidPtr",
+    "error_matches": "PyErr_ExceptionMatches",
+    "error_clear": "PyErr_Clear",
+    "unicode_compare": "PyUnicode_Compare",
 }
 # THPVariable_Wrap(const at::TensorBase&), and the older by-value form: both get the handle's address.
 _WRAP = ("_Z16THPVariable_WrapRKN2at10TensorBaseE", "_Z16THPVariable_WrapN2at10TensorBaseE")
@@ -122,7 +130,9 @@ def _addresses(names: dict[str, str]) -> Found | None:
 
 def _words_equal(start: int, size: int, value: int) -> set[int]:
     """Offsets below `size` of the words after `start` that equal `value`."""
-    return {at for at in range(0, size, 8) if ctypes.c_uint64.from_address(start + at).value == value}
+    return {
+        at for at in range(0, size, 8) if ctypes.c_uint64.from_address(start + at).value == value
+    }
 
 
 def _examples() -> list[torch.Tensor]:
@@ -130,7 +140,8 @@ def _examples() -> list[torch.Tensor]:
     long = torch.empty(70_000, device="cpu")
     doubles = torch.empty(40, dtype=torch.float64, device="cpu")
     return [
-        long.as_strided((2, 3), (5, 1), 12_347), long.as_strided((1,), (1,), 65_011),
+        long.as_strided((2, 3), (5, 1), 12_347),
+        long.as_strided((1,), (1,), 65_011),
         # the deleter's context of this one is no data pointer, though it stands beside it
         torch.frombuffer(bytearray(64), dtype=torch.uint8)[7:],
         torch.nn.Parameter(doubles[11:]),
@@ -178,15 +189,19 @@ def _probe_storage(words: Found) -> Found | None:
     if not len(in_impl) == len(in_storage) == len(in_elements) == 1:
         return None
     return {
-        "storage_offset": in_impl.pop(), "data_offset": in_storage.pop(),
+        "storage_offset": in_impl.pop(),
+        "data_offset": in_storage.pop(),
         "element_offset": in_elements.pop(),
     }
 
 
 def _probe_wrap(words: Found) -> Found | None:
-    shims = _addresses({
-        "empty_strided": "aoti_torch_empty_strided", "delete_tensor": "aoti_torch_delete_tensor_object",
-    })
+    shims = _addresses(
+        {
+            "empty_strided": "aoti_torch_empty_strided",
+            "delete_tensor": "aoti_torch_delete_tensor_object",
+        }
+    )
     wraps = [f for f in (function_of(name, "torch_python") for name in _WRAP) if f is not None]
     if shims is None or not wraps or not _dtype_codes():
         return None
@@ -200,14 +215,22 @@ def _makes(wrap: int, dtype: str, sizes: tuple[int, ...], strides: tuple[int, ..
     handle = ctypes.c_void_p()
     words = ctypes.c_int64 * max(len(sizes), 1)
     code = function_of("aoti_torch_empty_strided")(
-        ctypes.c_int64(len(sizes)), words(*sizes), words(*strides),
-        ctypes.c_int32(_dtype_codes()[dtype]), 0, 0, ctypes.byref(handle),
+        ctypes.c_int64(len(sizes)),
+        words(*sizes),
+        words(*strides),
+        ctypes.c_int32(_dtype_codes()[dtype]),
+        0,
+        0,
+        ctypes.byref(handle),
     )
     if code:
         return False
     made = wrapped(wrap, handle)
     seen = str(made.dtype), tuple(made.shape), made.stride(), made.device
-    return seen == (f"torch.{dtype}", sizes, strides, torch.device("cpu")) and sys.getrefcount(made) == 2
+    return (
+        seen == (f"torch.{dtype}", sizes, strides, torch.device("cpu"))
+        and sys.getrefcount(made) == 2
+    )
 
 
 def wrapped(wrap: int, handle: ctypes.c_void_p) -> torch.Tensor:
@@ -218,10 +241,14 @@ def wrapped(wrap: int, handle: ctypes.c_void_p) -> torch.Tensor:
 
 
 def _probe_shims(words: Found) -> Found | None:
-    found = _addresses({
-        "reinterpret": "aoti_torch__reinterpret_tensor", "get_dim": "aoti_torch_get_dim",
-        "get_sizes": "aoti_torch_get_sizes", "get_strides": "aoti_torch_get_strides",
-    })
+    found = _addresses(
+        {
+            "reinterpret": "aoti_torch__reinterpret_tensor",
+            "get_dim": "aoti_torch_get_dim",
+            "get_sizes": "aoti_torch_get_sizes",
+            "get_strides": "aoti_torch_get_strides",
+        }
+    )
     if found is None:
         return None
     base = _examples()[0]  # sizes (2, 3), strides (5, 1)
@@ -247,7 +274,9 @@ def _probe_shims(words: Found) -> Found | None:
 @functools.cache
 def _dtype_codes() -> dict[str, int]:
     """dtype name -> the number that torch's shims use, for those that have one."""
-    dtypes = {str(v).removeprefix("torch.") for v in vars(torch).values() if isinstance(v, torch.dtype)}
+    dtypes = {
+        str(v).removeprefix("torch.") for v in vars(torch).values() if isinstance(v, torch.dtype)
+    }
     functions = {name: function_of(f"aoti_torch_dtype_{name}") for name in sorted(dtypes)}
     return {name: function() for name, function in functions.items() if function is not None}
 
@@ -280,9 +309,16 @@ def _multiplies(name: str, dtype: torch.dtype, is_grouped: bool) -> bool:
     b_at, a_at, out_at = map(ctypes.byref, pointers) if is_grouped else pointers
     flags = (ctypes.c_char(b"T"), ctypes.c_char(b"N"))
     arguments = [
-        *map(ctypes.byref, flags), *(ctypes.byref(number(n)) for n in (5, 4, 3)),
-        ctypes.byref(scalar(1.0)), b_at, ctypes.byref(number(3)), a_at, ctypes.byref(number(3)),
-        ctypes.byref(scalar(0.0)), out_at, ctypes.byref(number(5)),
+        *map(ctypes.byref, flags),
+        *(ctypes.byref(number(n)) for n in (5, 4, 3)),
+        ctypes.byref(scalar(1.0)),
+        b_at,
+        ctypes.byref(number(3)),
+        a_at,
+        ctypes.byref(number(3)),
+        ctypes.byref(scalar(0.0)),
+        out_at,
+        ctypes.byref(number(5)),
     ]
     if is_grouped:
         arguments += [ctypes.byref(number(1)), ctypes.byref(number(1))]
@@ -294,10 +330,14 @@ def _multiplies(name: str, dtype: torch.dtype, is_grouped: bool) -> bool:
 
 def _probe_openmp(words: Found) -> Found | None:
     """The runtime that libtorch_cpu itself is linked to, known by its thread count."""
-    found = _addresses({
-        "gomp_parallel": "GOMP_parallel", "omp_max_threads": "omp_get_max_threads",
-        "omp_thread": "omp_get_thread_num", "omp_team": "omp_get_num_threads",
-    })
+    found = _addresses(
+        {
+            "gomp_parallel": "GOMP_parallel",
+            "omp_max_threads": "omp_get_max_threads",
+            "omp_thread": "omp_get_thread_num",
+            "omp_team": "omp_get_num_threads",
+        }
+    )
     if found is None or function_of("omp_get_max_threads")() != torch.get_num_threads():
         return None
     return found
@@ -305,8 +345,11 @@ def _probe_openmp(words: Found) -> Found | None:
 
 # name, the features it builds on, the probe: it gets the words so far; None means absent
 _PROBES: tuple[tuple[str, tuple[str, ...], Callable[[Found], Found | None]], ...] = (
-    ("native", (), _probe_native), ("storage", ("native",), _probe_storage),
-    ("wrap", ("native",), _probe_wrap), ("shims", ("wrap",), _probe_shims),
-    ("blas", ("native",), _probe_blas), ("batch", ("blas",), _probe_batch),
+    ("native", (), _probe_native),
+    ("storage", ("native",), _probe_storage),
+    ("wrap", ("native",), _probe_wrap),
+    ("shims", ("wrap",), _probe_shims),
+    ("blas", ("native",), _probe_blas),
+    ("batch", ("blas",), _probe_batch),
     ("openmp", ("native",), _probe_openmp),
 )

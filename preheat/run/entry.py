@@ -21,7 +21,7 @@ from typing import Any
 
 from preheat.ir.plan import Image
 from preheat.ir.records import REASONS
-from preheat.ir.trace import Signature, Trace
+from preheat.ir.trace import Trace
 from preheat.run.device import Context
 from preheat.run.driver import Program
 from preheat.run.executable import Executable
@@ -35,12 +35,27 @@ _METH_FASTCALL_KEYWORDS = 0x0080 | 0x0002
 
 
 class Entry:
-    """`call` is what to call; `run` replays from Python; `refresh` renews what guards compare."""
+    """`call` is what to call; `run` replays from Python.
 
-    def __init__(self, call: Callable, program: Program | None, executable: Executable,
-                 rebuild: Rebuild, inputs: Sequence[int]):
+    An entry is for the objects and rows it was made with: when either changes, make another one. A
+    call that is under way in the old one stays right, since its program holds what it uses.
+    """
+
+    def __init__(
+        self,
+        call: Callable,
+        program: Program | None,
+        executable: Executable,
+        rebuild: Rebuild,
+        inputs: Sequence[int],
+    ):
         self.call = call
-        self._program, self._executable, self._rebuild, self._inputs = program, executable, rebuild, inputs
+        self._program, self._executable, self._rebuild, self._inputs = (
+            program,
+            executable,
+            rebuild,
+            inputs,
+        )
 
     @property
     def is_native(self) -> bool:
@@ -51,15 +66,18 @@ class Entry:
         values = self._executable([found[source] for source in self._inputs])
         return self._rebuild.function(*values, *(found[source] for source in self._rebuild.sources))
 
-    def refresh(self, rows: Any) -> None:
-        """Checks `rows` (with `address` and `count`) from now on; keeps them alive."""
-        if self._program is not None:
-            self._program.set_rows(rows)
-
 
 def make_entry(
-    trace: Trace, found: Sequence[Any], rows: Any, executable: Executable, rebuild: Rebuild, slow: Slow,
-    *, runtime: Image | None = None, context: Context | None = None, live: Sequence[Any] = (),
+    trace: Trace,
+    found: Sequence[Any],
+    rows: Any,
+    executable: Executable,
+    rebuild: Rebuild,
+    slow: Slow,
+    *,
+    runtime: Image | None = None,
+    context: Context | None = None,
+    live: Sequence[Any] = (),
 ) -> Entry:
     """The entry of a one-node trace whose sources resolved to `found`.
 
@@ -74,10 +92,17 @@ def make_entry(
     reached = reach(trace, (*node.inputs, *rebuild.sources), found, live)
     count = len(node.inputs)
     program = Program(
-        executable, context, reached.origins[:count], reached.origins[count:], rebuild.shape,
-        rebuild.function, reached.deep, slow, trace.signature.positional, trace.signature.keywords,
+        executable,
+        context,
+        reached.origins[:count],
+        reached.origins[count:],
+        rebuild.shape,
+        rebuild.function,
+        reached.deep,
+        slow,
+        rows,
+        trace.signature,
     )
-    program.set_rows(rows)
     return Entry(builtin(program, runtime), program, executable, rebuild, node.inputs)
 
 
@@ -85,7 +110,10 @@ def builtin(program: Program, runtime: Image) -> Callable:
     """A builtin function that runs `program`, which it keeps alive."""
     driver = load_runtime(runtime)
     definition = _MethodDefinition(
-        b"preheat_entry", driver.address("preheat_entry"), _METH_FASTCALL_KEYWORDS, b"A compiled call of Preheat.",
+        b"preheat_entry",
+        driver.address("preheat_entry"),
+        _METH_FASTCALL_KEYWORDS,
+        b"A compiled call of Preheat.",
     )
     payload = program.address.to_bytes(8, "little")
     # CPython keeps `self` and the module; the definition and the code hang on the program
@@ -112,11 +140,16 @@ class _MethodDefinition(ctypes.Structure):
     """PyMethodDef."""
 
     _fields_ = [
-        ("name", ctypes.c_char_p), ("function", ctypes.c_void_p), ("flags", ctypes.c_int), ("doc", ctypes.c_char_p),
+        ("name", ctypes.c_char_p),
+        ("function", ctypes.c_void_p),
+        ("flags", ctypes.c_int),
+        ("doc", ctypes.c_char_p),
     ]
 
 
 @functools.cache
 def _new_builtin() -> Callable:
-    prototype = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.py_object)
+    prototype = ctypes.PYFUNCTYPE(
+        ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.py_object
+    )
     return prototype(("PyCFunction_NewEx", ctypes.pythonapi))

@@ -19,7 +19,15 @@ from torch.autograd.graph import increment_version
 from preheat.base.errors import InternalError
 from preheat.ir.plan import Call, KernelCall, LibraryCall, Output, Plan, ProductCall
 from preheat.run.buffers import (
-    Place, empty, known, new_arena, places, read_buffers, show_bytes, show_view, writes_inputs,
+    Place,
+    empty,
+    known,
+    new_arena,
+    places,
+    read_buffers,
+    show_bytes,
+    show_view,
+    writes_inputs,
 )
 from preheat.run.library import Fault, library_function
 from preheat.run.load import Loaded
@@ -44,11 +52,17 @@ class Executable:
         self.is_autocast_off = any(map(torch.is_autocast_enabled, ("cpu", "cuda")))
         self.written, self.first_write = writes_inputs(plan)
         self.library_results = {
-            b for call in plan.calls if isinstance(call, LibraryCall) for b in call.results if b >= 0
+            b
+            for call in plan.calls
+            if isinstance(call, LibraryCall)
+            for b in call.results
+            if b >= 0
         }
         for number, output in enumerate(plan.outputs):
             if output.buffer >= 0 and self.places[output.buffer].kind in ("arena", "input"):
-                raise InternalError(f"result {number} of the plan would be memory of the plan or of its caller")
+                raise InternalError(
+                    f"result {number} of the plan would be memory of the plan or of its caller"
+                )
         self._actions = tuple(self._action(call) for call in plan.calls)
         self.free_after = _last_uses(plan, self.places)
         self._arenas: list[torch.Tensor] = []  # append and pop are atomic: a pool without a lock
@@ -172,7 +186,11 @@ def _kernel_action(plan: Plan, kernels: Loaded | None, call: KernelCall) -> Acti
     def action(values: Values) -> None:
         if extent > 0:
             flag = values[-1]
-            run(pointers(*(values[b].data_ptr() for b in call.buffers), ctypes.addressof(flag)), 0, extent)
+            run(
+                pointers(*(values[b].data_ptr() for b in call.buffers), ctypes.addressof(flag)),
+                0,
+                extent,
+            )
 
     return action
 

@@ -36,7 +36,7 @@ class Fault(PreheatError):
 
 
 def library_function(
-    plan: Plan, call: LibraryCall, is_autocast_off: bool = False,
+    plan: Plan, call: LibraryCall, is_autocast_off: bool = False
 ) -> tuple[Callable, tuple[int, ...]]:
     """(function, the buffers it takes as positional tensors).
 
@@ -60,17 +60,26 @@ def library_function(
     is_single = len(call.results) == 1
     for k, b in needed:
         type = plan.buffers[b].type
-        names |= {f"sizes{k}": torch.Size(map(known, type.sizes)), f"strides{k}": tuple(map(known, type.strides)),
-                  f"type{k}": type, f"dtype{k}": torch_dtype(type.dtype)}
+        names |= {
+            f"sizes{k}": torch.Size(map(known, type.sizes)),
+            f"strides{k}": tuple(map(known, type.strides)),
+            f"type{k}": type,
+            f"dtype{k}": torch_dtype(type.dtype),
+        }
         lines += [
             f"r{k} = r" if is_single else f"r{k} = r[{k}]",
             f"if r{k}.stride() != strides{k} or r{k}.shape != sizes{k} or r{k}.dtype is not dtype{k}: "
             f"r{k} = conform(r{k}, type{k})",
         ]
     results = [f"r{k}" for k, _ in needed]
-    lines.append("return " + (results[0] if len(results) == 1 else f"({', '.join(results)})" if results else "None"))
+    lines.append(
+        "return "
+        + (results[0] if len(results) == 1 else f"({', '.join(results)})" if results else "None")
+    )
     text = f"def library({', '.join(f'b{r}' for r in refs)}):\n    " + "\n    ".join(lines) + "\n"
-    exec(compile(text, f"<preheat library call {call.op}>", "exec"), names)  # noqa: S102 - our own text
+    exec(
+        compile(text, f"<preheat library call {call.op}>", "exec"), names
+    )  # noqa: S102 - our own text
     return names["library"], refs
 
 
@@ -101,7 +110,9 @@ class _Writer:
         if arg is None or type(arg) in (bool, int, str):
             return repr(arg)
         value = constant(arg) if isinstance(arg, Token) else arg
-        if not isinstance(value, (float, complex, torch.dtype, torch.device, torch.layout, torch.memory_format)):
+        if not isinstance(
+            value, (float, complex, torch.dtype, torch.device, torch.layout, torch.memory_format)
+        ):
             raise InternalError(f"no argument of a library call: {value!r}")
         name = f"c{len(self.constants)}"
         self.constants[name] = value

@@ -71,12 +71,30 @@ def _form(a: TensorType, b: TensorType, out: TensorType, axes, row_axis) -> Blas
     offsets = _offsets(axes)
     if out_order == "R":  # row-major out is out^T = b^T a^T in column-major
         return BlasForm(
-            routine, 1, "N" if b_order == "R" else "T", "N" if a_order == "R" else "T",
-            columns, rows, inner, b_leading, a_leading, out_leading, offsets,
+            routine,
+            1,
+            "N" if b_order == "R" else "T",
+            "N" if a_order == "R" else "T",
+            columns,
+            rows,
+            inner,
+            b_leading,
+            a_leading,
+            out_leading,
+            offsets,
         )
     return BlasForm(
-        routine, 0, "T" if a_order == "R" else "N", "T" if b_order == "R" else "N",
-        rows, columns, inner, a_leading, b_leading, out_leading, offsets,
+        routine,
+        0,
+        "T" if a_order == "R" else "N",
+        "T" if b_order == "R" else "N",
+        rows,
+        columns,
+        inner,
+        a_leading,
+        b_leading,
+        out_leading,
+        offsets,
     )
 
 
@@ -95,7 +113,9 @@ def _matrix(rows: int, columns: int, row_step: int, column_step: int) -> tuple[s
     return "", 0
 
 
-def _batch_axes(a: TensorType, b: TensorType, out: TensorType) -> list[tuple[int, tuple[int, int, int]]]:
+def _batch_axes(
+    a: TensorType, b: TensorType, out: TensorType
+) -> list[tuple[int, tuple[int, int, int]]]:
     """(size, strides of a, b, out) of the batch axes, outermost first, merged where they step evenly."""
     merged: list[tuple[int, tuple[int, int, int]]] = []
     for axis, size in enumerate(out.sizes[:-2]):

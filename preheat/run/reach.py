@@ -36,7 +36,9 @@ class Reach:
     deep: Callable | None
 
 
-def reach(trace: Trace, wanted: Sequence[int], found: Sequence[Any], live: Sequence[Any] = ()) -> Reach:
+def reach(
+    trace: Trace, wanted: Sequence[int], found: Sequence[Any], live: Sequence[Any] = ()
+) -> Reach:
     """Where the sources `wanted` are found. `found`: the objects of all sources when bound."""
     writer = _Writer(trace, found, live)
     origins = tuple(writer.origin(source) for source in wanted)
@@ -74,7 +76,9 @@ class _Writer:
         if root.kind == "arg":
             return root.key
         if root.key not in signature.keywords:
-            raise InternalError(f"source {root.key!r} is no keyword of the signature {signature.keywords}")
+            raise InternalError(
+                f"source {root.key!r} is no keyword of the signature {signature.keywords}"
+            )
         return signature.positional + signature.keywords.index(root.key)
 
     def name(self, index: int) -> str:
@@ -109,6 +113,12 @@ class _Writer:
         count = signature.positional + len(signature.keywords)
         parameters = ", ".join(f"a{k}" for k in range(count))
         results = "".join(f"{self.names[index]}, " for index in self.results)
-        text = f"def deep({parameters}):\n    " + "\n    ".join((*self.lines, f"return ({results})")) + "\n"
-        exec(compile(text, "<preheat arguments>", "exec"), self.constants)  # noqa: S102 - our own text
+        text = (
+            f"def deep({parameters}):\n    "
+            + "\n    ".join((*self.lines, f"return ({results})"))
+            + "\n"
+        )
+        exec(
+            compile(text, "<preheat arguments>", "exec"), self.constants
+        )  # noqa: S102 - our own text
         return self.constants["deep"]

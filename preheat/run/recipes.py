@@ -56,7 +56,9 @@ def compile_recipe(recipe: Recipe, values: int, objects: tuple[Any, ...] = ()) -
     body = [*writer.lines, f"return {writer.name(recipe.result)}"]
     text = f"def rebuild({', '.join(parameters)}):\n    " + "\n    ".join(body) + "\n"
     namespace = {**_HELPERS, **writer.constants}
-    exec(compile(text, "<preheat recipe>", "exec"), namespace)  # noqa: S102 - our own text of closed form
+    exec(
+        compile(text, "<preheat recipe>", "exec"), namespace
+    )  # noqa: S102 - our own text of closed form
     return Rebuild(namespace["rebuild"], values, sources, _shape(recipe, values), text)
 
 
@@ -197,8 +199,12 @@ def _set_cell(w: _Writer, place: int, cell: int, content: int) -> None:
     w.lines.append(f"{w.name(cell)}.cell_contents = {w.name(content)}")
 
 
-def _function(w: _Writer, place: int, code: int, namespace: int, name: int, defaults: int, *cells: int) -> None:
-    w.assign(place, f"new_function({w.all((code, namespace, name, defaults))}({w.all(cells)}) or None)")
+def _function(
+    w: _Writer, place: int, code: int, namespace: int, name: int, defaults: int, *cells: int
+) -> None:
+    w.assign(
+        place, f"new_function({w.all((code, namespace, name, defaults))}({w.all(cells)}) or None)"
+    )
 
 
 def _method(w: _Writer, place: int, function: int, owner: int) -> None:
@@ -206,10 +212,24 @@ def _method(w: _Writer, place: int, function: int, owner: int) -> None:
 
 
 _STEPS: dict[str, Callable] = {
-    "value": _value, "source": _source, "const": _const, "number": _number,
-    "list": _list, "tuple": _tuple, "set": _set, "frozenset": _frozenset, "dict": _dict,
-    "new": _new, "call": _call, "append": _append, "setitem": _setitem, "setattr": _setattr,
-    "update_dict": _update_dict, "cell": _cell, "set_cell": _set_cell, "function": _function,
+    "value": _value,
+    "source": _source,
+    "const": _const,
+    "number": _number,
+    "list": _list,
+    "tuple": _tuple,
+    "set": _set,
+    "frozenset": _frozenset,
+    "dict": _dict,
+    "new": _new,
+    "call": _call,
+    "append": _append,
+    "setitem": _setitem,
+    "setattr": _setattr,
+    "update_dict": _update_dict,
+    "cell": _cell,
+    "set_cell": _set_cell,
+    "function": _function,
     "method": _method,
 }
 
@@ -232,7 +252,13 @@ def _setitem_exactly(container: Any, key: Any, value: Any) -> None:
 
 
 _HELPERS: dict[str, Any] = {
-    "append": _append_exactly, "setitem": _setitem_exactly, "setattribute": object.__setattr__,
-    "getattribute": object.__getattribute__, "new_set": set, "new_frozenset": frozenset,
-    "new_cell": types.CellType, "new_function": types.FunctionType, "new_method": types.MethodType,
+    "append": _append_exactly,
+    "setitem": _setitem_exactly,
+    "setattribute": object.__setattr__,
+    "getattribute": object.__getattribute__,
+    "new_set": set,
+    "new_frozenset": frozenset,
+    "new_cell": types.CellType,
+    "new_function": types.FunctionType,
+    "new_method": types.MethodType,
 }

@@ -124,10 +124,15 @@ def _run(call: ShimCall, tensors, results, context: Context) -> list[torch.Tenso
         return id(tensor) + context.words["tensor_offset"]
 
     for kind, value in ([("out", 0)] if call.takes_out else []) + list(call.words):
-        words.append({
-            "out": lambda: handle(out), "word": lambda: value, "array": lambda: cell(*value),
-            "tensor": lambda: handle(tensors[value]), "optional": lambda: cell(handle(tensors[value])),
-        }[kind]())
+        words.append(
+            {
+                "out": lambda: handle(out),
+                "word": lambda: value,
+                "array": lambda: cell(*value),
+                "tensor": lambda: handle(tensors[value]),
+                "optional": lambda: cell(handle(tensors[value])),
+            }[kind]()
+        )
     cells = [] if call.takes_out else [cell(0) for _ in results]
     words += cells + [0] * (SHIM_WORD_LIMIT - len(words) - len(cells))
     doubles = [*call.doubles, *(0.0 for _ in range(SHIM_DOUBLE_LIMIT - len(call.doubles)))]
@@ -152,7 +157,9 @@ def _attention_example():
 
 
 def _convolution_example():
-    x, w = torch.linspace(-1, 1, 72, device="cpu").view(1, 2, 6, 6), torch.ones(3, 2, 2, 2, device="cpu")
+    x, w = torch.linspace(-1, 1, 72, device="cpu").view(1, 2, 6, 6), torch.ones(
+        3, 2, 2, 2, device="cpu"
+    )
     arguments = (Ref(0), Ref(1), Ref(2), (2, 1), (1, 0), (1, 1), False, (0, 0), 1)
     return arguments, (x, w, torch.arange(3.0, device="cpu"))
 

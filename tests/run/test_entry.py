@@ -17,7 +17,7 @@ from plans import (
     library_plan, plan, product_plan, wide_plan, write_plan,
 )
 from preheat.ir.graph import Ref
-from preheat.ir.plan import LibraryCall
+from preheat.ir.plan import KernelCall, LibraryCall
 from preheat.ir.rows import ALL_BITS, ROW
 from preheat.ir.trace import Recipe, Signature, Source, Step
 
@@ -157,6 +157,18 @@ def test_results_by_recipe():
     steps = (Step("value", (0,)), Step("source", (1,)), Step("const", ("a",)), Step("dict", (2, 0)), Step("list", (3, 1, 0)))
     result = entry_of(add_plan(), recipe=Recipe(steps, 4)).call(x, y)
     assert result[1] is y and result[0]["a"] is result[2] and torch.equal(result[2], (x + y) * 2)
+
+
+@pytest.mark.parametrize("kind", ["tuple", "list"])
+def test_many_results(kind):
+    x = f32(4)
+    buffers = [("input", 0, x)] + [("output", k, x) for k in range(300)]
+    calls = [KernelCall(0, (k, k + 1), 4, 32) for k in range(300)]
+    many = plan((x,), buffers, ["double"], calls, list(range(1, 301)))
+    steps = (*(Step("value", (k,)) for k in range(300)), Step(kind, tuple(range(300))))
+    result = entry_of(many, recipe=Recipe(steps, 300)).call(torch.ones(4))
+    assert type(result).__name__ == kind
+    assert [r[0].item() for r in result[:100]] == [2.0 ** (k + 1) for k in range(100)]
 
 
 def test_tuple_results():

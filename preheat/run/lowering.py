@@ -1,0 +1,393 @@
+"""Lowering: the calls of a plan as records for the native driver, and what they need around them.
+
+    kernel add (b0, b1, b2) over 1000        kernel    address, 3 params, slots, extent, grain
+    product b2 = b0 @ b1               ->    product   sgemm_, arguments, slots, offsets
+    b3 = aten.topk(b2, 5)                    library   function, slots, results
+                                             test      the error flag
+
+Everything that a plan leaves open is decided here, once: which products the BLAS takes, which
+library calls a C shim makes, how many extents make a thread worth its start, where the GIL is
+released, where views are made and when memory of the library is dropped. What the context lacks
+becomes a library record, so a missing feature costs time and nothing else.
+
+Slots are numbered: the plan's buffers first, then inputs without a buffer, objects that only the
+result needs, and alias outputs.
+"""
+
+import ctypes
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch.autograd.graph import increment_version
+
+from preheat.base.errors import InternalError, Unsupported
+from preheat.ir.plan import KernelCall, LibraryCall, Output, ProductCall
+from preheat.ir.records import RECORDS, SHIM_DOUBLE_LIMIT, SHIM_WORD_LIMIT, SHIM_WORDS
+from preheat.ir.types import TensorType
+from preheat.run.buffers import empty, extent_bytes, known
+from preheat.run.device import Context, address_of, function_of
+from preheat.run.executable import Executable, product
+from preheat.run.library import library_function
+from preheat.run.memory import Memory, flat
+from preheat.run.products import BlasForm, blas_form
+from preheat.run.shims import ShimCall, shim_call
+
+# Estimates for decisions only; a modern core, order of magnitude.
+_KERNEL_BYTES_PER_NS = 10
+_PRODUCT_FLOPS_PER_NS = 50
+_PRODUCT_START_NS = 300
+_RELEASE_BYTES = 256 << 10  # of a shim's operands, whose time is not known
+_RELEASE_NS = 20_000  # shorter stretches keep the GIL: giving it away may cost a thread switch
+_TEAM_BYTES = 64 << 10  # what one more thread must have to do; a region costs 1 us
+_GROUP_FLOPS = 4 << 20  # matrices smaller than this go to the BLAS as one group
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A call record before it has an address. `nanoseconds` estimates native work, -1 marks Python's."""
+
+    kind: str
+    words: tuple[int, ...] = ()
+    nanoseconds: int = -1
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """Tables of a plan. Slots: its buffers, then unused inputs, extra objects and alias outputs."""
+
+    slots: int
+    scratch_words: int
+    rows: tuple[Row, ...]
+    outputs: tuple[tuple[int, ...], ...]  # output records
+    drops: tuple[int, ...]
+    pinned: frozenset[int]
+    input_slots: tuple[int, ...]
+    access: tuple[str, ...]  # one an input
+    extra_slots: tuple[int, ...]
+    output_slots: tuple[int, ...]
+
+
+def lower(executable: Executable, context: Context, memory: Memory, extras: int) -> Lowered:
+    """The records of `executable`'s plan. Raises Unsupported for sizes that are not known."""
+    writer = _Writer(executable, context, memory)
+    extra_slots = tuple(writer.new_slot() for _ in range(extras))
+    writer.make_outputs()
+    for number, call in enumerate(executable.plan.calls):
+        if number == executable.first_write:
+            writer.test()
+            writer.rows.append(Row("write", (), 0))
+        _LOWER[type(call)](writer, call)
+        writer.free(executable.free_after[number])
+    writer.test()
+    if executable.written:
+        writer.library(_increment_versions, executable.written, ())
+    output_slots: list[int] = []
+    for output in executable.plan.outputs:
+        output_slots.append(writer.output_slot(output, output_slots))
+    writer.rows.append(Row("end"))
+    return Lowered(
+        writer.slots,
+        writer.scratch_words,
+        tuple(writer.rows),
+        tuple(writer.outputs),
+        tuple(writer.drops),
+        frozenset(writer.pinned),
+        writer.input_slots,
+        writer.access,
+        extra_slots,
+        tuple(output_slots),
+    )
+
+
+def with_releases(rows: Sequence[Row]) -> list[Row]:
+    """`rows` with the GIL released around every stretch of native work that is long enough."""
+    done: list[Row] = []
+    stretch: list[Row] = []
+    for row in (*rows, Row("")):
+        if row.nanoseconds >= 0:
+            stretch.append(row)
+            continue
+        is_long = sum(r.nanoseconds for r in stretch) >= _RELEASE_NS
+        done += [Row("release"), *stretch, Row("acquire")] if is_long else stretch
+        stretch = []
+        done.append(row)
+    return done[:-1]
+
+
+class _Writer:
+    """The tables under construction, and which slots hold objects by now."""
+
+    def __init__(self, executable: Executable, context: Context, memory: Memory):
+        self.executable, self.context, self.memory = executable, context, memory
+        self.plan, self.places = executable.plan, executable.places
+        self.slots = len(self.plan.buffers)
+        self.scratch_words = 1
+        self.rows: list[Row] = []
+        self.outputs: list[tuple[int, ...]] = []
+        self.drops: dict[int, None] = {}
+        self.pinned: set[int] = set()
+        self.input_slots = self._slots_of_inputs()
+        self.access = tuple(map(self._access, self.input_slots))
+        self.objects = set(self.input_slots)
+
+    def _slots_of_inputs(self) -> tuple[int, ...]:
+        slot_of: dict[int, int] = {}
+        for number, buffer in enumerate(self.plan.buffers):
+            if buffer.kind == "input" and slot_of.setdefault(buffer.index, number) != number:
+                raise InternalError(
+                    f"input {buffer.index} has two buffers, {slot_of[buffer.index]} and {number}"
+                )
+        return tuple(
+            slot_of[k] if k in slot_of else self.new_slot() for k in range(len(self.plan.inputs))
+        )
+
+    def _access(self, slot: int) -> str:
+        if slot >= len(self.plan.buffers):
+            return "none"
+        return "write" if slot in self.executable.written else "read"
+
+    def new_slot(self) -> int:
+        self.slots += 1
+        return self.slots - 1
+
+    def make_outputs(self) -> None:
+        """Records of the fresh outputs, then the pointers of views on what exists from the start."""
+        fresh = [
+            number
+            for number, buffer in enumerate(self.plan.buffers)
+            if buffer.kind == "output" and number not in self.executable.library_results
+        ]
+        for number in fresh:
+            type = self.plan.buffers[number].type
+            words = self.output_words(number, type)
+            if words is None:
+                self.library(partial(empty, type), (), (number,))
+            else:
+                self.outputs.append(words)
+                self.made((number,))
+        for number, place in enumerate(self.places):
+            if place.kind == "input" and place.root != number:
+                self.rows.append(Row("offset", (number, place.root, place.offset_bytes), 0))
+
+    def output_words(self, slot: int, type: TensorType | None) -> tuple[int, ...] | None:
+        """The words of an output record; slot -1 takes any type. None if it cannot be made natively."""
+        if type is None:
+            return -1, 0, 0, 0, 0, 0
+        if (
+            "wrap" not in self.context.have
+            or type.dtype not in self.context.dtype_codes
+            or type.device != "cpu"
+        ):
+            return None
+        return slot, *self.layout(type), self.context.dtype_codes[type.dtype], type.itemsize
+
+    def layout(self, type: TensorType) -> tuple[int, int, int]:
+        """Rank, and the addresses of sizes and strides, as torch's shims take them."""
+        words = self.memory.words
+        return type.rank, words(map(known, type.sizes)), words(map(known, type.strides))
+
+    def library(self, function: Callable, slots: Sequence[int], results: Sequence[int]) -> None:
+        """A Python call with the objects in `slots`, whose results go to the slots `results`."""
+        for slot in slots:
+            self.object(slot)
+        words, address = self.memory.words, self.memory.object(function)
+        row = (address, len(slots), words(slots), len(results), words(results))
+        self.append("library", row, scratch_words=len(slots))
+        self.made(results)
+
+    def made(self, results: Sequence[int]) -> None:
+        """The slots `results` hold objects of the call from here on; views get their pointers."""
+        for slot in results:
+            self.objects.add(slot)
+            self.drops[slot] = None
+        for number, place in enumerate(self.places):
+            if place.root in results and place.root != number:
+                self.rows.append(Row("offset", (number, place.root, place.offset_bytes), 0))
+
+    def object(self, slot: int) -> None:
+        """Makes sure that `slot` holds a tensor object: views are made when first asked for."""
+        if slot in self.objects:
+            return
+        if slot < len(self.places) and self.places[slot].kind == "arena":
+            self.pinned.add(slot)
+            return
+        if slot >= len(self.places) or self.plan.buffers[slot].kind != "view":
+            raise InternalError(f"slot {slot} is used before anything is in it")
+        place, type = self.places[slot], self.plan.buffers[slot].type
+        base = self.plan.buffers[place.root].type
+        if "shims" not in self.context.have or base.dtype != type.dtype:
+            self.library(view_maker(base, type, place.offset_bytes), (place.root,), (slot,))
+            return
+        self.object(place.root)
+        elems = place.offset_bytes // type.itemsize
+        self.rows.append(Row("view", (slot, place.root, *self.layout(type), elems)))
+        self.made((slot,))
+
+    def append(self, kind: str, words: Sequence[int], nanoseconds: int = -1, scratch_words: int = 0):
+        """A record that needs `scratch_words` of the frame while it runs."""
+        self.scratch_words = max(self.scratch_words, scratch_words)
+        self.rows.append(Row(kind, tuple(words), nanoseconds))
+
+    def test(self) -> None:
+        """A look at the error flag, if a kernel may have set it."""
+        if any(row.kind == "kernel" for row in self.rows):
+            self.rows.append(Row("test", (), 0))
+
+    def free(self, buffers: Sequence[int]) -> None:
+        for slot in buffers:
+            if slot in self.objects:
+                self.objects.discard(slot)
+                self.rows.append(Row("free", (slot,)))
+
+    def output_slot(self, output: Output, before: Sequence[int]) -> int:
+        """The slot that holds a result of the plan in the end."""
+        if not output.alias:
+            self.object(output.buffer)
+            return output.buffer
+        if output.alias == "input":
+            base, base_type = self.input_slots[output.base], self.plan.inputs[output.base]
+        else:
+            base, base_type = before[output.base], self.plan.outputs[output.base].type
+        slot = self.new_slot()
+        offset_bytes = known(output.offset) * output.type.itemsize
+        self.library(view_maker(base_type, output.type, offset_bytes), (base,), (slot,))
+        return slot
+
+
+def view_maker(
+    base: TensorType, type: TensorType, offset_bytes: int
+) -> Callable[[torch.Tensor], torch.Tensor]:
+    """A function from a tensor of type `base` to its view of `type`, `offset_bytes` further."""
+    if base.dtype != type.dtype:
+        raise Unsupported("alias", f"a view of {base.dtype} memory as {type.dtype}")
+    sizes, strides = tuple(map(known, type.sizes)), tuple(map(known, type.strides))
+    elems = offset_bytes // type.itemsize
+
+    def view(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.as_strided(sizes, strides, tensor.storage_offset() + elems)
+
+    return view
+
+
+def _increment_versions(*tensors: torch.Tensor) -> None:
+    increment_version(tensors)
+
+
+# ---------------------------------------------------------------------------- one function a call
+def _lower_kernel(writer: _Writer, call: KernelCall) -> None:
+    extent = known(call.extent)
+    if extent <= 0:
+        return
+    plan = writer.plan
+    address = writer.executable.kernels.address(plan.kernels[call.kernel].name)
+    moved = known(call.bytes) or sum(extent_bytes(plan.buffers[b].type) for b in call.buffers)
+    grain = -(-_TEAM_BYTES * extent // max(moved, 1))
+    words = (address, len(call.buffers), writer.memory.words(call.buffers), extent, grain)
+    writer.append("kernel", words, moved // _KERNEL_BYTES_PER_NS, len(call.buffers) + 1)
+
+
+def _lower_product(writer: _Writer, call: ProductCall) -> None:
+    types = [writer.plan.buffers[b].type for b in (call.a, call.b, call.out)]
+    form = blas_form(*types) if "blas" in writer.context.have else None
+    if form is None:
+        writer.library(partial(product, call.beta), (call.a, call.b, call.out), ())
+        return
+    if form.batch * form.m * form.n == 0:
+        return
+    is_grouped = (
+        form.batch > 1
+        and "batch" in writer.context.have
+        and form.flops // form.batch <= _GROUP_FLOPS
+    )
+    name = form.routine.replace("gemm_", "gemm_batch_") if is_grouped else form.routine
+    left, right = (call.a, call.b) if form.left == 0 else (call.b, call.a)
+    words = (
+        address_of(function_of(name)),
+        writer.memory.words(_gemm_words(form, call.beta)),
+        left,
+        right,
+        call.out,
+        form.batch,
+        writer.memory.words(_byte_offsets(form, types[2].itemsize)),
+    )
+    nanoseconds = form.flops // _PRODUCT_FLOPS_PER_NS + form.batch * _PRODUCT_START_NS
+    writer.append("products" if is_grouped else "product", words, nanoseconds, 3 * form.batch)
+
+
+def _lower_library(writer: _Writer, call: LibraryCall) -> None:
+    shim = None if writer.executable.is_autocast_off else shim_call(call, writer.context)
+    if shim is None or not _lower_shim(writer, call, shim):
+        function, refs = library_function(writer.plan, call, writer.executable.is_autocast_off)
+        writer.library(function, refs, tuple(b for b in call.results if b >= 0))
+
+
+def _lower_shim(writer: _Writer, call: LibraryCall, shim: ShimCall) -> bool:
+    """The records of a call by C shim; False, and no record, if a result cannot be made natively."""
+    types = [writer.plan.buffers[b].type if b >= 0 else None for b in call.results]
+    records = [writer.output_words(b, type) for b, type in zip(call.results, types)]
+    if None in records or (shim.takes_out and call.results[0] < 0):
+        return False
+    words = list(shim.words)
+    if shim.takes_out:
+        writer.append("make", (writer.memory.words(records.pop()),))
+        writer.made(call.results)
+        words.insert(0, ("tensor", call.results[0]))
+    tensors = [value for kind, value in words if kind in ("tensor", "optional")]
+    for slot in tensors:
+        writer.object(slot)
+    pairs = [_shim_word(writer.memory, *word) for word in words]
+    pairs += [(SHIM_WORDS.index("result"), k) for k in range(len(records))]
+    doubles = (ctypes.c_double * SHIM_DOUBLE_LIMIT)(*shim.doubles)
+    writer.memory.object(doubles)
+    moved = sum(extent_bytes(writer.plan.buffers[slot].type) for slot in tensors)
+    address_words = writer.memory.words
+    row = (
+        shim.address, address_words(flat(pairs)), len(pairs), ctypes.addressof(doubles),
+        address_words(flat(records)), len(records), int(moved >= _RELEASE_BYTES),
+    )
+    writer.append("shim", row, scratch_words=2 * SHIM_WORD_LIMIT)
+    if not shim.takes_out:
+        writer.made(tuple(b for b in call.results if b >= 0))
+    return True
+
+
+def _shim_word(memory: Memory, kind: str, value: Any) -> tuple[int, int]:
+    if kind == "array":
+        return SHIM_WORDS.index("word"), memory.words(value)
+    return SHIM_WORDS.index(kind), value
+
+
+_LOWER: dict[type, Callable] = {
+    KernelCall: _lower_kernel,
+    ProductCall: _lower_product,
+    LibraryCall: _lower_library,
+}
+
+
+def _gemm_words(form: BlasForm, beta: int) -> list[int]:
+    number = struct.Struct("<fxxxx" if form.routine == "sgemm_" else "<d")
+    alpha, beta = (int.from_bytes(number.pack(float(x)), "little") for x in (1, beta))
+    fields = {
+        "left_flag": ord(form.left_flag),
+        "right_flag": ord(form.right_flag),
+        "m": form.m,
+        "n": form.n,
+        "k": form.k,
+        "alpha": alpha,
+        "left_leading": form.left_leading,
+        "right_leading": form.right_leading,
+        "beta": beta,
+        "out_leading": form.out_leading,
+        "group_count": 1,
+        "group_size": form.batch,
+    }
+    return [fields[name] for name in RECORDS["gemm"]]
+
+
+def _byte_offsets(form: BlasForm, itemsize: int) -> list[int]:
+    order = (0, 1, 2) if form.left == 0 else (1, 0, 2)
+    return [triple[k] * itemsize for triple in form.offsets for k in order]
