@@ -224,7 +224,7 @@ def _extremum(predicate: str) -> Emit:
 def _numeric_extremum(predicate: str) -> Emit:
     """fmax and fmin: NaN loses."""
     def emit(b: Builder, x: Value, y: Value) -> Value:
-        chosen = b.select(b.compare(predicate, x, y), x, y)  # y when unordered
+        chosen = b.select(b.compare(predicate, x, y), x, y)  # x when equal, y when unordered
         return b.select(b.compare("uno", y, y), x, chosen)
     return emit
 
@@ -307,7 +307,7 @@ FLOAT: dict[str, Emit] = {
     "trunc": lambda b, x: b.trunc(x), "round": lambda b, x: b.round_even(x),
     "isnan": lambda b, x: b.compare("uno", x, x), "isinf": _isinf,
     "maximum": _extremum("ogt"), "minimum": _extremum("olt"),
-    "fmax": _numeric_extremum("ogt"), "fmin": _numeric_extremum("olt"),
+    "fmax": _numeric_extremum("oge"), "fmin": _numeric_extremum("ole"),
     "copysign": lambda b, x, y: b.copysign(x, y), "truncdiv": _float_truncdiv,
     "eq": _comparison("oeq"), "ne": _comparison("une"), "lt": _comparison("olt"),
     "le": _comparison("ole"), "gt": _comparison("ogt"), "ge": _comparison("oge"),

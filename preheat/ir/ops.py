@@ -112,7 +112,7 @@ FUSABLE: dict[str, frozenset[str]] = {
         "sigmoid": _FLOATS,
         # float64 of these is off by more than two units in the last place
         "tan atan atan2 erfc pow": ("float32", *_HALVES),
-        "truncdiv": (*_FLOATS, *_INTEGERS),
+        "truncdiv": ("float32", "float64", *_INTEGERS),  # eager rounds 16-bit quotients first
         "floordiv remainder fmod shl shr": _INTEGERS,
         "bitwise_and bitwise_or bitwise_xor bitwise_not": (*_INTEGERS, "bool"),
     }.items()
