@@ -14,6 +14,7 @@ capture, so no read can see a write of this call.
 
 import enum
 import functools
+import re
 import types
 from typing import Any
 
@@ -34,7 +35,7 @@ _ALWAYS_ONE = frozenset((
     types.MemberDescriptorType, types.ClassMethodDescriptorType, functools._lru_cache_wrapper, *IDENTITY_TYPES,
 ))
 _BY_ATTRIBUTES: dict[type, tuple[str, ...]] = {
-    slice: ("start", "stop", "step"), range: ("start", "stop", "step"),
+    re.Pattern: ("pattern", "flags"), slice: ("start", "stop", "step"), range: ("start", "stop", "step"),
     types.MethodType: ("__func__", "__self__"), functools.partial: ("func", "args", "keywords"),
     types.BuiltinFunctionType: ("__self__", "__name__"), types.MethodWrapperType: ("__self__", "__name__"),
     **VALUE_TYPES,
@@ -150,6 +151,8 @@ class Guards:
             self.claim(source, "type", sources.name(type(owner)))
         elif type(value) in _BOUND_TO_C and value.__self__ is owner:
             return  # a method of C, made for this read: the type is pinned
+        elif (namespace := _instance_dict(owner)) is not None and namespace.get(name, ABSENT) is value:
+            self.attribute(owner, namespace, name, value)  # C's own lookup found it there
         else:
             self.meet(sources.step(source, "attr", name), value)
 
@@ -354,6 +357,14 @@ class Guards:
                 sources.know(namespace, sources.step(sources.of(module), "dict"))
             else:
                 sources.know(namespace, sources.step(source, "globals"))
+
+
+def _instance_dict(value: Any) -> dict | None:
+    try:
+        namespace = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return None
+    return namespace if type(namespace) is dict else None
 
 
 def has_identity(value: Any, kind: type) -> bool:

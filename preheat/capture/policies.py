@@ -18,6 +18,7 @@ fill          writes into its first argument: allowed on an object made by this 
 again         asked again on every call: the result is a source (contextvars, logging levels)
 cached        a functools.lru_cache: declared to depend on its arguments alone
 referent      a weak reference is followed: the result is a source, asked again
+view          a read-only view of a mapping: what is looked at is the mapping
 import        an import statement: done once and for all, its ops are not the call's
 abc           isinstance or issubclass by an abstract base class: re-evaluated as a guard
 refuse        the capture ends, with `reason`
@@ -67,11 +68,12 @@ _BY_MODULE = {"math": PURE, "cmath": PURE, "_operator": PURE, "itertools": SHALL
 # Classes whose methods look only at their own value: nothing of the program can hide in them.
 _VALUE_CLASSES = frozenset((
     str, bytes, int, float, complex, bool, type(None), range, slice, re.Pattern, re.Match, types.CodeType,
-    types.MappingProxyType, type(Ellipsis), types.UnionType, types.GenericAlias,
+    type(Ellipsis), types.UnionType, types.GenericAlias,
 ))
 _CONTAINERS = frozenset((
     list, dict, set, frozenset, tuple, collections.deque, collections.OrderedDict, collections.defaultdict,
     type({}.keys()), type({}.values()), type({}.items()), bytearray,
+    types.MappingProxyType,
 ))
 _CONTAINER_METHODS = {
     Call("get"): "get",
@@ -97,7 +99,7 @@ _ITERATORS = frozenset(type(i) for i in (
 _ROWS: dict[Any, Call] = {
     **{getattr(builtins, name): row for row, names in _BUILTINS.items() for name in names.split()},
     functools.partial: IDENTITY, types.SimpleNamespace: IDENTITY, types.MethodType: IDENTITY,
-    types.MappingProxyType: IDENTITY, types.FunctionType: IDENTITY, types.CellType: IDENTITY,
+    types.MappingProxyType: Call("view"), types.FunctionType: IDENTITY, types.CellType: IDENTITY,
     collections.deque: SHALLOW, collections.OrderedDict: SHALLOW, collections.defaultdict: SHALLOW,
     functools.reduce: SHALLOW, operator.attrgetter: IDENTITY, operator.itemgetter: IDENTITY,
     operator.is_: IDENTITY, operator.is_not: IDENTITY, functools.lru_cache: IDENTITY,

@@ -13,8 +13,9 @@ import _abc
 import builtins
 import functools
 import operator
+import re
 import types
-from collections import OrderedDict, defaultdict, deque
+from collections import OrderedDict, defaultdict, deque, namedtuple
 from typing import Any
 
 from preheat.base.names import raw_attribute
@@ -36,7 +37,16 @@ _COMPARERS = frozenset((
 ))
 _CONTAINERS = frozenset((list, tuple, dict, set, frozenset, Size, OrderedDict, defaultdict, deque))
 _VIEWS = frozenset((type({}.keys()), type({}.values()), type({}.items())))
-_PINNED_AT_SIGHT = frozenset((Device, range, types.MappingProxyType, types.UnionType, types.GenericAlias))
+_COMPARING = frozenset(("sort", "remove"))  # mutating methods that compare elements
+_HASHING = frozenset(("add", "discard", "remove", "pop", "setdefault", "__setitem__", "__delitem__", "move_to_end"))
+_TAKING_ALL = frozenset((
+    "extend", "update", "__iadd__", "__ior__", "__init__", "difference_update", "intersection_update",
+    "symmetric_difference_update", "__iand__", "__isub__", "__ixor__", "extendleft",
+))
+_CALLING_BACK = frozenset((map, filter, functools.reduce, sorted, min, max, list.sort))
+_NUMBERS = frozenset((int, float, complex, bool))
+_TUPLE_FIELD = type(namedtuple("_Pair", "a").a)  # how a namedtuple reads a field: C, by position
+_PINNED_AT_SIGHT = frozenset((Device, range, re.Pattern, types.UnionType, types.GenericAlias))
 _CLASSES_AND_FUNCTIONS = frozenset(("class", "function"))
 _MAX_DEPTH = 50
 
@@ -56,6 +66,7 @@ class Watcher(Observer):
         self.gave: tuple[str, str, str, int] | None = None
         self._made: dict[int, Any] = {}  # classes and functions that the call made
         self._entered: set[int] = set()
+        self._behind: dict[int, tuple[Any, Any]] = {}  # read-only views that the call made, and their mappings
         self._contexts: dict[int, int] = {}  # context variables set and not yet reset
         self._pure = {**dict.fromkeys(PRIMITIVES), Tensor: None, Size: None, Device: None}
 
@@ -133,6 +144,11 @@ class Watcher(Observer):
                 raise GiveUp("tensor_attribute", name)
             if name != "__dict__":
                 return  # its guard covers it, or it was recorded as an op
+        elif isinstance(owner, tuple):
+            field = raw_attribute(type(owner), name)
+            if type(field) is _TUPLE_FIELD:
+                self.guards.item(owner, field.__reduce__()[1][0], value)
+                return
         self.guards.member(owner, name, value)
 
     def miss_member(self, owner: Any, name: str) -> None:
@@ -216,6 +232,13 @@ class Watcher(Observer):
 
     def mutate(self, container: Any, method: str, args: tuple, kwargs: dict) -> None:
         self.refuse_write(container, f"{type(container).__qualname__}.{method}")
+        if method in _COMPARING:
+            self.look(container, 0)
+        for arg in (*args, *kwargs.values()):
+            if method in _HASHING:
+                self.compare(arg)
+            elif method in _TAKING_ALL:
+                self.shallow(arg)
 
     def refuse_write(self, owner: Any, detail: str) -> None:
         """Gives up if `owner` is from outside. A tensor's own items are ops, its attributes are not."""
@@ -266,11 +289,25 @@ class Watcher(Observer):
             for part in value:
                 self.look(part, depth + 1)
             return
+        if kind is re.Match and id(value) not in self.known:
+            return
+        if kind is types.MappingProxyType:
+            self.look(self.behind(value, kind), depth + 1)
+            return
         if kind is slice:
             for part in (value.start, value.stop, value.step):
                 self.look(part, depth + 1)
             return
         raise GiveUp("opaque_argument", f"a {kind.__module__}.{kind.__qualname__}")
+
+    def behind(self, value: Any, kind: type) -> Any:
+        """`value`, or the mapping behind a read-only view of it; a view from outside shows what no guard sees."""
+        if kind is not types.MappingProxyType:
+            return value
+        made = self._behind.get(id(value))
+        if made is None:
+            raise GiveUp("opaque_argument", "a mappingproxy")
+        return made[1]
 
     def compare(self, value: Any) -> None:
         """C hashes `value` or compares it: an object that does both by identity is no obstacle."""
@@ -280,6 +317,8 @@ class Watcher(Observer):
         if _is_compared_by_identity(kind):
             if id(value) in self.known:
                 self.guards.distinct(self.known[id(value)])
+        elif kind is types.MappingProxyType:
+            self.compare(self.behind(value, kind))
         elif kind in _CONTAINERS:
             if id(value) in self.known:
                 self.guards.whole(value)
@@ -290,6 +329,7 @@ class Watcher(Observer):
 
     def shallow(self, value: Any) -> None:
         """C moves the elements of `value` without looking at them."""
+        value = self.behind(value, type(value))
         if id(value) not in self.known:
             return
         kind = type(value)
@@ -297,7 +337,7 @@ class Watcher(Observer):
             self.guards.whole(value)
         elif is_fresh_iterator(kind) or kind in _VIEWS:
             raise GiveUp("outside_iterator", kind.__qualname__)
-        elif kind not in PRIMITIVES and kind not in _PINNED_AT_SIGHT and not issubclass(kind, Tensor):
+        elif not (kind in PRIMITIVES or kind in _PINNED_AT_SIGHT or issubclass(kind, Tensor) or has_identity(value, kind)):
             raise GiveUp("opaque_argument", f"a {kind.__module__}.{kind.__qualname__}")
 
     def pin_function(self, function: Any) -> None:
@@ -365,6 +405,18 @@ def _is_seen(watcher: Watcher, result: Any) -> bool:
     return isinstance(result, list | tuple) and all(_is_seen(watcher, part) for part in result)
 
 
+def _check_callbacks(args: tuple) -> bool:
+    """Whether C will call a C function among `args` on elements; it must be one that only looks at them."""
+    found = False
+    for arg in args:
+        if callable(arg) and type(arg) is not types.FunctionType:
+            row = policy(arg)
+            if row.kind not in ("pure", "identity", "shallow"):
+                raise GiveUp("host_call", describe(arg))
+            found = True
+    return found
+
+
 def _metadata(watcher: Watcher, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
     result = function(*args, **kwargs)
     watcher.check(result)
@@ -372,8 +424,14 @@ def _metadata(watcher: Watcher, function: Any, args: tuple, kwargs: dict, row: C
 
 
 def _pure(watcher: Watcher, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
+    if getattr(function, "__objclass__", None) in _NUMBERS:
+        result = function(*args, **kwargs)
+        if result is NotImplemented:  # of a class it does not know: it looked at nothing else
+            return result
     if is_bound(function):
         watcher.look(function.__self__, 0)
+    if function in _CALLING_BACK:
+        _check_callbacks((*args, *kwargs.values()))
     for arg in (*args, *kwargs.values()):
         if type(arg) not in PRIMITIVES:
             watcher.look(arg, 0)
@@ -385,8 +443,9 @@ def _pure(watcher: Watcher, function: Any, args: tuple, kwargs: dict, row: Call)
 def _shallow(watcher: Watcher, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
     if is_bound(function):
         watcher.shallow(function.__self__)
+    calls_back = function in _CALLING_BACK and _check_callbacks((*args, *kwargs.values()))
     for arg in (*args, *kwargs.values()):
-        watcher.shallow(arg)
+        watcher.look(arg, 0) if calls_back else watcher.shallow(arg)
     result = function(*args, **kwargs)
     watcher.check(result)
     return result
@@ -428,6 +487,12 @@ def _referent(watcher: Watcher, function: Any, args: tuple, kwargs: dict, row: C
     if id(function) in watcher.known:
         watcher.guards.meet(watcher.sources.step(watcher.known[id(function)], "result", ("",)), result)
     return result
+
+
+def _view(watcher: Watcher, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
+    view = function(*args, **kwargs)
+    watcher._behind[id(view)] = (view, args[0])
+    return view
 
 
 def _import(watcher: Watcher, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
@@ -520,7 +585,7 @@ _CALLS = {
     "pure": _pure, "shallow": _shallow, "identity": _perform, "fill": _fill, "get": _get, "again": _again, "cached": _cached,
     "abc": _abstract, "refuse": _refuse, "signature": _signature, "inference_mode": _inference_mode,
     "set_context": _set_context, "reset_context": _reset_context, "constant": _perform,
-    "referent": _referent, "import": _import, "dispatch_depth": _dispatch_depth,
+    "referent": _referent, "import": _import, "view": _view, "dispatch_depth": _dispatch_depth,
 }
 
 
