@@ -65,7 +65,8 @@ class Checker:
         self.trace, self.target, self.objects = trace, target, tuple(objects)
         self.guards = trace.nodes[node].guards if only is None else tuple(only)
         self._ambient, self._due = _schedule(self.guards, len(trace.sources), self.objects)
-        self._needed = None if only is None else _needed(trace, self.guards)
+        count = len(trace.sources)
+        self._order = tuple(range(count)) if only is None else tuple(sorted(_needed(trace, self.guards)))
 
     def check(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Failure | None:
         """None if every guard holds in a call with these arguments, else the first that does not."""
@@ -81,13 +82,11 @@ class Checker:
         if failure is not None:
             return failure
         call = Call(self.target, args, kwargs, self.objects)
-        found: list[Any] = []
-        for number, source in enumerate(self.trace.sources):
-            if self._needed is not None and number not in self._needed:
-                found.append(None)
-                continue
+        sources = self.trace.sources
+        found: list[Any] = [None] * len(sources)
+        for number in self._order:
             try:
-                found.append(resolve_source(source, call, found))
+                found[number] = resolve_source(sources[number], call, found)
             except NotThere as why:
                 return Failure(None, source_path(self.trace, number), "", str(why))
             for claim in self._due[number]:

@@ -86,6 +86,19 @@ def _is_not(places: Places, guard: Guard, expected: Any) -> None:
         raise NotNative
 
 
+def _distinct(places: Places, guard: Guard, expected: tuple[int, ...]) -> None:
+    """Objects at fixed places differ for good; each moving one is compared with all others."""
+    found = [places.at(source) for source in guard.expected]
+    fixed = [place for place in found if place.is_fixed]
+    moving = [place for place in found if not place.is_fixed]
+    slots = [places.table.constant(place.address) for place in fixed] if moving else []
+    for place in moving:
+        for other in slots:
+            if places.table.apart(place.base, other) != 0:
+                raise NotNative
+        slots.append(place.base)
+
+
 _SINGLETONS = (type(None), bool, type(Ellipsis))
 
 
@@ -310,5 +323,5 @@ CLAIM_ROWS: Mapping[str, Callable[[Places, Guard, Any], None]] = types.MappingPr
     "type": _type, "is": _is, "isnot": _is_not, "value": _value, "tensor": _tensor, "code": _code,
     "absent": _keys_of, "contains": _keys_of, "keys": _keys, "len": _length, "set": _set,
     "noattr": _no_attribute, "class": _class, "mro": _class, "isinstance": _isinstance,
-    "overlap": _overlap, "alias": _alias, "ambient": _class,
+    "overlap": _overlap, "alias": _alias, "distinct": _distinct, "ambient": _class,
 })

@@ -15,7 +15,7 @@ for ordinary programs): then the last row never passes, so that every call reach
 
 import ctypes
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -59,6 +59,10 @@ class Rows:
     def is_python(self, row: int) -> bool:
         """Whether `row` is the one that never passes: all native guards held."""
         return self.slow is not None and row == self.count - 1
+
+    def native(self) -> "Rows":
+        """The same rows without the one that never passes, for calls whose other guards Python judged."""
+        return replace(self, count=self.count - 1, slow=None)
 
     def check_python(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Failure | None:
         """Judges the guards that have no rows, once the rows passed (see `is_python`)."""

@@ -53,6 +53,7 @@ class Variant:
         self.checker, self.executable, self.rebuild = checker, executable, rebuild
         self._runtime = runtime
         self._entry: Entry | None = None
+        self._unchecked: Entry | None = None  # without the guards that Python has just judged
         self._rows: Any = None
         self._wait, self._waited = 1, 0
         self.announce: Callable[[Callable], None] | None = None  # told each new entry
@@ -99,9 +100,14 @@ class Variant:
         """Rows and a native entry for the objects `found`, which every guard accepts."""
         is_native = self._runtime is not None and isinstance(self.executable, Executable)
         self._rows = bind_rows(self.checker, found, arguments) if is_native else None
-        self._entry = make_entry(
-            self.artifact.trace, found, self._rows, self.executable, self.rebuild, self._slow,
-            runtime=self._runtime, context=context() if is_native else None, live=self.checker.objects)
+        self._entry = self._make_entry(found, self._rows)
+        if self._rows is not None and self._rows.in_python:
+            self._unchecked = self._make_entry(found, self._rows.native())
+
+    def _make_entry(self, found: list, rows: Any) -> Entry:
+        return make_entry(
+            self.artifact.trace, found, rows, self.executable, self.rebuild, self._slow,
+            runtime=self._runtime, context=context() if rows is not None else None, live=self.checker.objects)
 
     def _slow(self, reason: int, detail: int, arguments: tuple, names: tuple) -> Any:
         """What the entry calls when a row differs, a kernel found a fault, or the call looks unusual."""
@@ -112,8 +118,11 @@ class Variant:
             return self._plain(Fault("a kernel found an index out of range or a division by zero", detail), args, kwargs)
         if why == "late_fault":
             raise InternalError(f"{self.target!r}: a check failed after an input was written (flag {detail})")
-        if self._rows is not None and why == "guard" and self._rows.repair(detail):
-            return self._entry.call(*args, **kwargs)
+        if self._rows is not None and why == "guard":
+            if self._rows.is_python(detail) and self._rows.check_python(args, kwargs) is None:
+                return self._unchecked.call(*args, **kwargs)
+            if self._rows.repair(detail):
+                return self._entry.call(*args, **kwargs)
         found = self.checker.resolve(args, kwargs)
         if isinstance(found, Failure):
             return MISS
