@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,25 @@ os.environ["PREHEAT_CACHE_DIR"] = _FOLDER.name
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+
+
+def pytest_addoption(parser):
+    parser.addoption("--bless", action="store_true", help="rewrite the golden files; read the diff before you commit it")
+
+
+@pytest.fixture
+def golden(request):
+    """`golden("name", text)`: the text equals tests/golden/name.txt, or becomes it under --bless."""
+
+    def compare(name: str, text: str) -> None:
+        path = Path(__file__).parent / "golden" / f"{name}.txt"
+        text = text.rstrip() + "\n"
+        if request.config.getoption("--bless"):
+            path.write_text(text)
+        assert path.exists(), f"no golden file {path.name}: make it with --bless"
+        assert text == path.read_text(), f"{path.name} differs: read both, then --bless if the new one is right"
+
+    return compare
 
 
 @pytest.fixture

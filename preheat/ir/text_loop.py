@@ -19,8 +19,6 @@ from preheat.ir.loop import Axis, Index, Kernel, LoopOp, Param, Stage
 from preheat.ir.types import SHORT
 from preheat.ir.words import Reader, short, show_number
 
-NO_CONDITION = -1  # the op of `check` defines no value
-
 
 def show_kernel(kernel: Kernel) -> str:
     params = ", ".join(_show_param(number, param) for number, param in enumerate(kernel.params))
@@ -68,7 +66,8 @@ def _show_index(index: Index) -> str:
         name = f"v{term}" if isinstance(term, int) else term
         parts.append(name if stride == 1 and isinstance(stride, int) else f"{name}*{show_number(stride)}")
     if not parts or index.base != 0:
-        parts.append(show_number(index.base))
+        base = show_number(index.base)
+        parts.append(f"({base})" if base[0].isalpha() else base)  # a bare name would be an axis
     return " + ".join(parts)
 
 
@@ -154,7 +153,7 @@ def _read_loop_op(reader: Reader) -> LoopOp:
         return LoopOp("store", -1, dtype, (value,), param, index, mask)
     if reader.accept("check"):
         how = reader.take()
-        return LoopOp("check", NO_CONDITION, "bool", _read_values(reader), how=how)
+        return LoopOp("check", -1, "bool", _read_values(reader), how=how)
     value = _read_value(reader)
     reader.take(":")
     dtype = _read_dtype(reader)

@@ -83,7 +83,7 @@ class Rewriter:
             self._copy_library(op)
             return
         args = tuple(Ref(self.became[a.id]) for a in op.args)
-        self.became[op.result] = self.add(replace(op, args=args, attrs=tuple(sorted(op.attrs))))
+        self.became[op.result] = self.add(Op(op.name, args, op.results, op.types, tuple(sorted(op.attrs))))
 
     def _copy_library(self, op: Op) -> None:
         def renamed(arg: Arg) -> Arg:
@@ -102,7 +102,7 @@ class Rewriter:
             if known is not None and all(new != -1 or old == -1 for old, new in zip(op.results, known)):
                 return known
         results = tuple(self._fresh() if r != -1 or op.name != "library" else -1 for r in op.results)
-        op = replace(op, results=results)
+        op = Op(op.name, op.args, results, op.types, op.attrs)
         self.ops.append(op)
         for result, type in zip(results, op.types):
             if result != -1:

@@ -89,10 +89,16 @@ def _with_strides(builder: Builder, c: Lowering, value: Value, type: TensorType)
     return c.copy(value, type.strides)
 
 
+def _is_integer_index(builder: Builder, op: Op, known: dict[int, int]) -> bool:
+    """Whether `op` is indexing by integers: its result's size is data only for masks."""
+    indices = [builder.type_of[known[ref]].dtype for ref in op.refs()][1:]
+    return op.name == "aten.index.Tensor" and "bool" not in indices and "uint8" not in indices
+
+
 def _keep_whole(builder: Builder, op: Op, known: dict[int, int]) -> None:
     """`op` as a `library` op, with values of its own."""
-    if schema(op.name).is_data_dependent:
-        raise Unsupported("data_dependent_op", op.name)
+    if schema(op.name).is_data_dependent and not _is_integer_index(builder, op, known):
+        raise Unsupported("data_dependent_shape", op.name)
     results = tuple(-1 if r == -1 else builder.fresh() for r in op.results)
     known.update({old: new for old, new in zip(op.results, results) if old != -1})
 
