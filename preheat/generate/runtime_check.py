@@ -86,7 +86,8 @@ same:
   br label %compare
 
 apart:
-  %are.equal = icmp eq i64 %base, %second
+  %second.place = add i64 %second, %address
+  %are.equal = icmp eq i64 %base, %second.place
   %equal.word = zext i1 %are.equal to i64
   br label %compare
 

@@ -15,7 +15,7 @@ absolute address and save nothing: their last 8 bytes are 0, and they take the s
     kind 0 load      word = 8 bytes at slot[base] + address
     kind 1 call      word = function `address` called with slot[base] as its one i64 argument
     kind 2 same      word = slot[base] ^ slot[other]
-    kind 3 apart     word = 1 if slot[base] == slot[other] else 0
+    kind 3 apart     word = 1 if slot[base] == slot[other] + address else 0
     kind 4 advance   word = slot[base] + address
     kind 5 disjoint  passes if the `address` bytes at slot[base] and the `expected` bytes at slot[other]
                      have none in common (mask and save do not count)

@@ -81,22 +81,24 @@ def _is_not(places: Places, guard: Guard, expected: Any) -> None:
         return
     if not isinstance(guard.expected, At):
         places.table.holds.append(expected)
-    slots = [places.table.constant(p.address) if p.is_fixed else p.base for p in (place, other)]
-    if places.table.apart(*slots) != 0:
+    _apart(places, *sorted((place, other), key=lambda p: p.is_fixed))
+
+
+def _apart(places: Places, moving: Place, other: Place) -> None:
+    """Adds a row: the object at a moving place is not the one at the other."""
+    if places.table.apart(moving.base, other.base, other.address) != 0:
         raise NotNative
 
 
 def _distinct(places: Places, guard: Guard, expected: tuple[int, ...]) -> None:
     """Objects at fixed places differ for good; each moving one is compared with all others."""
-    found = [places.at(source) for source in guard.expected]
-    fixed = [place for place in found if place.is_fixed]
+    found = sorted((places.at(source) for source in guard.expected), key=lambda place: place.is_fixed)
     moving = [place for place in found if not place.is_fixed]
-    slots = [places.table.constant(place.address) for place in fixed] if moving else []
-    for place in moving:
-        for other in slots:
-            if places.table.apart(place.base, other) != 0:
-                raise NotNative
-        slots.append(place.base)
+    if len(moving) * len(found) > _MOST_PAIRS:
+        raise NotNative
+    for index, place in enumerate(moving):
+        for other in found[index + 1 :]:
+            _apart(places, place, other)
 
 
 _SINGLETONS = (type(None), bool, type(Ellipsis))
@@ -294,6 +296,17 @@ def _isinstance(places: Places, guard: Guard, expected: tuple) -> None:
     cls = places.type_of(guard.source)
     if raw_attribute(cls, "__class__") is not object.__dict__["__class__"]:
         raise NotNative
+    _subclass(places, cls, expected)
+
+
+def _issubclass(places: Places, guard: Guard, expected: tuple) -> None:
+    places.type_of(guard.source)
+    if not (places.at(guard.source).is_fixed and issubclass(type(places.found[guard.source]), type)):
+        raise NotNative
+    _subclass(places, places.found[guard.source], expected)
+
+
+def _subclass(places: Places, cls: type, expected: tuple) -> None:
     places.type_version(cls)
     wanted = expected[0] if isinstance(expected[0], tuple) else (expected[0],)
     for base in wanted:
@@ -323,5 +336,6 @@ CLAIM_ROWS: Mapping[str, Callable[[Places, Guard, Any], None]] = types.MappingPr
     "type": _type, "is": _is, "isnot": _is_not, "value": _value, "tensor": _tensor, "code": _code,
     "absent": _keys_of, "contains": _keys_of, "keys": _keys, "len": _length, "set": _set,
     "noattr": _no_attribute, "class": _class, "mro": _class, "isinstance": _isinstance,
+    "issubclass": _issubclass,
     "overlap": _overlap, "alias": _alias, "distinct": _distinct, "ambient": _class,
 })

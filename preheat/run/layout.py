@@ -76,12 +76,17 @@ def read(address: int, size: int) -> bytes | None:
     """
     outlet, inlet = os.pipe()
     try:
-        libc = ctypes.CDLL(None, use_errno=True)
-        libc.write.argtypes, libc.write.restype = [ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t], ctypes.c_ssize_t
-        return os.read(outlet, size) if libc.write(inlet, address, size) == size else None
+        return os.read(outlet, size) if _write()(inlet, address, size) == size else None
     finally:
         os.close(outlet)
         os.close(inlet)
+
+
+@functools.lru_cache
+def _write() -> Callable[[int, int, int], int]:
+    """The C library's `write(file, address, size)`."""
+    prototype = ctypes.CFUNCTYPE(ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t)
+    return prototype(("write", ctypes.CDLL(None)))
 
 
 def is_heap_type(cls: type) -> bool:

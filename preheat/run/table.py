@@ -78,9 +78,10 @@ class Table:
         """0: two slots must stay equal. Anything else: they are not."""
         return self._add(Row(0, self._slots[base] ^ self._slots[other], ALL_BITS, SAME, base, ZERO, other))
 
-    def apart(self, base: int, other: int) -> int:
-        """0: two slots must stay different. 1: they are not."""
-        return self._add(Row(0, int(self._slots[base] == self._slots[other]), ALL_BITS, APART, base, ZERO, other))
+    def apart(self, base: int, other: int, address: int = 0) -> int:
+        """0: slot `base` must stay different from slot `other` plus `address`. 1: they are equal."""
+        are_equal = self._slots[base] == self._slots[other] + address
+        return self._add(Row(address, int(are_equal), ALL_BITS, APART, base, ZERO, other))
 
     def advance(self, base: int, distance: int) -> int:
         """A slot with the address `distance` bytes behind slot `base`."""
