@@ -158,8 +158,11 @@ def c_call(m, function: Any, args: tuple | list, kwargs: dict | None) -> Any:
 
 def plain_call(m, function: Any, args: tuple | list, kwargs: dict | None) -> Any:
     if m.c_call is None:
-        return function(*args, **kwargs) if kwargs else function(*args)
+        result = function(*args, **kwargs) if kwargs else function(*args)
+        m.has_context = None
+        return result
     result = m.c_call(function, tuple(args), kwargs or {})
+    m.has_context = None
     if m.born is not None:
         m.born(result, "call")
     return result

@@ -45,7 +45,7 @@ def drive(m, frame: Frame) -> Generator:
         if error is None:
             frame.stack.append(sent)
             frame.pc += 1
-        handled.below, m.handled = m.handled, handled
+        handled.below, m.handled, m.has_context = m.handled, handled, None
         try:
             value = m.execute(frame, error)
         finally:

@@ -65,6 +65,7 @@ class Machine:
     frame      the innermost frame; `frame.back` leads outward, across native calls in between
     known      the observer's table of outside objects
     handled    the exceptions being handled
+    has_context  an error under way that has got its context already
     is_native  True: Python functions are called natively (the observer gave up, or the run is over)
     """
 
@@ -325,7 +326,8 @@ class Machine:
                 return value.pc
             if frame.is_base:
                 if error is not None:
-                    self.has_context = error
+                    if type(error) is not GeneratorExit:  # that one is swallowed by C, with no one to clear this
+                        self.has_context = error
                     tracebacks.raise_as_is(error)
                 self.value = value
                 return RETURN
