@@ -10,7 +10,7 @@ the error flag (int32). Vectors wider than a register are how loops are unrolled
 them, and the parts overlap. Guarantees: no element outside the buffers is read or written, no
 alignment beyond the element's is assumed, empty ranges and extents do nothing, and a position's
 result does not depend on which range or thread computed it. Sums of more than 2*BLOCK terms are
-added up in blocks, so the error grows with the number of blocks only.
+added up in blocks of BLOCK, and blocks of blocks: the error grows with the logarithm only.
 """
 
 from collections.abc import Callable, Sequence
@@ -236,7 +236,8 @@ class _Emitter:
         return {**at.values, **results}
 
     def _start(self, op: LoopOp, lanes: int, position: int) -> State:
-        return reduction.start(self.b, op, self._reduces_in(op), lanes, position)
+        step = 0 if self.kernel.lane else 1  # lanes of a row are positions, lanes of rows are not
+        return reduction.start(self.b, op, self._reduces_in(op), lanes, position, step)
 
     def _reduces_in(self, op: LoopOp) -> str:
         return reduction.working_dtype(op, self.dtypes[op.args[0]])
@@ -286,7 +287,7 @@ class _Emitter:
     def _accumulate(
         self, nest: StageNest, piece: Piece, states: States, step: Callable[[Value, States], States], is_nested: bool
     ) -> States:
-        """Runs `step` over `piece`; long float sums are added up in blocks of BLOCK steps.
+        """Runs `step` over `piece`; long float sums are added up in blocks, and blocks of blocks.
 
         A loop inside another one is a block of its own.
         """
@@ -295,32 +296,37 @@ class _Emitter:
         start, stop = b.integer(piece.start), b.integer(piece.stop)
         if trips == 1:
             return step(start, states)
-        sums = [number for number, op in enumerate(nest.reductions) if reduction.is_float_sum(op)]
-        is_long = trips > 2 * BLOCK
-        if not sums or not (is_long or is_nested and trips >= 8):
-            return self._loop(start, stop, piece.lanes, states, step)
+        has_sums = any(reduction.is_float_sum(op) for op in nest.reductions)
+        sizes, size = [], BLOCK
+        while has_sums and trips > 2 * size:
+            sizes.append(size * piece.lanes)
+            size *= BLOCK
 
-        def block(position: Value, before: States) -> States:
-            fresh = {key: list(state) for key, state in before.items()}
-            for key, number in ((key, number) for key in fresh for number in sums):
-                fresh[key][number] = self._start(nest.reductions[number], key.lanes, 0)
-            after = self._loop(position, limit(position), piece.lanes, fresh, step)
-            for key, number in ((key, number) for key in after for number in sums):
-                op = nest.reductions[number]
-                parts = before[key][number], after[key][number]
-                after[key][number] = reduction.merge(b, op, self._reduces_in(op), *parts)
-            return after
+        def blocks(level: int, start: Value, stop: Value, states: States) -> States:
+            if level < 0:
+                return self._loop(start, stop, piece.lanes, states, step)
 
-        if not is_long:
-            def limit(position: Value) -> Value:
-                return stop
-            return block(start, states)
-        size = BLOCK * piece.lanes
+            def block(position: Value, before: States) -> States:
+                end = b.intrinsic("smin", b.binary("add", position, b.integer(sizes[level])), stop)
+                return self._apart(nest, before, lambda fresh: blocks(level - 1, position, end, fresh))
 
-        def limit(position: Value) -> Value:
-            return b.intrinsic("smin", b.binary("add", position, b.integer(size)), stop)
+            return self._loop(start, stop, sizes[level], states, block)
 
-        return self._loop(start, stop, size, states, block)
+        if has_sums and is_nested and not sizes and trips >= 8:
+            return self._apart(nest, states, lambda fresh: blocks(-1, start, stop, fresh))
+        return blocks(len(sizes) - 1, start, stop, states)
+
+    def _apart(self, nest: StageNest, before: States, body: Callable[[States], States]) -> States:
+        """`body` with float sums that start at zero and are then added to those of `before`."""
+        sums = [k for k, op in enumerate(nest.reductions) if reduction.is_float_sum(op)]
+        fresh = {piece: list(state) for piece, state in before.items()}
+        for piece, number in ((piece, number) for piece in fresh for number in sums):
+            fresh[piece][number] = self._start(nest.reductions[number], piece.lanes, 0)
+        after = body(fresh)
+        for piece, number in ((piece, number) for piece in after for number in sums):
+            op, parts = nest.reductions[number], (before[piece][number], after[piece][number])
+            after[piece][number] = reduction.merge(self.b, op, self._reduces_in(op), *parts)
+        return after
 
     def _loop(self, start: Value, stop: Value, step: int, states: States, body: Callable) -> States:
         """`Builder.loop` with the states of every piece carried."""

@@ -33,12 +33,12 @@ def is_float_sum(op: LoopOp) -> bool:
     return op.how == "sum" and DTYPES[op.dtype].kind == "f"
 
 
-def start(b: Builder, op: LoopOp, dtype: str, lanes: int, position: int = 0) -> State:
-    """The state of no values yet; lane k would first see the position `position` + k."""
+def start(b: Builder, op: LoopOp, dtype: str, lanes: int, position: int = 0, step: int = 1) -> State:
+    """The state of no values yet; lane k will first see the position `position` + k * `step`."""
     neutral = elementwise.number(dtype, _neutral(op.how, dtype), lanes, b)
     if op.how not in _ORDER:
         return [neutral]
-    return [neutral, b.vector([position + k for k in range(lanes)], "i64")]
+    return [neutral, b.vector([position + k * step for k in range(lanes)], "i64")]
 
 
 def _neutral(how: str, dtype: str) -> int | float | bool:

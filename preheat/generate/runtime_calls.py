@@ -53,7 +53,8 @@ library:
   br label %judge
 
 shim:
-  %shim.status = call i64 @call_shim(ptr %context, ptr %frame, ptr %objects, ptr %scratch, ptr %call)
+  %shim.status = call i64 @call_shim(ptr %context, ptr %frame, ptr %objects, ptr %scratch,
+      ptr %call)
   br label %judge
 
 make:
@@ -66,7 +67,8 @@ view:
   br label %judge
 
 judge:
-  %judged = phi i64 [ %status, %library ], [ %shim.status, %shim ], [ %make.status, %make ], [ %view.status, %view ]
+  %judged = phi i64 [ %status, %library ], [ %shim.status, %shim ], [ %make.status, %make ],
+      [ %view.status, %view ]
   %is.fine = icmp eq i64 %judged, 0
   br i1 %is.fine, label %next, label %leave
 
@@ -221,7 +223,8 @@ define internal void @team_member(ptr %team) #0 {
   ret void
 }
 ; ?gemm for each batch, or ?gemm_batch once. In a forked child the BLAS gets one thread.
-define internal void @call_product(ptr %context, ptr %frame, ptr %scratch, ptr %call, i1 %is.grouped) #0 {
+define internal void @call_product(ptr %context, ptr %frame, ptr %scratch, ptr %call,
+    i1 %is.grouped) #0 {
 entry:
   %routine = FIELD ptr product.routine, %call
   %gemm = FIELD ptr product.gemm, %call

@@ -9,7 +9,8 @@ write to an input is a fault, so that eager raises it in the user's own frames.
 
 LIBRARY_TEXT = """
 ; A Python call with tensors. Before the first write an Exception is a fault: eager raises its own.
-define internal i64 @call_library(ptr %context, ptr %frame, ptr %objects, ptr %scratch, ptr %call) #0 {
+define internal i64 @call_library(ptr %context, ptr %frame, ptr %objects, ptr %scratch,
+    ptr %call) #0 {
 entry:
   %function = FIELD ptr library.function, %call
   %argument.count = FIELD i64 library.arguments, %call
@@ -52,7 +53,8 @@ drop:
 
 one:
   %one.slot = load i64, ptr %result.slots
-  %one.code = call i64 @keep_result(ptr %context, ptr %frame, ptr %objects, i64 %one.slot, ptr %result)
+  %one.code = call i64 @keep_result(ptr %context, ptr %frame, ptr %objects, i64 %one.slot,
+      ptr %result)
   ret i64 %one.code
 
 several:
@@ -71,7 +73,8 @@ part:
   %part.slot = load i64, ptr %part.slot.at
   %part.object = call ptr %tuple.get(ptr %result, i64 %j)
   call void %incref(ptr %part.object)
-  %part.code = call i64 @keep_result(ptr %context, ptr %frame, ptr %objects, i64 %part.slot, ptr %part.object)
+  %part.code = call i64 @keep_result(ptr %context, ptr %frame, ptr %objects, i64 %part.slot,
+      ptr %part.object)
   %all.next = or i64 %all.fine, %part.code
   %j.next = add i64 %j, 1
   br label %part.head
@@ -112,7 +115,8 @@ raised:
 }
 
 ; The object (a reference it takes) and its data pointer into `slot`.
-define internal i64 @keep_result(ptr %context, ptr %frame, ptr %objects, i64 %slot, ptr %object) #0 {
+define internal i64 @keep_result(ptr %context, ptr %frame, ptr %objects, i64 %slot,
+    ptr %object) #0 {
   %object.at = getelementptr ptr, ptr %objects, i64 %slot
   store ptr %object, ptr %object.at
   %tensor.offset = FIELD i64 context.tensor_offset, %context

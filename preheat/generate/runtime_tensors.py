@@ -77,7 +77,8 @@ data:
   %tensor = getelementptr i8, ptr %object, i64 %tensor.offset
   %pointer.at = call ptr @pointer_at(ptr %frame, i64 %slot)
   %is.write = icmp eq i64 %access, {access.write}
-  %code = call i32 @data_pointer(ptr %context, ptr %tensor, i64 %itemsize, i1 %is.write, ptr %pointer.at)
+  %code = call i32 @data_pointer(ptr %context, ptr %tensor, i64 %itemsize, i1 %is.write,
+      ptr %pointer.at)
   %is.fine = icmp eq i32 %code, 0
   br i1 %is.fine, label %next, label %faulted
 
@@ -98,7 +99,8 @@ lost:
 
 ; Stores the address of the first element of the at::Tensor at `tensor`; 0, or the error code of torch.
 ; Memory that will be written is asked of torch, which ends a sharing of lazy copies first.
-define internal i32 @data_pointer(ptr %context, ptr %tensor, i64 %itemsize, i1 %is.write, ptr %out) #0 {
+define internal i32 @data_pointer(ptr %context, ptr %tensor, i64 %itemsize, i1 %is.write,
+    ptr %out) #0 {
 entry:
   %storage.offset = FIELD i64 context.storage_offset, %context
   %is.unknown = icmp eq i64 %storage.offset, 0
@@ -167,13 +169,15 @@ entry:
   %dtype = FIELD i32 output.dtype, %record
   %itemsize = FIELD i64 output.itemsize, %record
   %empty = FIELD ptr context.empty_strided, %context
-  %code = call i32 %empty(i64 %rank, ptr %sizes, ptr %strides, i32 %dtype, i32 0, i32 0, ptr %handle.at)
+  %code = call i32 %empty(i64 %rank, ptr %sizes, ptr %strides, i32 %dtype, i32 0, i32 0,
+      ptr %handle.at)
   %is.made = icmp eq i32 %code, 0            ; out of memory: eager says so better
   br i1 %is.made, label %keep, label %faulted
 
 keep:
   %handle = load ptr, ptr %handle.at
-  %status = call i64 @wrap(ptr %context, ptr %frame, ptr %objects, i64 %slot, i64 %itemsize, ptr %handle)
+  %status = call i64 @wrap(ptr %context, ptr %frame, ptr %objects, i64 %slot, i64 %itemsize,
+      ptr %handle)
   ret i64 %status
 
 faulted:
@@ -195,7 +199,8 @@ entry:
   %base.at = getelementptr ptr, ptr %objects, i64 %base.slot
   %base = load ptr, ptr %base.at
   %tensor = getelementptr i8, ptr %base, i64 %tensor.offset
-  %code = call i32 %reinterpret(ptr %tensor, i64 %rank, ptr %sizes, ptr %strides, i64 %elems, ptr %handle.at)
+  %code = call i32 %reinterpret(ptr %tensor, i64 %rank, ptr %sizes, ptr %strides, i64 %elems,
+      ptr %handle.at)
   %is.made = icmp eq i32 %code, 0
   br i1 %is.made, label %keep, label %faulted
 
@@ -209,7 +214,8 @@ faulted:
 }
 
 ; The handle of a library result into its slot: a fault if its layout is not that of the record.
-define internal i64 @keep_handle(ptr %context, ptr %frame, ptr %objects, ptr %record, ptr %handle) #0 {
+define internal i64 @keep_handle(ptr %context, ptr %frame, ptr %objects, ptr %record,
+    ptr %handle) #0 {
 entry:
   %slot = FIELD i64 output.slot, %record
   %itemsize = FIELD i64 output.itemsize, %record
@@ -221,7 +227,8 @@ compare:
   br i1 %fits, label %keep, label %misfit
 
 keep:
-  %status = call i64 @wrap(ptr %context, ptr %frame, ptr %objects, i64 %slot, i64 %itemsize, ptr %handle)
+  %status = call i64 @wrap(ptr %context, ptr %frame, ptr %objects, i64 %slot, i64 %itemsize,
+      ptr %handle)
   ret i64 %status
 
 misfit:
@@ -289,7 +296,8 @@ no:
 }
 
 ; The object of a handle, which ends here, into a slot; with its data pointer.
-define internal i64 @wrap(ptr %context, ptr %frame, ptr %objects, i64 %slot, i64 %itemsize, ptr %handle) #0 {
+define internal i64 @wrap(ptr %context, ptr %frame, ptr %objects, i64 %slot, i64 %itemsize,
+    ptr %handle) #0 {
 entry:
   %status = call i64 @wrap_only(ptr %context, ptr %objects, i64 %slot, ptr %handle)
   %is.wrapped = icmp eq i64 %status, 0
@@ -301,7 +309,8 @@ data:
   %tensor.offset = FIELD i64 context.tensor_offset, %context
   %tensor = getelementptr i8, ptr %object, i64 %tensor.offset
   %pointer.at = call ptr @pointer_at(ptr %frame, i64 %slot)
-  %code = call i32 @data_pointer(ptr %context, ptr %tensor, i64 %itemsize, i1 false, ptr %pointer.at)
+  %code = call i32 @data_pointer(ptr %context, ptr %tensor, i64 %itemsize, i1 false,
+      ptr %pointer.at)
   %is.bad = icmp ne i32 %code, 0
   %bad = zext i1 %is.bad to i64
   ret i64 %bad
