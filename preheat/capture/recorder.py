@@ -56,6 +56,7 @@ _VIEW_OF_INPLACE = {
     "aten.t_.default": "aten.t.default", "aten.transpose_.default": "aten.transpose.int",
     "aten.as_strided_.default": "aten.as_strided.default",
 }
+_READS_ONE = frozenset(("aten._local_scalar_dense.default", "aten.item.default", "aten.is_nonzero.default"))
 _RESIZING = frozenset(("resize_", "resize_as_", "set_", "_resize_output_", "swap_", "resize"))
 
 
@@ -417,7 +418,7 @@ def _dispatch(recorder: Recorder, func: Any, types: Any, args: tuple = (), kwarg
             return out
     if facts.refusal:
         if not all(recorder.is_fixed(a) for a in args if isinstance(a, _Tensor)):
-            if facts.name == "aten._local_scalar_dense.default" and recorder.is_tested(args[0]):
+            if facts.name in _READS_ONE and recorder.is_tested(args[0]):
                 return func(*args)
             recorder.stop(facts.refusal, facts.name)
         elif facts.refusal == "data_dependent_number":

@@ -12,6 +12,7 @@ call did not make. Objects made by the call may be read and written freely: reci
 import _abc
 import builtins
 import functools
+import inspect
 import operator
 import re
 import types
@@ -524,6 +525,9 @@ def _cached(watcher: Watcher, function: Any, args: tuple, kwargs: dict, row: Cal
     """functools.lru_cache: the program says that the result follows from the arguments."""
     constants = [_constant(watcher, arg) for arg in args]
     names = [("=", name, _constant(watcher, arg)) for name, arg in kwargs.items()]
+    wrapper = watcher.sources.of(function)
+    namespace = watcher.sources.know(function.__dict__, watcher.sources.step(wrapper, "dict"))
+    watcher.guards.meet(watcher.sources.step(namespace, "item", "__wrapped__"), function.__wrapped__)
     watcher.pin_function(function.__wrapped__)
     result = function(*args, **kwargs)
     watcher.check(result)
@@ -555,7 +559,10 @@ def _signature(watcher: Watcher, function: Any, args: tuple, kwargs: dict, row: 
             watcher.pin_function(inner)
         elif type(inner) is not types.FunctionType and not issubclass(type(inner), type):
             raise GiveUp("opaque_argument", f"{describe(function)} of a {type(arg).__qualname__}")
-    return function(*args, **kwargs)
+    result = function(*args, **kwargs)
+    if type(result) is inspect.Signature:
+        watcher._behind[id(result.parameters)] = (result, dict(result.parameters))
+    return result
 
 
 def _inference_mode(watcher: Watcher, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:

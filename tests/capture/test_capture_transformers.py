@@ -1,0 +1,102 @@
+"""Models of transformers, tiny, with random weights: one node, portable, replayed on other inputs as eager."""
+
+import pytest
+import torch
+
+from tests.capture.replay import assert_same, captured, outcome, replay
+
+transformers = pytest.importorskip("transformers")
+
+SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+ROWS, LENGTH, WORDS = 2, 7, 99
+
+
+def ids(rows=ROWS, length=LENGTH):
+    return torch.randint(3, WORDS, (rows, length))
+
+
+def padded():
+    mask = torch.ones(ROWS, LENGTH, dtype=torch.long)
+    mask[0, 5:] = 0
+    return mask
+
+
+def gpt2(**options):
+    return transformers.GPT2Config(vocab_size=WORDS, n_embd=32, n_layer=2, n_head=2, bos_token_id=1, eos_token_id=2)
+
+
+def llama():
+    return transformers.LlamaConfig(vocab_size=WORDS, num_key_value_heads=1, **SMALL)
+
+
+def bert(**options):
+    return transformers.BertModel(transformers.BertConfig(vocab_size=WORDS, **SMALL, **options))
+
+
+def image(side):
+    return torch.randn(1, 3, side, side)
+
+
+CASES = {
+    "bert": lambda: (bert(), lambda: ((ids(),), {"attention_mask": torch.ones(ROWS, LENGTH, dtype=torch.long)})),
+    "bert, padded": lambda: (bert(), lambda: ((ids(),), {"attention_mask": padded()})),
+    "bert, tuple": lambda: (bert(), lambda: ((ids(),), {"return_dict": False})),
+    "bert, everything": lambda: (
+        bert(attn_implementation="eager"),
+        lambda: ((ids(),), {"output_attentions": True, "output_hidden_states": True}),
+    ),
+    "gpt2": lambda: (transformers.GPT2Model(gpt2()), lambda: ((ids(),), {"use_cache": False})),
+    "gpt2, cache": lambda: (transformers.GPT2LMHeadModel(gpt2()), lambda: ((ids(),), {"use_cache": True})),
+    "llama": lambda: (transformers.LlamaForCausalLM(llama()), lambda: ((ids(),), {"use_cache": True})),
+    "vit": lambda: (
+        transformers.ViTModel(transformers.ViTConfig(image_size=16, patch_size=4, **SMALL)),
+        lambda: ((image(16),), {}),
+    ),
+    "convnext": lambda: (
+        transformers.ConvNextModel(transformers.ConvNextConfig(hidden_sizes=[8, 16, 16, 16], depths=[1, 1, 1, 1])),
+        lambda: ((image(32),), {}),
+    ),
+    "resnet": lambda: (
+        transformers.ResNetModel(transformers.ResNetConfig(
+            embedding_size=8, hidden_sizes=[8, 16, 16, 16], depths=[1, 1, 1, 1])),
+        lambda: ((image(32),), {}),
+    ),
+}
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("name", CASES)
+def test_model_is_one_node(name, mode):
+    torch.manual_seed(0)
+    model, arguments = CASES[name]()
+    model.eval()
+    with mode():
+        args, kwargs = arguments()
+        expected = model(*args, **kwargs)
+        made = captured(model, *args, **kwargs)
+        assert made.why_not_stored == ""
+        assert_same(made.result, expected)
+        args, kwargs = arguments()
+        assert_same(replay(made, model, *args, **kwargs), model(*args, **kwargs))
+
+
+def test_a_cache_that_is_returned_works_on():
+    torch.manual_seed(0)
+    model = transformers.LlamaForCausalLM(llama()).eval()
+    with torch.no_grad():
+        made = captured(model, ids(), use_cache=True)
+        prompt, token = ids(), ids(length=1)
+        ours, theirs = replay(made, model, prompt, use_cache=True), model(prompt, use_cache=True)
+        assert_same(
+            model(token, past_key_values=ours.past_key_values).logits,
+            model(token, past_key_values=theirs.past_key_values).logits,
+        )
+
+
+def test_decoding_writes_to_the_cache_it_was_given():
+    model = transformers.LlamaForCausalLM(llama()).eval()
+    with torch.no_grad():
+        cache = model(ids(), use_cache=True).past_key_values
+        found = outcome(model, ids(length=1), past_key_values=cache)
+        assert found.breaks and found.breaks[0].reason == "write_outside", found.breaks
+        assert cache.get_seq_length() == LENGTH + 1  # it happened, once
