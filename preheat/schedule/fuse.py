@@ -236,7 +236,7 @@ class _Fusion:
 
         def memory_of(value: int) -> int | None:
             if problem.is_given(value) or (value in roots and value not in inside):
-                return problem.written.get(value, value)
+                return problem.memory.get(value, value)
             return None
 
         return memory_of
@@ -370,8 +370,11 @@ class _Fusion:
         product adds to it. Moves as many bytes, rounds as eager's `addmm` does."""
         for number in list(self.units):
             unit = self.units.get(number)
-            if isinstance(unit, Group) and len(unit.roots) == 1 and unit.roots[0] not in self.problem.written:
+            if isinstance(unit, Group) and len(unit.roots) == 1 and self._is_plain(unit.roots[0]):
                 self._prefill_one(number, unit.roots[0])
+
+    def _is_plain(self, root: int) -> bool:
+        return root not in self.problem.memory and root not in self.problem.parts
 
     def _prefill_one(self, number: int, root: int) -> None:
         inside = frozenset((root,))
@@ -435,15 +438,17 @@ class _Fusion:
             before.add(self.fillers[number])
         if isinstance(unit, Group):
             for root in unit.roots:
-                if root in self.problem.written:
-                    before |= self._before_write(self.problem.replaces[root])
+                if root in self.problem.replaces:
+                    before |= self._before_store(root)
         before.discard(number)
         return before
 
-    def _before_write(self, replaced: int) -> set[int]:
-        """The units that still need the value that a write replaces, or that may refuse the call."""
+    def _before_store(self, root: int) -> set[int]:
+        """The units that still need what a store replaces, or that may refuse a call that writes."""
+        replaced = self.problem.replaces[root]
         makers = {self.home[replaced]} if replaced in self.home else set()
-        return makers | self.readers.get(replaced, set()) | self.checks
+        checks = self.checks if root in self.problem.written else set()
+        return makers | self.readers.get(replaced, set()) | checks
 
     def _is_cyclic(self, first: int, second: int) -> bool:
         """A third unit lies on a path between the two."""

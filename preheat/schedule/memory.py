@@ -99,7 +99,7 @@ class _Planner:
     def _memories(self) -> list[int]:
         """Every memory that is not an input's, in order of making; zero-size ones last."""
         found = [m for unit in self.units for m in _made(unit, self.problem)]
-        found += [self.problem.written.get(view.base, view.base) for _, view in self._operands()]
+        found += [self.problem.memory.get(view.base, view.base) for _, view in self._operands()]
         found += list(self.outputs)
         return [m for m in dict.fromkeys(found) if m not in self.inputs]
 
@@ -114,7 +114,7 @@ class _Planner:
         return "arena", offsets.get(self._root(memory), 0)
 
     def _view(self, view: View, number: Mapping[int, int], buffers: list[Buffer]) -> int:
-        base = number[self.problem.written.get(view.base, view.base)]
+        base = number[self.problem.memory.get(view.base, view.base)]
         whole = buffers[base].type
         if (view.offset, view.sizes, view.strides) == (0, whole.sizes, whole.strides):
             return base
@@ -168,6 +168,8 @@ class _Planner:
         """Both in the arena, `dead` not used after unit `place`, of one type, not yet replaced."""
         if not self._in_arena(memory) or not self._in_arena(dead) or dead in self.shared.values():
             return False
+        if memory in self.problem.parts:  # its other parts may be stored while `dead` is in use
+            return False
         return self.last_use[dead] == place and self.problem.types[memory] == self.problem.types[dead]
 
 
@@ -216,12 +218,12 @@ def _aligned(bytes_: int) -> int:
 
 def _read(unit: Unit, problem: Problem) -> list[int]:
     """The memories that `unit` reads."""
-    return [problem.written.get(v, v) for v in sorted(unit.reads)]
+    return [problem.memory.get(v, v) for v in sorted(unit.reads)]
 
 
 def _made(unit: Unit, problem: Problem) -> list[int]:
     """The memories that `unit` fills, inputs that it writes excepted."""
     if isinstance(unit, Group):
-        return [r for r in unit.stored if r not in problem.written]
+        return [problem.memory.get(r, r) for r in unit.stored if r not in problem.written]
     return list(unit.makes)
 

@@ -17,10 +17,13 @@ from preheat.ir.graph import Graph, Op, OutputAlias, Ref
 from preheat.ir.graph import Store as InPlace
 from preheat.ir.ops import CORE, FUSABLE
 from preheat.ir.types import NoneType, TensorType, tensor
+from preheat.schedule.affine import elems
+from preheat.schedule.cost import LAUNCH_BYTES
 from preheat.schedule.library import OVERLOADS, is_blas, product_overload
 from preheat.schedule.loops import DIVISIONS, MOVED_AS, RULES
 from preheat.schedule.views import Store, View, store_through, view_of
 
+MOST_PARTS = 16
 KERNEL_KINDS = "fiub"  # dtypes that kernels compute in
 
 
@@ -54,8 +57,9 @@ class Problem:
     types       of every value, with the strides of the memory it lives in
     required    values that must have memory: operands of calls, outputs, writes
     written     value -> the input whose memory it lives in
-    replaces    written value -> the value that the memory holds before, whose readers come first
-    parts       written value -> what is stored to make it, where that is not all of it
+    memory      value -> the value whose memory it lives in, where that is not its own
+    replaces    value -> the value that the memory holds before, whose readers come first
+    parts       value -> what is stored to make it, where that is not all of it
     calls       in program order
     results     values that calls make
     outputs     one a graph output: the value whose memory it is, or -1 for an alias
@@ -67,6 +71,7 @@ class Problem:
     types: Mapping[int, TensorType]
     required: frozenset[int]
     written: Mapping[int, int]
+    memory: Mapping[int, int]
     replaces: Mapping[int, int]
     parts: Mapping[int, Store]
     calls: tuple[CallUnit, ...]
@@ -80,7 +85,7 @@ class Problem:
 
     def store(self, value: int) -> Store:
         """The store that gives `value` its memory."""
-        whole = Store(value, value, self.written.get(value, value), 0, self.types[value].strides)
+        whole = Store(value, value, self.memory.get(value, value), 0, self.types[value].strides)
         return self.parts.get(value, whole)
 
     def operands(self, value: int) -> tuple[int, ...]:
@@ -112,6 +117,16 @@ def state(graph: Graph, late: frozenset[int] = frozenset()) -> Problem:
     return _Statement(graph, late).state()
 
 
+def _narrows(op: Op, value: int) -> bool:
+    """Not every element of `value` is used by `op`."""
+    return op.name in ("slice", "place", "take", "gather", "index") and op.args[0].id == value
+
+
+def _is_large(type: TensorType) -> bool:
+    """Worth a kernel for each of a few parts."""
+    return elems(type.sizes) * type.itemsize >= 2 * LAUNCH_BYTES
+
+
 def _copy_op(source: int, value: int, type: TensorType) -> Op:
     return Op("reshape", (Ref(source),), (value,), (type,))
 
@@ -125,6 +140,7 @@ class _Statement:
         self.results: set[int] = set()
         self.required: set[int] = set()
         self.written: dict[int, int] = {}
+        self.joined: dict[int, int] = {}
         self.replaces: dict[int, int] = {}
         self.parts: dict[int, Store] = {}
         self.inputs = frozenset(i.id for i in graph.inputs)
@@ -143,10 +159,13 @@ class _Statement:
                 self.ops[value] = op
         outputs = self._outputs()
         self._writes()
-        calls = self._moved_products([self._call(op) for op in self.calls])
+        made = [self._call(op) for op in self.calls]
+        self._raisers()
+        self._joins()
+        calls = self._moved_products(made)
         return Problem(
             self.inputs, self.ops, self.order, self.types, frozenset(self.required), self.written,
-            self.replaces, self.parts, calls, frozenset(self.results), outputs, self.next,
+            self.written | self.joined, self.replaces, self.parts, calls, frozenset(self.results), outputs, self.next,
         )
 
     def _live(self) -> list[Op]:
@@ -192,6 +211,23 @@ class _Statement:
     def _is_view(self, op: Op) -> bool:
         """No kernel moves such elements, but a library call may take them by strides."""
         return op.name in ("reshape", "permute", "expand", "slice")
+
+    def _raisers(self) -> None:
+        """What may raise is computed whole, as eager does, even where only a part of it is used."""
+        users: dict[int, list[Op]] = {}
+        for op in self.ops.values():
+            for ref in op.refs():
+                users.setdefault(ref, []).append(op)
+        whole = set(self.required)
+        for value in sorted(self.ops, key=self.order.__getitem__, reverse=True):
+            op, readers = self.ops[value], users.get(value, ())
+            if value in self.results:
+                continue
+            if any(r.result in whole and not _narrows(r, value) for r in readers if len(r.results) == 1):
+                whole.add(value)
+            elif value not in whole and self._may_raise(op):
+                self.required.add(value)
+                whole.add(value)
 
     # ------------------------------------------------------------------ effects
     def _copy(self, value: int, type: TensorType) -> int:
@@ -256,6 +292,25 @@ class _Statement:
                 self.parts[root] = Store(root, store.value, store.target, store.offset, store.strides)
             before = root
 
+    def _joins(self) -> None:
+        """A large `cat` that needs memory is stored part by part: no masks, and its operands are
+        computed in place. The last part is the value itself, for its readers."""
+        for value in [v for v in sorted(self.required) if v in self.ops and self.ops[v].name == "cat"]:
+            type, axis = self.types[value], self.ops[value].attr("axis")
+            refs = [a.id for a in self.ops[value].args if self.types[a.id].elems != 0]
+            if value in self.written or value in self.parts or not _is_large(type) or len(refs) > MOST_PARTS:
+                continue
+            offset, before = 0, None
+            for number, ref in enumerate(refs):
+                part = value if number == len(refs) - 1 else self._copy(ref, self.types[ref])
+                self.order[part] = self.order[value] - 0.5 * (part != value)
+                self.parts[part] = Store(part, ref, value, offset, type.strides)
+                if part != value:
+                    self.joined[part] = value
+                if before is not None:
+                    self.replaces[part] = before
+                offset, before = offset + self.types[ref].sizes[axis] * type.strides[axis], part
+
     # ------------------------------------------------------------------ calls
     def _call(self, op: Op) -> CallUnit:
         for type in op.types:
@@ -318,7 +373,7 @@ class _Statement:
             (moved,) = users[moved]
             if self.ops[moved].name not in ("reshape", "permute"):
                 return call
-        if moved == made or moved not in self.required or moved in self.written:
+        if moved == made or moved not in self.required or moved in self.written or moved in self.parts:
             return call
         store = Store(moved, moved, moved, 0, self.types[moved].strides)
         store = store_through(store, self.ops, self.types, {made})

@@ -26,6 +26,7 @@ from preheat.schedule.affine import Affine, affine, known
 from preheat.schedule.loops import Frame, FrameAxis, Nest, Node, NoFit
 
 FEW_ROWS = 16  # below this, rows alone do not feed the threads
+FAR_ELEMS = 64  # steps through memory that share no cache line, whatever the dtype
 LONG_ROW = 16384  # elements that are worth sharing between threads
 
 
@@ -59,7 +60,7 @@ class Form:
 def tile(nest: Nest, types: Mapping[int, TensorType], target: Target) -> Tiled:
     """The kernel of `nest`. Raises NoFit when it would read memory after having overwritten it."""
     nest = collapse(nest)
-    form = choose_form(nest, target)
+    nest, form = squared(nest, choose_form(nest, target), target)
     if not form.rows:  # a kernel has at least one outer axis
         form = replace(form, rows=(FrameAxis("unit", 1),))
     stages = _Stages(nest, form).build()
@@ -136,6 +137,50 @@ def choose_form(nest: Nest, target: Target) -> Form:
     if not rows or is_short:
         return Form((*rows, vector), (), vector.name)
     return Form(rows, (vector,), None)
+
+
+def squared(nest: Nest, form: Form, target: Target) -> tuple[Nest, Form]:
+    """A nest without reductions that reads along one axis and stores along another, cut in squares.
+
+        i0:1024, stage j:512 vector    ->    i0:32 i1:64, stage j0:16 j1:16 vector
+
+    Each cache line that is touched is used whole before it is evicted.
+    """
+    rows, vector = form.rows, form.walked[-1] if len(form.walked) == 1 else None
+    if vector is None or nest.frame.part(True):
+        return nest, form
+    other = next((a for a in rows if _is_turned(nest, a, vector)), None)
+    fixed = {node.axis for node in nest.nodes if node.op == "axis"}
+    if other is None or fixed & {other.name, vector.name}:
+        return nest, form
+    side = target.elems(4)
+    if known(other.extent) % side or known(vector.extent) % side:
+        return nest, form
+    nest = _cut(_cut(nest, other, side), vector, side)
+    blocks = [FrameAxis(a.name + "a", known(a.extent) // side) for a in (other, vector)]
+    walked = tuple(FrameAxis(a.name + "b", side) for a in (other, vector))
+    rest = tuple(a for a in rows if a != other)
+    return nest, Form((*rest, *blocks), walked, None)
+
+
+def _is_turned(nest: Nest, axis: FrameAxis, vector: FrameAxis) -> bool:
+    """Some access has its consecutive elements along `axis`, far apart along `vector`."""
+    strides = (dict(node.index.terms) for node in nest.nodes if node.index is not None)
+    return any(s.get(axis.name) == 1 and abs(known(s.get(vector.name, 0))) >= FAR_ELEMS for s in strides)
+
+
+def _cut(nest: Nest, axis: FrameAxis, inner: int) -> Nest:
+    """The nest with `axis` as two: NAMEa over blocks, NAMEb of extent `inner`."""
+    frame = nest.frame.split(axis.name, inner)
+    nodes = []
+    for node in nest.nodes:
+        if node.index is not None and axis.name in node.index.keys():
+            terms = dict(node.index.terms)
+            stride = terms.pop(axis.name)
+            index = affine(node.index.base, {**terms, axis.name + "a": stride * inner, axis.name + "b": stride})
+            node = replace(node, index=index)
+        nodes.append(node)
+    return replace(nest, frame=frame, nodes=tuple(nodes))
 
 
 def vector_cost(nest: Nest, vector: FrameAxis, lanes: int) -> float:

@@ -112,12 +112,28 @@ def test_any_reshape(old, new):
     compare(m.graph(m.op("exp", m.reshape(turned, *sizes)), m.reduce("sum", m.reshape(m.op("neg", x), *sizes), len(new) - 1)))
 
 
+def test_a_transposed_copy_goes_square_by_square():
+    m = Make()
+    x, y = m.input(32, 64), m.input(64, 32)
+    plan = compare(m.graph(m.op("add", m.permute(m.op("exp", x), 1, 0), y)))
+    (stage,) = plan.kernels[0].stages
+    assert [a.extent for a in stage.axes] == [16, 16] and plan.calls[0].extent == 8
+
+
 def test_pad_and_cat_are_masked_loads():
     m = Make()
     x, y = m.input(3, 4), m.input(2, 4)
     p = m.pad(x, (1, 0), (0, 2), 5.0)
     q = m.cat(0, m.op("exp", x), y, m.op("neg", y))
     compare(m.graph(m.op("mul", p, m.slice(m.cat(1, q, m.slice(q, 1, 0, 2)), 0, 0, 4)), q, m.reduce("sum", p, 1)))
+
+
+def test_a_large_cat_is_stored_part_by_part():
+    m = Make()
+    x, y, w = m.input(8, 40, 30), m.input(8, 24, 30), m.input(30, 30)
+    joined = m.cat(1, m.op("exp", x), y, m.op("neg", y))
+    plan = compare(m.graph(joined, m.matmul(m.reshape(joined, 8 * 88, 30), w), m.reduce("sum", joined, 2)))
+    assert not any(op.mask is not None for k in plan.kernels[:2] for s in k.stages for op in s.body)
 
 
 def test_rotation_of_halves():
@@ -172,6 +188,14 @@ def test_a_bad_index_raises_the_flag():
         run_plan(plan, [torch.randn(5, 6), torch.tensor([0, 5, 1])])
     with pytest.raises(Fault):
         run_plan(plan, [torch.randn(5, 6), torch.tensor([0, -1, 1])])
+
+
+def test_a_bad_index_is_found_where_only_a_part_is_used():
+    m = Make()
+    taken = m.op("exp", m.take(m.input(5, 6), m.input(4, dtype="int64"), 0))
+    plan = schedule(m.graph(m.slice(taken, 0, 0, 2)), TARGET)
+    with pytest.raises(Fault):
+        run_plan(plan, [torch.randn(5, 6), torch.tensor([0, 1, 2, 5])])
 
 
 def test_integer_division_by_zero_raises_the_flag():
