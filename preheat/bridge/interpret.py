@@ -50,17 +50,9 @@ def _finish(graph: Graph, inputs: Sequence, values: dict) -> list:
     for place, (value, alias) in enumerate(zip(graph.outputs, aliases)):
         if alias.kind != "fresh":
             base = inputs[alias.base] if alias.kind == "input" else outputs[alias.base]
-            outputs[place] = _view(base, types[value], alias.offset)
+            type = types[value]
+            outputs[place] = base.as_strided(type.sizes, type.strides, base.storage_offset() + alias.offset)
     return outputs
-
-
-def _view(base: Tensor, type: TensorType, offset: int) -> Tensor:
-    if base.dtype != dtype(type.dtype):
-        scale = base.element_size() / dtype(type.dtype).itemsize
-        start = int(base.storage_offset() * scale) + offset
-        flat = torch.empty(0, dtype=dtype(type.dtype), device=base.device)
-        return flat.set_(base.untyped_storage(), start, type.sizes, type.strides)
-    return base.as_strided(type.sizes, type.strides, base.storage_offset() + offset)
 
 
 def _fresh(value: Tensor, type: TensorType) -> Tensor:

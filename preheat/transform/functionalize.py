@@ -29,7 +29,7 @@ from preheat.bridge.ops import arguments, functional, infer, schema
 from preheat.ir.graph import Builder, Graph, Op, OutputAlias, Ref, Token, map_refs
 from preheat.ir.scalar import Dim
 from preheat.ir.types import TensorType, Type
-from preheat.transform.views import INVERSES, SPLITS, VIEWS, offset_of
+from preheat.transform.views import INVERSES, LAZY, SPLITS, VIEWS, offset_of
 
 # Overloads that write without saying so: the functional form, and the parameters it gives anew.
 SILENT_WRITES = {
@@ -163,28 +163,13 @@ class _State:
         fresh = [r for r in op.results if r != -1 and not self._is_known(r)]
         if not fresh and op.results and any(r != -1 for r in op.results):
             return  # it handed back its operand, as `contiguous` may
-        for result, type, alias in zip(op.results, op.types, op.aliases or (-1,) * len(op.results)):
-            if alias == -1 or result not in fresh:
-                continue
-            if len(op.results) == 1 and self._is_whole(op, type):
-                self.views[result] = self._whole_view(op)
-                return
-            raise Unsupported("unknown_view", f"{op.name} gives a view of its operand")
+        for result, alias in zip(op.results, op.aliases):
+            if alias != -1 and result in fresh:
+                raise Unsupported("unknown_view", f"{op.name} gives a view of its operand")
         args, attrs = self._renamed(op)
         self.builder.append(replace(op, args=args, attrs=attrs, writes=(), aliases=(), is_grad_enabled=False))
         for result in fresh:
             self.roots[result] = _Root(result)
-
-    def _is_whole(self, op: Op, type: Type) -> bool:
-        """Whether the first operand and the result are the same elements in the same places."""
-        first = op.args[0] if op.args else None
-        return isinstance(first, Ref) and self.types[first.id] == type
-
-    def _whole_view(self, op: Op) -> _View:
-        parent = op.args[0].id
-        above = self.views.get(parent)
-        root, offset = (parent, 0) if above is None else (above.root, above.offset)
-        return _View(root, parent, Op("aten.alias.default", (Ref(parent),), op.results, op.types), offset)
 
     def _append_views(self, op: Op) -> None:
         """One `_View` a result; an op that gives several views becomes one slice or select each."""
@@ -194,6 +179,7 @@ class _State:
         for result, type, single in zip(op.results, op.types, singles, strict=True):
             if result == -1 or self._is_known(result):
                 continue
+            single = replace(single, name=LAZY.get(single.name, single.name))
             parent, above = source, self.views.get(source)
             root, start = (parent, 0) if above is None else (above.root, above.offset)
             if single.name == "aten.as_strided.default":
@@ -290,20 +276,19 @@ class _State:
     # ------------------------------------------------------------------ the end
     def finish(self, graph: Graph) -> Graph:
         inputs = [i.id for i in graph.inputs]
-        outputs: list[int] = []
-        aliases: list[OutputAlias] = []
+        roots = [self.views[v].root if v in self.views else v for v in graph.outputs]
+        outputs = [self.read(v) for v in graph.outputs]
+        aliases = [OutputAlias()] * len(outputs)
         home: dict[int, int] = {}  # root made here: the output that is its memory
-        for value in graph.outputs:
-            root = self.views[value].root if value in self.views else value
-            if value == root and root not in inputs and root not in home:
-                home[root] = len(outputs)
-            outputs.append(self.read(value))
-            aliases.append(OutputAlias())
         for place, value in enumerate(graph.outputs):
-            root = self.views[value].root if value in self.views else value
+            if value not in self.views and value not in inputs:
+                home.setdefault(value, place)
+        for place, (value, root) in enumerate(zip(graph.outputs, roots)):
             offset = self.views[value].offset if value in self.views else 0
             if home.get(root) == place:
                 continue
+            if offset is None and root not in inputs and roots.count(root) == 1 and not self._is_lazy(value):
+                continue  # a view that nobody can tell from memory of its own
             if offset is None:
                 raise Unsupported("unknown_view", f"an output of type {self.types[value]}")
             if root in inputs:
@@ -317,6 +302,14 @@ class _State:
             aliases[place] = OutputAlias("output", home[root], offset)
         writes = [(v, self.roots[v].current) for v in inputs if self.roots[v].current != v]
         return Graph("aten", graph.inputs, tuple(self.builder.ops), tuple(outputs), tuple(writes), tuple(aliases))
+
+    def _is_lazy(self, value: int) -> bool:
+        """Whether `value` is a view that eager computes only when it is read, through any number of views."""
+        while value in self.views:
+            if self.views[value].op.name in LAZY.values():
+                return True
+            value = self.views[value].parent
+        return False
 
 
 def is_dense(type: TensorType) -> bool:

@@ -1,5 +1,6 @@
 """Views: which ATen ops give views, where the view begins, and how a write to it reaches its base.
 
+    LAZY                               views that compute when they are read, and what they compute
     VIEWS                              overloads whose results may share their first operand's memory
     SPLITS[name](op, type)             several views as one slice or select each
     offset_of(op, base, view)          elements from the base's first element to the view's
@@ -23,6 +24,9 @@ class Emitter(Protocol):
     """What an inverse needs of the functional graph."""
 
     def emit(self, name: str, args: tuple, type: Type, attrs: tuple = ()) -> int: ...
+
+
+LAZY = {"aten._conj.default": "aten._conj_physical.default", "aten._neg_view.default": "aten.neg.default"}
 
 
 # ---------------------------------------------------------------------------- several views
@@ -92,9 +96,9 @@ _OFFSETS: dict[str, Callable[[dict[str, Arg], TensorType], Dim | None]] = {
 
 
 def offset_of(op: Op, base: TensorType, view: TensorType) -> Dim | None:
-    """Elements (of the view's dtype) from the first of `base` to the first of the view; None if unknown."""
-    if view.dtype != base.dtype:
-        return 0 if op.name in ("aten.view.dtype", "aten.view_as_real.default") else None
+    """Elements from the first of `base` to the first of the view; None for one that cannot be an output."""
+    if op.name in LAZY.values() or view.dtype != base.dtype:
+        return None  # not made again by sizes, strides and an offset alone
     if 0 in view.sizes:
         return 0  # a view without elements begins anywhere
     return _OFFSETS[op.name](arguments(op), base) if op.name in _OFFSETS else 0
@@ -157,6 +161,7 @@ INVERSES: dict[str, Callable[[Emitter, Op, int, TensorType, int], int]] = {
     "aten.diagonal.default": _scatter("aten.diagonal_scatter.default", "offset", "dim1", "dim2"),
     "aten.as_strided.default": _scatter("aten.as_strided_scatter.default", "size", "stride", "storage_offset"),
     "aten.expand.default": _expand, "aten.view.dtype": _bitcast,
+    "aten._conj_physical.default": _transpose, "aten.neg.default": _transpose,  # their own inverses
     "aten.unfold.default": _refuse, "aten.view_as_real.default": _refuse, "aten.view_as_complex.default": _refuse,
 }
-VIEWS = frozenset(INVERSES) | frozenset(SPLITS)
+VIEWS = (frozenset(INVERSES) | frozenset(SPLITS) | frozenset(LAZY)) - frozenset(LAZY.values())

@@ -84,7 +84,7 @@ def _int_bits(x):
     bits = x.view(torch.int32)
     before = bits + 0
     x[1:3] = 0
-    return before, bits
+    return before, bits + 0
 
 
 INPLACE = {
@@ -189,7 +189,30 @@ def test_nothing_is_in_place_while_the_old_value_is_read():
         assert max(readers) <= position[store.state]
 
 
+def test_conjugate_views_are_read_when_their_base_has_changed():
+    def fn(x, y):
+        z = torch.complex(x, y)
+        w = z.conj()
+        before = torch.view_as_real(w * 2)
+        z.mul_(3)
+        w[0].add_(1)
+        return before, torch.view_as_real(w + 1), torch.view_as_real(z), (z.conj().imag * -1) + 0
+
+    check(fn, x_(3), x_(3, seed=1))
+
+
+def test_rotary_embedding_by_complex_product():
+    def fn(x, angles):
+        pairs = torch.view_as_complex(x.reshape(*x.shape[:-1], -1, 2))
+        return torch.view_as_real(pairs * torch.polar(torch.ones_like(angles), angles)).flatten(-2)
+
+    check(fn, x_(2, 5, 8), x_(5, 4))
+
+
 REFUSED = {
+    "view in another dtype given out": (lambda x: x.view(torch.int32), "unknown_view"),
+    "conjugate view given out": (lambda x: torch.complex(x, x).conj(), "unknown_view"),
+    "offset of an outside tensor": (lambda x: x.as_strided((2,), (1,), 1) + 1, "unknown_view"),
     "expanded": (lambda x: x.expand(3, 4).index_add_(0, torch.tensor([0]), torch.ones(1, 4)), "written_overlap"),
     "unfold": (lambda x: x[0].unfold(0, 2, 1)[0].add_(1), "written_view"),
 }

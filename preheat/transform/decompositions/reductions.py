@@ -143,6 +143,8 @@ def truth(name: str) -> Callable:
 
 # ---------------------------------------------------------------------------- softmax
 def softmax(c: Lowering, self: Value, dim: int, half_to_float: bool = False) -> Value:
+    if 0 in self.sizes:
+        return c.full(0, c.result.sizes, c.result.dtype)
     if self.rank == 0:
         return c.down(c.unary("exp", c.up(self) - c.up(self)))
     x, axes = c.up(self), (c.axis(dim, self),)
@@ -151,6 +153,8 @@ def softmax(c: Lowering, self: Value, dim: int, half_to_float: bool = False) -> 
 
 
 def log_softmax(c: Lowering, self: Value, dim: int, half_to_float: bool = False) -> Value:
+    if 0 in self.sizes:
+        return c.full(0, c.result.sizes, c.result.dtype)
     if self.rank == 0:
         return c.down(c.up(self) - c.up(self))
     x, axes = c.up(self), (c.axis(dim, self),)
