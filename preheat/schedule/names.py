@@ -33,14 +33,15 @@ ARITHMETIC = frozenset("add sub mul div neg where".split())
 
 def kernel_name(group: Group, problem: Problem) -> str:
     """The name of the group's kernel, without its number."""
-    found = list(dict.fromkeys(problem.ops[v].name for v in sorted(group.nest.values, key=problem.order.__getitem__)))
-    words: list[str] = []
+    values = sorted(group.nest.values, key=problem.order.__getitem__)
+    found = list(dict.fromkeys(problem.ops[v].name for v in values))
+    words: list[tuple[int, str]] = []  # with the place of their first op
     left = set(found)
     for needs, name, covers in IDIOMS:
         if needs <= left:
-            words.append(name)
+            words.append((min(found.index(op) for op in needs), name))
             left -= covers
-    rest = [name for name in found if name in left and name not in PLAIN]
-    telling = [name for name in rest if name not in ARITHMETIC]
-    words = [*(telling or ([] if words else rest)), *words]
-    return "_".join(words[:MOST_WORDS]) or "copy"
+    rest = [(place, name) for place, name in enumerate(found) if name in left and name not in PLAIN]
+    telling = [word for word in rest if word[1] not in ARITHMETIC]
+    words += telling or ([] if words else rest)
+    return "_".join(name for _, name in sorted(words)[:MOST_WORDS]) or "copy"
