@@ -88,8 +88,8 @@ def test_a_cache_that_is_returned_works_on():
         prompt, token = ids(), ids(length=1)
         ours, theirs = replay(made, model, prompt, use_cache=True), model(prompt, use_cache=True)
         assert_same(
-            model(token, past_key_values=ours.past_key_values).logits,
-            model(token, past_key_values=theirs.past_key_values).logits,
+            model(token, cache=ours.past_key_values).logits,
+            model(token, cache=theirs.past_key_values).logits,
         )
 
 
@@ -97,6 +97,6 @@ def test_decoding_writes_to_the_cache_it_was_given():
     model = transformers.LlamaForCausalLM(llama()).eval()
     with torch.no_grad():
         cache = model(ids(), use_cache=True).past_key_values
-        found = outcome(model, ids(length=1), past_key_values=cache)
+        found = outcome(model, ids(length=1), cache=cache)
         assert found.breaks and found.breaks[0].reason == "write_outside", found.breaks
         assert cache.get_seq_length() == LENGTH + 1  # it happened, once
