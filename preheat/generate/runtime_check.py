@@ -51,7 +51,7 @@ plain:
 routed:
   %kind = trunc i64 %route to i16
   %base.bits = lshr i64 %route, 16
-  %base.index = and i64 %base.bits, 255
+  %base.index = and i64 %base.bits, LAST
   %base.at = getelementptr i64, ptr %slots, i64 %base.index
   %base = load i64, ptr %base.at
   %is.load = icmp eq i16 %kind, 0
@@ -65,7 +65,7 @@ load:
 
 other:
   %other.index = lshr i64 %route, 48
-  %other.masked = and i64 %other.index, 255
+  %other.masked = and i64 %other.index, LAST
   %other.at = getelementptr i64, ptr %slots, i64 %other.masked
   %second = load i64, ptr %other.at
   switch i16 %kind, label %fail [
@@ -113,7 +113,7 @@ compare:
 
 keep:
   %save.bits = lshr i64 %route, 32
-  %save.index = and i64 %save.bits, 255
+  %save.index = and i64 %save.bits, LAST
   %saves = icmp ne i64 %save.index, 0
   br i1 %saves, label %save, label %next
 
@@ -138,4 +138,4 @@ pass:
 
 def check_text() -> str:
     """The LLVM IR text of the checker; its only function is `@preheat_check`."""
-    return CHECK_TEXT.replace("SLOTS", str(SLOTS))
+    return CHECK_TEXT.replace("SLOTS", str(SLOTS)).replace("LAST", str(SLOTS - 1))

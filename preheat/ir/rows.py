@@ -7,7 +7,7 @@ A row claims that a word (8 bytes) has some value under a mask. 32 bytes, little
     u64 mask        bits that count
     u16 kind, u16 base, u16 save, u16 other           base, save, other: numbers of slots
 
-Slots are 256 words that live during one check: slot 0 is always 0, slot 1 is `args`. Each row computes
+Slots are 1024 words that live during one check: slot 0 is always 0, slot 1 is `args`. Each row computes
 a word, passes if `(word ^ expected) & mask == 0`, and saves the word to slot `save` unless that is 0,
 so that later rows can start from a pointer that an earlier one loaded. Most rows load from an
 absolute address and save nothing: their last 8 bytes are 0, and they take the short way.
@@ -28,6 +28,6 @@ import struct
 
 ROW = struct.Struct("<QQQHHHH")
 LOAD, CALL, SAME, APART, ADVANCE, DISJOINT = range(6)
-SLOTS = 256
+SLOTS = 1024
 ZERO, ARGS, FIRST_FREE = range(3)
 ALL_BITS = (1 << 64) - 1

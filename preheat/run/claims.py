@@ -23,13 +23,14 @@ from preheat.ir.trace import At, Guard, TensorFacts
 from preheat.run.layout import WORD
 from preheat.run.places import NotNative, Place, Places, dict_order, length, member_offset
 from preheat.run.state import add_state
+from preheat.run.table import NoRoom
 from preheat.run.tensor_layout import INLINE_RANK
 
 _BYTE = 0xFF
 
 
 def add_claim(places: Places, guard: Guard, expected: Any, without: tuple[str, ...] = ()) -> None:
-    """Adds the rows of `guard`; `expected` is its constant as an object. Raises NotNative, adding none.
+    """Adds the rows of `guard`; `expected` is its constant as an object. Raises NotNative or NoRoom, adding none.
 
     `without` names guard kinds and ambient rows that shall count as not native.
     """
@@ -42,7 +43,7 @@ def add_claim(places: Places, guard: Guard, expected: Any, without: tuple[str, .
                 raise NotNative
         else:
             CLAIM_ROWS[guard.kind](places, guard, expected)
-    except NotNative:
+    except (NotNative, NoRoom):
         places.table.undo(mark)
         raise
 

@@ -15,6 +15,7 @@ import ctypes
 import functools
 import os
 import types
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 
@@ -36,6 +37,7 @@ class Layout:
     code, defaults, kwdefaults   of a function's
     set_used, set_mask, set_table   of a set's count, its table's last index, its table of (element, hash)
     member          of the `PyMemberDef` pointer in a member descriptor (slots, C members)
+    weak_reference  of the pointer to what a weak reference refers to
     abc_token       absolute address of the number that every `ABCMeta.register` raises
     """
 
@@ -55,6 +57,7 @@ class Layout:
     set_mask: int | None = None
     set_table: int | None = None
     member: int | None = None
+    weak_reference: int | None = None
     abc_token: int | None = None
 
 
@@ -266,6 +269,19 @@ def _cell() -> int | None:
     return _only(_places(cell, id(v), 4) for v in contents for cell in (types.CellType(v),))
 
 
+def _weak_reference() -> int | None:
+    """A pointer to the object while it lives, to None afterwards."""
+
+    def example() -> list[int]:
+        value = _Plain()
+        reference = weakref.ref(value)
+        places = _places(reference, id(value), _words_of(weakref.ReferenceType))
+        del value
+        return [o for o in places if word(id(reference) + o) == id(None)]
+
+    return _only((example(), example()))
+
+
 def _float_value() -> int | None:
     bits = {1.5: 0x3FF8000000000000, -2.25: 0xC002000000000000}
     return _only(_places(v, b, 3) for v, b in bits.items())
@@ -373,5 +389,5 @@ _PROBES: dict[str, Callable[[], int | None]] = {
     "defaults": _function_field("__defaults__", lambda: (5,)),
     "kwdefaults": _function_field("__kwdefaults__", lambda: {"b": 6}),
     "set_used": _set_field(len, 24), "set_mask": _set_field(_set_mask_of, 24), "set_table": _set_table,
-    "member": _member, "abc_token": _abc_token,
+    "member": _member, "weak_reference": _weak_reference, "abc_token": _abc_token,
 }

@@ -19,6 +19,7 @@ import collections
 import ctypes
 import sys
 import types
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -63,6 +64,8 @@ class Places:
         self.is_held: list[bool] = []
         self.origin: dict[int, Place] = {}  # of a slot: the place it was loaded from
         self._shared: int | None = None
+        self._items: dict[int, Place] = {}
+        self._fixed_types: set[int] = set()  # of types that can not change
 
     def add(self, number: int) -> None:
         """Finds the place of source `number`; all before it have theirs."""
@@ -75,7 +78,8 @@ class Places:
                 self.where[number] = ROOTS[source.kind](self, number, source.key)
             elif self.where[source.parent] is not None:
                 self.is_held[number] = self.is_held[source.parent]
-                self.where[number] = STEPS[source.kind](self, number, source.parent, source.key)
+                step = STEPS.get(source.kind, _python_only)
+                self.where[number] = step(self, number, source.parent, source.key)
         except (NotNative, NoRoom):
             self.table.undo(mark)
         if self.is_held[number] and self.where[number] is not None and self.where[number].is_fixed:
@@ -119,6 +123,13 @@ class Places:
         self.origin[slot] = Place(place.base, place.address + offset)
         return Place(slot, 0)
 
+    def items(self, number: int) -> Place:
+        """The items of a list that may be another one on each call: one slot a list."""
+        known = self._items.get(number)
+        if known is None or known.base not in self.table.saved:
+            known = self._items[number] = self.follow(self.at(number), self.layout.list_items)
+        return known
+
     def shared_slot(self) -> int:
         """One slot for pointers that only the next row needs."""
         if self._shared is None:
@@ -145,7 +156,10 @@ class Places:
 
     def type_version(self, cls: type) -> None:
         """Adds a row: nothing changed in `cls` and its bases, of which the proof is a valid version."""
+        if id(cls) in self._fixed_types:
+            return
         if not any(is_heap_type(base) for base in type.__dict__["__mro__"].__get__(cls)):
+            self._fixed_types.add(id(cls))
             return
         force_type_version(cls)
         self.table.holds.append(cls)
@@ -215,12 +229,13 @@ def _dict_version(places: Places, space: dict) -> None:
     places.dict_version(Place(ZERO, id(space)), space)
 
 
-def _slot(places: Places, number: int, key: Any) -> Place:
+def _python_only(places: Places, number: int, *step: Any) -> Place:
     raise NotNative
 
 
 ROOTS: Mapping[str, Callable[[Places, int, Any], Place]] = types.MappingProxyType({
-    "entry": _entry, "live": _entry, "named": _named, "arg": _argument, "kwarg": _argument, "slot": _slot,
+    "entry": _entry, "live": _entry, "named": _named, "arg": _argument, "kwarg": _argument,
+    "slot": _python_only,
 })
 
 
@@ -228,8 +243,8 @@ ROOTS: Mapping[str, Callable[[Places, int, Any], Place]] = types.MappingProxyTyp
 def _dict(places: Places, number: int, parent: int, key: Any) -> Place:
     """An instance's, module's or function's dict: a pointer in it. A class's: the class itself."""
     owner = places.found[parent]
+    places.type_of(parent)
     if issubclass(type(owner), type):
-        places.at(parent)
         return Place(ZERO, id(places.found[number]))
     offset = type.__dict__["__dictoffset__"].__get__(type(owner))
     if offset <= 0:
@@ -258,7 +273,7 @@ def _list_item(places: Places, number: int, parent: int, index: int) -> Place:
     place, layout = places.at(parent), places.layout
     places.word(place, layout.size)
     if not (place.is_fixed and places.is_held[parent]):
-        return places.follow(places.follow(place, layout.list_items), WORD * index)
+        return places.follow(places.items(parent), WORD * index)
     items = places.word(place, layout.list_items)
     if places.word(Place(ZERO, items), WORD * index) != id(places.found[number]):
         raise NotNative
@@ -352,6 +367,9 @@ def _attribute(places: Places, number: int, parent: int, name: str) -> Place:
         return places.pointer(number, parent, getattr(places.layout, _FUNCTION_FIELDS[name]))
     if issubclass(cls, type) and name in ("__name__", "__qualname__"):
         return _type_name(places, number, owner)
+    if issubclass(cls, type) and name in _BY_TYPE_VERSION and is_heap_type(owner):
+        places.type_version(owner)
+        return Place(ZERO, id(places.found[number]))
     if cls is types.FunctionType and name in ("__name__", "__qualname__"):
         return _stored(places, number, owner, types.FunctionType.__basicsize__)
     raise NotNative
@@ -359,6 +377,8 @@ def _attribute(places: Places, number: int, parent: int, name: str) -> Place:
 
 # What an attribute of these gives follows from the object, even where it is made anew on each read.
 _IMMUTABLE = (types.CodeType, range, slice, torch.dtype, torch.device, torch.layout, torch.memory_format)
+# Attributes of a class that can not change without a new version of it.
+_BY_TYPE_VERSION = frozenset(("__module__", "__bases__", "__mro__", "__base__"))
 _FUNCTION_FIELDS = types.MappingProxyType({
     "__code__": "code", "__defaults__": "defaults", "__kwdefaults__": "kwdefaults",
 })
@@ -397,7 +417,17 @@ def _stored(places: Places, number: int, owner: Any, size: int) -> Place:
     return Place(ZERO, id(value))
 
 
+def _result(places: Places, number: int, parent: int, asked: tuple) -> Place:
+    """What a weak reference gives: a pointer in it. Everything else that is asked anew is asked in Python."""
+    if type(places.found[parent]) is not weakref.ReferenceType or asked != ("",):
+        raise NotNative
+    place = places.pointer(number, parent, places.layout.weak_reference)
+    places.is_held[number] = False  # the pointer becomes None when the object dies, so it need not live
+    return place
+
+
 STEPS: Mapping[str, Callable[[Places, int, int, Any], Place]] = types.MappingProxyType({
     "attr": _attribute, "dict": _dict, "item": _item, "key": _key, "type": _type, "class": _class,
     "cell": _cell, "closure": _unchanging, "globals": _unchanging, "len": _length,
+    "result": _result,
 })

@@ -43,10 +43,11 @@ class Table:
         self.owners: list[Hashable] = []
         self.holds: list[Any] = []
         self.owner: Hashable = None
+        self.saved: dict[int, int] = {}  # slot: how many rows save to it
         self.versions: dict[int, dict] = {}  # row: the held dict whose version it compares
         self._args = (ctypes.c_uint64 * max(len(args), 1))(*(id(a) for a in args))
         self._slots = {ZERO: 0, ARGS: ctypes.addressof(self._args)}
-        self._known: set[tuple[int, int, int]] = set()  # rows that save nothing: address, mask, base
+        self._known: dict[tuple[int, int, int], int] = {}  # rows that save nothing: their words
 
     def slot(self) -> int:
         """A slot that nobody uses. Raises NoRoom."""
@@ -62,11 +63,12 @@ class Table:
 
     def load(self, address: int, base: int = ZERO, mask: int = ALL_BITS, save: int = ZERO) -> int:
         """The word at `address` behind slot `base`, which must stay under `mask`."""
+        key = (address, mask, base)
+        if save == ZERO and key in self._known:
+            return self._known[key]
         found = word_at(self._slots[base] + address)
         if save == ZERO:
-            if (address, mask, base) in self._known:
-                return found
-            self._known.add((address, mask, base))
+            self._known[key] = found
         return self._add(Row(address & ALL_BITS, found, mask, LOAD, base, save))  # offsets may be negative
 
     def call(self, function: int, base: int = ZERO, mask: int = ALL_BITS, save: int = ZERO) -> int:
@@ -107,10 +109,17 @@ class Table:
     def undo(self, mark: int) -> None:
         """Drops the rows added since `mark`."""
         for row in reversed(self.rows[mark:]):
-            self._known.discard((row.address, row.mask, row.base))
+            self._known.pop((_signed(row.address), row.mask, row.base), None)
             self.versions.pop(len(self.rows) - 1, None)
+            if row.save != ZERO:
+                self._forget(row.save)
             self.rows.pop()
             self.owners.pop()
+
+    def _forget(self, slot: int) -> None:
+        self.saved[slot] -= 1
+        if not self.saved[slot]:
+            del self.saved[slot]
 
     def pack(self) -> bytes:
         """The rows as the native checker reads them."""
@@ -121,7 +130,13 @@ class Table:
         self.owners.append(self.owner)
         if row.save != ZERO:
             self._slots[row.save] = row.expected
+            self.saved[row.save] = self.saved.get(row.save, 0) + 1
         return row.expected
+
+
+def _signed(address: int) -> int:
+    """An offset as it was before `ALL_BITS` made it unsigned."""
+    return address - (1 << 64) if address >> 63 else address
 
 
 _FUNCTION = ctypes.PYFUNCTYPE(ctypes.c_uint64, ctypes.c_uint64)

@@ -75,14 +75,14 @@ _IMPL_WORDS = 24  # a TensorImpl is longer than this many words on every support
 
 def _examples() -> Iterator[torch.Tensor]:
     """Strided tensors that differ in everything that is looked for."""
-    memory = torch.zeros(1 << 16)
+    memory = torch.zeros(1 << 16, device="cpu")
     yield memory.as_strided((11, 13, 17), (1009, 53, 3), 7)
     yield memory.as_strided((2, 3, 5, 7, 4), (9001, 601, 101, 23, 2), 12)
     yield memory.as_strided((6,), (19,), 100)
-    yield torch.zeros(23, 29, dtype=torch.int64)[3:]
-    yield torch.zeros(31, dtype=torch.complex64)[5:].conj()
+    yield torch.zeros(23, 29, dtype=torch.int64, device="cpu")[3:]
+    yield torch.zeros(31, dtype=torch.complex64, device="cpu")[5:].conj()
     with torch.inference_mode():
-        yield torch.zeros(37, 2, dtype=torch.bfloat16)[1:]
+        yield torch.zeros(37, 2, dtype=torch.bfloat16, device="cpu")[1:]
 
 
 def _offset(examples, base: Callable, content: Callable, words: int = _IMPL_WORDS) -> int | None:
@@ -107,7 +107,7 @@ def _sizes_and_strides(examples) -> dict[str, int | None]:
         return min(common, default=None)
 
     sizes, strides = start(lambda t: tuple(t.shape)), start(lambda t: t.stride())
-    long = torch.zeros(1 << 8).as_strided((2, 1, 2, 1, 2, 3), (3, 11, 5, 7, 2, 1))
+    long = torch.zeros(1 << 8, device="cpu").as_strided((2, 1, 2, 1, 2, 3), (3, 11, 5, 7, 2, 1))
     if sizes is not None:
         outside = read(word(long._cdata + sizes), 12 * WORD)
         if outside != b"".join(n.to_bytes(WORD, "little") for n in (*long.shape, *long.stride())):
@@ -118,8 +118,8 @@ def _sizes_and_strides(examples) -> dict[str, int | None]:
 def _dtype_offset(examples) -> int | None:
     """Where two bytes tell dtypes apart and the next three are the device: type, index, 1."""
     dtypes = (torch.float32, torch.float64, torch.int64, torch.uint8, torch.bool, torch.bfloat16, torch.complex64)
-    tensors = [torch.empty(2, dtype=d) for d in dtypes]
-    codes = {str(e.dtype): torch.empty(0, dtype=e.dtype) for e in examples}
+    tensors = [torch.empty(2, dtype=d, device="cpu") for d in dtypes]
+    codes = {str(e.dtype): torch.empty(0, dtype=e.dtype, device="cpu") for e in examples}
     for offset in range(0, WORD * _IMPL_WORDS, WORD):
         words = [word(t._cdata + offset) & 0xFFFF for t in tensors]
         if len(set(words)) != len(dtypes) or not all(_has_device(t, offset) for t in (*tensors, *_elsewhere())):
@@ -151,7 +151,7 @@ def _requires_grad_function() -> int | None:
     if address is None:
         return None
     ask = ctypes.CFUNCTYPE(ctypes.c_bool, ctypes.c_void_p)(address)
-    plain, leaf = torch.zeros(2), torch.zeros(2, requires_grad=True)
+    plain, leaf = torch.zeros(2, device="cpu"), torch.zeros(2, device="cpu", requires_grad=True)
     with torch.enable_grad():
         made = leaf * 2
     examples = (plain, leaf, made, made.detach(), plain[1:], leaf.detach(), leaf[0:1])
