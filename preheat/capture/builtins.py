@@ -261,7 +261,7 @@ def model_bool(m, args, kwargs):
 def model_iter(m, args, kwargs):
     if len(args) == 1 and not kwargs:
         return operations.iterate(m, args[0])
-    if len(args) == 2 and not kwargs:
+    if len(args) == 2 and not kwargs and callable(args[0]):
         return c_call(m, iter, (trampoline(m, args[0]), args[1]), None)
     return c_call(m, iter, args, kwargs)
 
@@ -542,6 +542,8 @@ def model_exec(m, args, kwargs):
 
 def evaluate(m, function: Callable, args: tuple, kwargs: dict) -> Any:
     """eval or exec, natively, in the namespaces of the frame that called it."""
+    if not args or kwargs:
+        return c_call(m, function, args, kwargs)
     args = list(args)
     if len(args) == 1 or args[1] is None:
         frame = m.user_frame()
@@ -606,11 +608,12 @@ def model_setrecursionlimit(m, args, kwargs):
 class FrameView:
     """What `sys._getframe()` gives for an interpreted frame."""
 
-    __slots__ = ("_frame", "f_trace")
+    __slots__ = ("_machine", "_frame", "f_trace")
 
-    def __init__(self, frame: Frame):
-        self._frame, self.f_trace = frame, None
+    def __init__(self, machine: Any, frame: Frame):
+        self._machine, self._frame, self.f_trace = machine, frame, None
 
+    __class__ = property(lambda self: types.FrameType)  # for isinstance, as module inspect asks
     f_code = property(lambda self: self._frame.source)
     f_globals = property(lambda self: self._frame.globals)
     f_builtins = property(lambda self: self._frame.builtins)
@@ -623,7 +626,7 @@ class FrameView:
         back = self._frame.back
         while back is not None and back.code.is_own:
             back = back.back
-        return None if back is None else FrameView(back)
+        return self._machine.native_frame(0) if back is None else FrameView(self._machine, back)
 
 
 @models(sys._getframe)
@@ -633,8 +636,11 @@ def model_getframe(m, args, kwargs):
         return native_call(m, sys._getframe, args, kwargs)
     frame = m.user_frame(max(level, 0))
     if frame is not None:
-        return FrameView(frame)
-    return m.native_frame(level - m.user_depth())
+        return FrameView(m, frame)
+    found = m.native_frame(level - m.user_depth())
+    if found is None:
+        raise ValueError("call stack is not deep enough")
+    return found
 
 
 if hasattr(sys, "_getframemodulename"):

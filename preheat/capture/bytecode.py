@@ -59,12 +59,12 @@ class Code:
     names          names of the locals, cells and free variables, by index
     is_simple      only positional parameters
     why_native     "" or why the machine must not enter it
-    stub           a code object for tracebacks, made when an exception first passes
+    stubs          {names of bound locals: code object for tracebacks}, made when an exception passes
     """
 
     __slots__ = (
         "instructions", "handlers", "offsets", "names", "size", "argument_count", "is_simple",
-        "why_native", "is_generator", "is_own", "stub", "lines",
+        "why_native", "is_generator", "is_own", "stubs", "lines",
     )
 
     def __init__(self, code: CodeType):
@@ -78,7 +78,7 @@ class Code:
         self.handlers: dict[int, tuple[int, int, bool]] = {}
         self.offsets: list[int] = []
         self.why_native = ""
-        self.stub: CodeType | None = None
+        self.stubs: dict[tuple[str, ...], CodeType] = {}
         self.lines: tuple[int, ...] | None = None
 
     def line(self, code: CodeType, index: int) -> int:

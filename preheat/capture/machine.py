@@ -381,15 +381,13 @@ class Machine:
             frame = frame.back
         return depth
 
-    def native_frame(self, level: int) -> types.FrameType:
-        """The native frame `level` further out than the one that called `run`."""
+    def native_frame(self, level: int) -> types.FrameType | None:
+        """The native frame `level` further out than the one that called `run`; None past the outermost."""
         frame = sys._getframe()
         while frame is not None and frame.f_code is not run.__code__:
             frame = frame.f_back
         while frame is not None and level >= 0:
             frame, level = frame.f_back, level - 1
-        if frame is None:
-            raise ValueError("call stack is not deep enough")
         return frame
 
     def check_depth(self) -> None:

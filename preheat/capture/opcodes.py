@@ -757,11 +757,12 @@ def dict_merge(m, frame, depth):
     stack.pop()
 
 
+DICT_ITER = dict.__dict__["__iter__"]
+
+
 def update_from_mapping(m, target: dict, mapping: Any, function: Any) -> None:
     """`target.update(mapping)`; with `function`, for its keywords: no key twice."""
-    if issubclass(type(mapping), dict) and not operations.runs_python(
-        m.lookup(mapping, type(mapping), "__iter__")
-    ):
+    if issubclass(type(mapping), dict) and m.lookup(mapping, type(mapping), "__iter__") is DICT_ITER:
         if m.read_whole is not None and id(mapping) in m.known:
             m.read_whole(mapping)
         pairs = dict.items(mapping)

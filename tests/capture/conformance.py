@@ -41,7 +41,7 @@ class Watching(Observer):
 
 for name, hook in vars(Observer).items():
     if callable(hook) and name[0] != "_":
-        setattr(Watching, name, lambda *args, hook=hook: hook(*args))
+        setattr(Watching, name, types.FunctionType(hook.__code__, hook.__globals__, name))
 
 EXPECTED: dict[str, dict[str, str]] = {}
 
