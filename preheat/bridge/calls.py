@@ -10,6 +10,7 @@ its result. Rows are needed only for what the result does not betray: metadata (
 tensor's guard), ambient state (a row of `bridge/ambient`), setters, and calls with a hidden effect.
 """
 
+import os
 import sys
 import types
 from functools import lru_cache
@@ -18,6 +19,13 @@ from typing import Any, NamedTuple
 import torch
 
 _C = torch._C
+
+
+LIBRARY_FOLDERS = (
+    os.path.dirname(torch.__file__) + os.sep,
+    os.path.join(os.path.dirname(os.path.dirname(torch.__file__)), "numpy") + os.sep,
+)
+"""Where a break is not blamed on: the line of the user's that led there is named."""
 
 
 class Call(NamedTuple):
@@ -48,7 +56,7 @@ _REFUSED: dict[str, str] = {
         "requires_grad_", "retain_grad", "register_hook", "_register_hook", "backward", "set_data",
         "share_memory_", "rename_", "_backward", "__setstate__", "register_post_accumulate_grad_hook",
         "_fix_weakref", "_make_subclass", "_make_wrapper_subclass", "_clear_non_serializable_cached_data",
-        "module_load", "_make_dtensor",
+        "module_load", "_make_dtensor", "apply_", "map_", "map2_",
     ), "tensor_escape"),
     **dict.fromkeys((
         "tolist", "numpy", "data_ptr", "__array__", "untyped_storage", "storage", "_typed_storage",
@@ -71,12 +79,16 @@ _AMBIENT = (
     _C.get_default_dtype, _C._get_cudnn_enabled, _C._get_mkldnn_enabled, _C._get_nnpack_enabled, _C._get_flash_sdp_enabled,
     _C._get_mem_efficient_sdp_enabled, _C._get_math_sdp_enabled, _C._get_cudnn_sdp_enabled, _C._get_deterministic_algorithms,
     _C._get_deterministic_algorithms_warn_only, _C._get_deterministic_fill_uninitialized_memory,
-    _C._len_torch_function_stack, _C.is_anomaly_enabled, _C.is_anomaly_check_nan_enabled,
+    _C._len_torch_function_stack, _C._is_torch_function_mode_enabled, _C._is_autocast_available, _C.is_anomaly_enabled, _C.is_anomaly_check_nan_enabled,
     _C._is_fwd_grad_enabled, _C._functorch.maybe_current_level, _C._functorch.maybe_get_level,
     _C._is_tracing, _C._get_float32_matmul_precision, torch.get_default_dtype, torch.is_grad_enabled,
-    torch.is_autocast_enabled, torch.is_inference_mode_enabled,
+    torch.is_autocast_enabled, torch.is_inference_mode_enabled, _C._get_privateuse1_backend_name,
 )
-_SETTERS = (_C._set_grad_enabled, _C._set_fwd_grad_enabled)
+_SETTERS = (
+    _C._set_grad_enabled, _C._set_fwd_grad_enabled, torch.set_autocast_enabled, torch.set_autocast_dtype,
+    torch.set_autocast_cache_enabled, torch.autocast_increment_nesting, torch.autocast_decrement_nesting,
+    torch.clear_autocast_cache,
+)
 _NOTHING = (_C._log_api_usage_once,)
 _PURE = (
     _C._has_torch_function, _C._has_torch_function_unary, _C._has_torch_function_variadic, torch.Size, torch.device,
@@ -97,7 +109,7 @@ _OP_FUNCTIONS = frozenset(
 )
 _OP_NAMES = frozenset(dir(torch.ops.aten)) | frozenset(dir(_C._VariableFunctions)) | frozenset("""
     to type type_as cpu cuda float double half bfloat16 int long short char byte bool new_tensor new
-    __getitem__ __setitem__ contiguous copy_ unflatten map_ map2_ apply_
+    __getitem__ __setitem__ contiguous copy_ unflatten
 """.split())
 _PARTIAL_ROWS = {
     **{f: Call("ambient") for f in _AMBIENT},

@@ -219,5 +219,9 @@ class Observer:
     def loop(self, frame: Any) -> None:
         """A backward jump was taken in `frame`."""
 
+    def is_library(self, file: str) -> bool:
+        """Whether frames of `file` are stepped over when the place of a GiveUp is named."""
+        return False
+
     def gave_up(self, reason: str, detail: str, file: str, line: int) -> None:
         """The machine goes on without this observer; the last hook called. Place: the user's innermost line."""

@@ -42,6 +42,7 @@ MAX_CONSTANT_ELEMS = 64  # a longer list of numbers in the program is kept as a 
 
 _is_grad_enabled = torch.is_grad_enabled
 _Tensor = torch.Tensor
+_PLAIN_CLASSES = frozenset((torch.Tensor, torch.nn.Parameter))
 _PLAIN = frozenset((int, float, bool, str, type(None), complex))
 _TOKENS: dict[type, tuple[str, Callable[[Any], str]]] = {
     torch.dtype: ("dtype", lambda value: dtype_name(value)),
@@ -404,7 +405,7 @@ def _dispatch(recorder: Recorder, func: Any, types: Any, args: tuple = (), kwarg
     kwargs = kwargs or {}
     if recorder.is_stopped:
         return func(*args, **kwargs)
-    if types:  # operands with a dispatch of their own: their inner ops are recorded instead
+    if not _PLAIN_CLASSES.issuperset(types):  # operands with a dispatch of their own: their inner ops are recorded instead
         return NotImplemented
     facts = _overload(func)
     if facts.is_lift:

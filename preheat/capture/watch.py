@@ -20,7 +20,7 @@ from collections import OrderedDict, defaultdict, deque, namedtuple
 from typing import Any
 
 from preheat.base.names import raw_attribute
-from preheat.bridge.calls import Call, is_tensor_attribute
+from preheat.bridge.calls import LIBRARY_FOLDERS, Call, is_tensor_attribute
 from preheat.bridge.tensors import Device, Size, Tensor
 from preheat.capture.guards import Guards, has_identity
 from preheat.capture.observer import ABSENT, NOT_DONE, GiveUp, Observer
@@ -94,6 +94,9 @@ class Watcher(Observer):
     def gave_up(self, reason: str, detail: str, file: str, line: int) -> None:
         self.gave = (reason, detail, file, line)
         self.recorder.leave()
+
+    def is_library(self, file: str) -> bool:
+        return file.startswith(LIBRARY_FOLDERS)
 
     def is_made(self, value: Any) -> bool:
         """Whether the call made this class or function."""

@@ -1,0 +1,375 @@
+"""What is not captured: it runs for real, once, and the break names reason, line and what to do."""
+
+import pathlib
+import random
+import threading
+import time
+import types
+
+import numpy
+import pytest
+import torch
+
+import preheat
+from preheat.base import marks
+from preheat.capture import reasons
+from preheat.capture.capture import Limits, capture
+from tests.capture.replay import assert_same, captured, outcome, replay
+
+COUNT, ARRAY = 0, numpy.ones(2)
+
+
+class Holder:
+    total = 0
+
+    def __init__(self):
+        self.n, self.items, self.table, self.t = 1, [1, 2], {"a": 1}, torch.ones(2)
+        self.it = iter([1, 2, 3])
+
+
+def branch(h, x):
+    for _ in range(20):
+        x = x * 1.5
+    if x.sum() > 0:
+        return x
+    return -x
+
+
+def item(h, x):
+    return [0] * int(x.sum().abs().item() + 1)
+
+
+def counter(h, x):
+    h.n += 1
+    return x * h.n
+
+
+def same_value(h, x):
+    h.n = h.n
+    return x
+
+
+def append(h, x):
+    h.items.append(x)
+    return x
+
+
+def set_key(h, x):
+    h.table["b"] = 2
+    return x
+
+
+def delete(h, x):
+    del h.table["a"]
+    return x
+
+
+def class_attribute(h, x):
+    Holder.total = 5
+    return x
+
+
+def type_attribute(h, x):
+    type(h).total = 6
+    return x
+
+
+def set_global(h, x):
+    global COUNT
+    COUNT += 1
+    return x
+
+
+def outside_cell(h, x):
+    return h.closure(x)
+
+
+def tensor_attribute(h, x):
+    h.t.tag = 3
+    return x
+
+
+def fresh_closure(h, x):
+    return lambda: x
+
+
+def generator(h, x):
+    return (x * i for i in range(3))
+
+
+def fresh_class(h, x):
+    class Local:
+        pass
+
+    return Local()
+
+
+def entered_mode(h, x):
+    with torch.inference_mode():
+        return x + 1
+
+
+def left_mode(h, x):
+    torch.set_grad_enabled(False)
+    return x + 1
+
+
+def disabled(h, x):
+    return h.disabled(x)
+
+
+def object_to_c(h, x):
+    return x * len("%s" % (h,))
+
+
+def many_guards(h, x):
+    return x * h.n * len(h.items) * h.table["a"]
+
+
+async def coroutine():
+    return 1
+
+
+def call_coroutine(h, x):
+    coroutine().close()
+    return x
+
+
+BREAKS = {
+    branch: "data_dependent_branch",
+    item: "data_dependent_number",
+    lambda h, x: x.nonzero(): "data_dependent_shape",
+    lambda h, x: x[x > 0]: "data_dependent_shape",
+    lambda h, x: torch.unique(x): "data_dependent_shape",
+    lambda h, x: x.tolist(): "tensor_escape",
+    lambda h, x: x.numpy() + 1: "tensor_escape",
+    lambda h, x: x.data_ptr() * 0: "tensor_escape",
+    lambda h, x: float(x.sum()): "data_dependent_number",
+    lambda h, x: int(x.sum()) + 1: "data_dependent_number",
+    lambda h, x: torch.equal(x, x): "data_dependent_number",
+    lambda h, x: torch.allclose(x, x): "data_dependent_number",
+    lambda h, x: f"{x.sum():.1f}": "data_dependent_number",
+    lambda h, x: torch.from_numpy(ARRAY): "tensor_escape",
+    lambda h, x: torch.tensor(ARRAY): "opaque_argument",
+    lambda h, x: x.data: "tensor_attribute",
+    lambda h, x: x._version: "tensor_attribute",
+    lambda h, x: x.untyped_storage().nbytes(): "tensor_escape",
+    lambda h, x: x.storage_offset(): "tensor_escape",
+    lambda h, x: x.clone().requires_grad_(False): "tensor_escape",
+    lambda h, x: x.resize_(4): "metadata_write",
+    lambda h, x: x.t_(): "metadata_write",
+    lambda h, x: h.t.unsqueeze_(0): "metadata_write",
+    counter: "write_outside", same_value: "write_outside", append: "write_outside", set_key: "write_outside",
+    delete: "write_outside", class_attribute: "write_outside", type_attribute: "write_outside",
+    set_global: "write_outside", outside_cell: "write_outside", tensor_attribute: "write_outside",
+    lambda h, x: setattr(h, "n", 3): "write_outside",
+    lambda h, x: h.__dict__.update(n=4): "write_outside",
+    lambda h, x: h.items.sort(): "write_outside",
+    lambda h, x: next(h.it): "outside_iterator",
+    lambda h, x: x * random.random(): "host_call",
+    lambda h, x: (x, time.time()): "host_call",
+    lambda h, x: print("", end="") or x: "host_call",
+    lambda h, x: torch.manual_seed(0) and x: "host_call",
+    lambda h, x: torch.get_num_threads() + 0 * x: "host_call",
+    lambda h, x: threading.get_ident() and x: "host_call",
+    lambda h, x: x * float(numpy.float64(2.0)): "host_call",
+    fresh_closure: "no_recipe", generator: "no_recipe", fresh_class: "no_recipe",
+    lambda h, x: iter([x]): "no_recipe",
+    entered_mode: "inference_mode_inside",
+    disabled: "disabled_function",
+    object_to_c: "opaque_argument",
+    call_coroutine: "native_python",
+}
+
+
+def make_holder():
+    holder = Holder()
+    n = 0
+
+    def closure(x):
+        nonlocal n
+        n += 1
+        return x * n
+
+    @preheat.disable
+    def disabled_function(x):
+        return x + 1
+
+    holder.closure, holder.disabled = closure, disabled_function
+    return holder
+
+
+@pytest.mark.parametrize("number", range(len(BREAKS)))
+def test_break(number):
+    program, reason = list(BREAKS.items())[number]
+    with torch.no_grad():
+        torch.manual_seed(0)
+        expected_holder, expected_x = make_holder(), torch.randn(2)
+        torch.manual_seed(0)
+        holder, x = make_holder(), torch.randn(2)
+        found = capture(program, (holder, x), {})
+        expected = program(expected_holder, expected_x)
+    assert found.error is None
+    assert found.captured is None
+    (row,) = found.breaks
+    assert row.reason == reason, row
+    assert row.file == __file__ and row.line > 0 and row.code and row.hint and row.detail
+    if isinstance(expected, torch.Tensor) and reason not in ("host_call", "metadata_write"):
+        assert_same(found.result, expected)
+    for one, other in ((holder.n, expected_holder.n), (holder.table, expected_holder.table)):
+        assert one == other
+    assert len(holder.items) == len(expected_holder.items)
+    Holder.total = 0
+
+
+def test_training_runs_eager():
+    model = torch.nn.Linear(2, 2)
+    found = outcome(model, torch.ones(1, 2))
+    assert found.breaks[0].reason == "training"
+    found.result.sum().backward()
+    assert model.weight.grad is not None
+
+
+def test_no_grad_inside_is_captured():
+    model = torch.nn.Linear(2, 2)
+
+    def inside(x):
+        with torch.no_grad():
+            return model(x) * 2
+
+    made = captured(inside, torch.ones(1, 2))
+    assert_same(replay(made, inside, torch.ones(1, 2) * 3), inside(torch.ones(1, 2) * 3))
+
+
+def test_autocast_inside_is_captured():
+    def inside(x, w):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return x @ w
+
+    x, w = torch.randn(2, 2), torch.randn(2, 2)
+    made = captured(inside, x, w)
+    assert made.result.dtype is torch.bfloat16
+    assert_same(replay(made, inside, w, x), inside(w, x))
+
+
+def test_a_net_change_of_the_grad_mode_is_no_capture():
+    with torch.enable_grad():
+        found = outcome(left_mode, None, torch.ones(2))
+        assert found.breaks[0].reason == "ambient_change" and not torch.is_grad_enabled()
+
+
+def test_exceptions_are_the_programs_own():
+    def failing(x):
+        y = x + 1
+        raise KeyError("mine") if y is not None else None
+
+    found = capture(failing, (torch.ones(2),), {})
+    assert type(found.error) is KeyError and found.error.args == ("mine",)
+    assert found.captured is None and not found.breaks
+    found = capture(lambda x: x @ x, (torch.ones(2, 3),), {})
+    assert isinstance(found.error, RuntimeError) and "mat1" in str(found.error) or "size" in str(found.error)
+
+
+def test_effects_happen_once():
+    seen = []
+
+    def program(x):
+        seen.append(1)
+        seen.append(2)
+        return x + len(seen)
+
+    found = outcome(program, torch.zeros(1))
+    assert seen == [1, 2] and found.result.item() == 2
+
+
+def test_limits():
+    x = torch.ones(2)
+    for limits, reason in (
+        (Limits(max_ops=3), "limit_ops"), (Limits(max_bytecodes=20), "bytecodes"), (Limits(max_guards=30), "limit_guards"),
+    ):
+        with torch.no_grad():
+            found = capture(branchless, (x,), {}, limits=limits)
+        assert found.breaks[0].reason == reason
+        assert_same(found.result, branchless(x))
+
+
+def branchless(x):
+    for _ in range(10):
+        x = x + torch.ones(2)
+    return x * COUNT * len(BREAKS)
+
+
+def test_foreign_state():
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Mode(TorchDispatchMode):
+        def __init__(self):
+            super().__init__()
+
+    Mode.__torch_dispatch__ = lambda self, f, types, args=(), kwargs=None: f(*args, **(kwargs or {}))
+    with Mode():
+        assert outcome(branchless, torch.ones(2)).breaks[0].reason == "foreign_state"
+    seen = []
+
+    def enters(x):
+        with Mode():
+            seen.append(1)
+            return x + 1
+
+    assert outcome(enters, torch.ones(2)).breaks and seen == [1]
+    assert torch._C._len_torch_dispatch_stack() == 0
+
+
+def test_custom_builtins():
+    function = types.FunctionType(branchless.__code__, {"torch": torch, "COUNT": 1, "BREAKS": [], "__builtins__": {
+        "range": range, "len": len}})
+    assert outcome(function, torch.ones(2)).breaks[0].reason == "custom_builtins"
+
+
+def test_subclass_of_tensor():
+    class Mine(torch.Tensor):
+        pass
+
+    found = outcome(lambda x: x + 1, torch.ones(2).as_subclass(Mine))
+    assert found.breaks[0].reason == "tensor_subclass"
+
+
+def test_context_variables_set_and_reset():
+    import contextvars
+
+    var = contextvars.ContextVar("preheat_net", default=1)
+
+    def balanced(x):
+        token = var.set(5)
+        try:
+            return x * var.get()
+        finally:
+            var.reset(token)
+
+    def unbalanced(x):
+        var.set(6)
+        return x
+
+    assert_same(captured(balanced, torch.ones(2)).result, torch.full((2,), 5.0))
+    assert outcome(unbalanced, torch.ones(2)).breaks[0].reason == "write_outside"
+
+
+def test_is_compiling():
+    assert not marks.is_compiling()
+    assert captured(lambda x: x * (2 if preheat.is_compiling() else 1), torch.ones(2)).result[0] == 2
+
+
+def test_every_reason_is_used():
+    root = pathlib.Path(preheat.__file__).parent
+    text = "\n".join(
+        path.read_text() for folder in ("capture", "bridge") for path in (root / folder).glob("*.py")
+        if path.name != "reasons.py"
+    )
+    unused = [name for name in reasons.REASONS if f'"{name}"' not in text]
+    assert not unused, unused
+
+
+def test_every_reason_reads_as_a_sentence():
+    for name in reasons.REASONS:
+        sentence, hint = reasons.explain(name, "DETAIL")
+        assert sentence and hint and "{" not in sentence
