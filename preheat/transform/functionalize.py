@@ -202,7 +202,8 @@ class _State:
         elif is_input:
             raise Unsupported("unknown_view", "as_strided with an offset into a tensor from outside")
         last = sum((n - 1) * s for n, s in zip(named["size"], named["stride"])) + (offset or 0)
-        if offset is None or not type.is_contiguous or (0 not in named["size"] and last >= type.elems):
+        is_same = type.dtype == self.types[op.args[0].id].dtype
+        if offset is None or not is_same or not type.is_contiguous or (0 not in named["size"] and last >= type.elems):
             raise Unsupported("unknown_view", f"as_strided of {type} that is not inside its elements")
         return replace(op, args=(Ref(root), named["size"], named["stride"], offset), attrs=()), root
 

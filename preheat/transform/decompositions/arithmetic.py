@@ -152,7 +152,8 @@ def div_mode(c: Lowering, self: Value, other: Operand, rounding_mode: str | None
     if is_float(c.result.dtype):
         decline_if(rounding_mode == "floor", "float floor division")
         x, y = _rounded(c, self, other)
-        return c.down(c.unary("trunc", x / y))
+        quotient = c.cast(c.cast(x / y, c.result.dtype), x.dtype)  # eager rounds it before it truncates
+        return c.down(c.unary("trunc", quotient))
     x, y = _computed(c, self, other)
     return c.binary("floordiv" if rounding_mode == "floor" else "truncdiv", x, y)
 
