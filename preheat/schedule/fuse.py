@@ -198,8 +198,15 @@ class _Fusion:
                 self.failed.add(root)
             else:
                 self._put(group)
+        # Library calls may draw random numbers or have state of their own: they keep their order.
+        self.previous: dict[int, int] = {}
+        last = None
         for call in problem.calls:
-            self._put(call)
+            number = self._put(call)
+            if call.op.name == "library":
+                if last is not None:
+                    self.previous[number] = last
+                last = number
 
     def _put(self, unit: Unit) -> int:
         number = max(self.units, default=-1) + 1
@@ -434,8 +441,7 @@ class _Fusion:
         """The units that must come before unit `number`."""
         unit = self.units[number]
         before = {self.home[v] for v in unit.reads if v in self.home}
-        if number in self.fillers:
-            before.add(self.fillers[number])
+        before |= {order[number] for order in (self.fillers, self.previous) if number in order}
         if isinstance(unit, Group):
             for root in unit.roots:
                 if root in self.problem.replaces:
@@ -454,7 +460,7 @@ class _Fusion:
         """A third unit lies on a path between the two."""
         pair = {first, second}
         pending = list((self._before(first) | self._before(second)) - pair)
-        # Without writes every unit reads what is earlier in the program: what ends before the pair
+        # Without writes a unit needs only what is earlier in the program: what ends before the pair
         # begins depends on neither.
         begin = min(self.problem.order[r] for k in pair for r in self.units[k].roots)
         limit = begin if not self.problem.written else -1

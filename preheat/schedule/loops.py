@@ -327,7 +327,7 @@ def _reduce(lowering: _Lowering, op: Op, index: Index, mask: int | None) -> int:
     reduced = (op.attr("axis"),) if op.name in ("argmax", "argmin") else tuple(op.attr("axes"))
     if elems(tuple(sizes[k] for k in reduced)) == 0:
         if op.name not in IDENTITIES:
-            raise Unsupported("empty_reduction", f"{op.name} over no elements")
+            raise Unsupported("no_kernel", f"{op.name} over no elements")
         return lowering.const(op.type.dtype, IDENTITIES[op.name])
     if mask is not None:
         raise NoFit("a reduction at a masked position")
@@ -482,7 +482,7 @@ def _checked(lowering: _Lowering, indices: int, index: Index, mask: int | None, 
     """Element `index` of the index tensor as a position within `size`; with `wraps`, negative ones
     count from the end. Out of range raises the index flag and reads position 0."""
     if size == 0:
-        raise Unsupported("empty_gather", "indices into an axis of size 0")
+        raise Unsupported("no_kernel", "indices into an axis of size 0")
     given = lowering.cast(lowering.value(indices, index, mask), "int64")
     zero, end = lowering.const("int64", 0), lowering.const("int64", size)
     if wraps:

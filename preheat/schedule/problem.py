@@ -148,9 +148,12 @@ class _Statement:
         self.next = graph.next_id()
 
     def state(self) -> Problem:
+        for given in self.graph.inputs:
+            if not isinstance(given.type, TensorType):
+                raise Unsupported("data_dependent_number", f"input {given.name} is a number")
         for value, type in self.types.items():
             if isinstance(type, TensorType) and type.device != "cpu":
-                raise Unsupported("device", f"%{value} is on {type.device}")
+                raise Unsupported("no_kernel", f"%{value} is on {type.device}")
         for op in self._live():
             if self._is_call(op):
                 self.calls.append(op)
@@ -249,7 +252,7 @@ class _Statement:
                 outputs.append(-1)
                 continue
             if not isinstance(type, TensorType):
-                raise Unsupported("number_output", f"an output that is {type}")
+                raise Unsupported("data_dependent_number", f"an output that is {type}")
             if value in taken or value in self.inputs:
                 value = self._copy(value, type)
             taken.add(value)
@@ -263,7 +266,7 @@ class _Statement:
             if value == target or type.elems == 0:
                 continue
             if any(stride == 0 and size != 1 for size, stride in zip(type.sizes, type.strides)):
-                raise Unsupported("write_expanded", f"a write to {type}")
+                raise Unsupported("written_overlap", f"a write to {type}")
             stores = [s for s in self.graph.stores if s.target == target]
             if target in self.graph.in_place and target not in self.late and self._are_free(stores):
                 self._in_place(stores)
@@ -315,7 +318,7 @@ class _Statement:
     def _call(self, op: Op) -> CallUnit:
         for type in op.types:
             if not isinstance(type, (TensorType, NoneType)):
-                raise Unsupported("number_result", f"{op.attr('op')} yields a number")
+                raise Unsupported("data_dependent_number", f"{op.attr('op')} yields a number")
         views = {value: self._operand(value, op.name != "matmul") for value in dict.fromkeys(op.refs())}
         overload = self._overload(op, views)
         makes = tuple(r for r, t in zip(op.results, op.types) if r >= 0 and isinstance(t, TensorType))

@@ -79,7 +79,6 @@ def _outputs(graph: Graph, problem: Problem, number: Mapping[int, int]) -> tuple
     aliases = graph.output_aliases or (OutputAlias(),) * len(graph.outputs)
     outputs: list[Output] = []
     for value, memory, alias in zip(graph.outputs, problem.outputs, aliases):
-        type = problem.types[value]
         if alias.kind == "fresh":
             outputs.append(Output(problem.types[memory], number[memory]))
         else:

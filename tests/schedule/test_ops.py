@@ -7,7 +7,7 @@ from schedule.loop_interpret import Fault, run_plan
 
 from preheat.base.errors import Unsupported
 from preheat.ir.graph import Op, OutputAlias, Ref, Token
-from preheat.ir.plan import KernelCall
+from preheat.ir.plan import KernelCall, LibraryCall
 from preheat.ir.types import tensor
 from preheat.schedule.schedule import schedule
 from preheat.transform.reinplace import reinplace
@@ -323,3 +323,13 @@ def test_library_results_are_outputs():
     x = m.input(4, 6)
     (total,) = library(m, "aten.cumsum.default", [Ref(x), 1], tensor("float64", (4, 6)), dtype=Token("dtype", "float64"))
     compare(m.graph(total, m.op("exp", total)))
+
+
+def test_library_calls_keep_their_order():
+    m = Make()
+    x = m.input(6, 600)
+    total = m.op("add", m.op("exp", x), m.reduce("sum", x, 1))
+    (first,) = library(m, "aten.bernoulli.default", [Ref(m.op("sigmoid", total))], m.type(x))
+    (second,) = library(m, "aten.rand_like.default", [Ref(x)], m.type(x))
+    plan = schedule(m.graph(m.op("add", first, second)), TARGET)
+    assert [c.op for c in plan.calls if isinstance(c, LibraryCall)] == ["aten.bernoulli.default", "aten.rand_like.default"]
