@@ -1,0 +1,251 @@
+"""Calls into C, one function for each kind of `policies.py`: how the watcher performs them.
+
+    CALLS["op"](watcher, torch.relu, (x,), {}, row)      the result, recorded
+    CALLS["refuse"](watcher, time.time, (), {}, row)     GiveUp("host_call", "time.time")
+
+Each looks at what C is about to look at (and so pins it), performs the call, and judges the result.
+Raises GiveUp without a result if it did not perform the call, with the result if it did.
+"""
+
+import _abc
+import functools
+import inspect
+import types
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from preheat.bridge.calls import Call
+from preheat.bridge.tensors import Tensor
+from preheat.capture.guards import has_identity
+from preheat.capture.observer import GiveUp
+from preheat.capture.policies import is_bound, policy
+from preheat.capture.sources import PRIMITIVES
+from preheat.ir.trace import Constant
+
+_INSTANCECHECK = _abc._abc_instancecheck
+_CALLING_BACK = frozenset((map, filter, functools.reduce, sorted, min, max, list.sort))
+_NUMBERS = frozenset((int, float, complex, bool))
+
+
+def _is_seen(watcher: Any, result: Any) -> bool:
+    """Whether the recorder or a guard accounts for what an op gave."""
+    if result is None or result is NotImplemented:
+        return True
+    if isinstance(result, Tensor):
+        return id(result) in watcher.recorder.values or id(result) in watcher.known
+    return isinstance(result, list | tuple) and all(_is_seen(watcher, part) for part in result)
+
+
+def _check_callbacks(args: tuple) -> bool:
+    """Whether C will call a C function among `args` on elements; it must be one that only looks at them."""
+    found = False
+    for arg in args:
+        if callable(arg) and type(arg) is not types.FunctionType:
+            row = policy(arg)
+            if row.kind not in ("pure", "identity", "shallow"):
+                raise GiveUp("host_call", describe(arg))
+            found = True
+    return found
+
+
+def _metadata(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
+    result = function(*args, **kwargs)
+    watcher.check(result)
+    return result
+
+
+def _pure(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
+    if getattr(function, "__objclass__", None) in _NUMBERS:
+        result = function(*args, **kwargs)
+        if result is NotImplemented:  # of a class it does not know: it looked at nothing else
+            return result
+    if is_bound(function):
+        watcher.look(function.__self__, 0)
+    if function in _CALLING_BACK:
+        _check_callbacks((*args, *kwargs.values()))
+    for arg in (*args, *kwargs.values()):
+        if type(arg) not in PRIMITIVES:
+            watcher.look(arg, 0)
+    result = function(*args, **kwargs)
+    watcher.check(result)
+    return result
+
+
+def _shallow(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
+    if is_bound(function):
+        watcher.shallow(function.__self__)
+    calls_back = function in _CALLING_BACK and _check_callbacks((*args, *kwargs.values()))
+    for arg in (*args, *kwargs.values()):
+        watcher.look(arg, 0) if calls_back else watcher.shallow(arg)
+    result = function(*args, **kwargs)
+    watcher.check(result)
+    return result
+
+
+def _get(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
+    owner, key, *default = (function.__self__, *args) if is_bound(function) else args
+    watcher.compare(key)
+    result = function(*args, **kwargs)
+    if id(owner) in watcher.known:
+        if dict.__contains__(owner, key):
+            watcher.guards.item(owner, key, result)
+        else:
+            watcher.guards.no_item(owner, key)
+    return result
+
+
+def _fill(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
+    owner, rest = (function.__self__, args) if is_bound(function) else (args[0], args[1:])
+    watcher.refuse_write(owner, f"{type(owner).__qualname__}.{function.__name__}")
+    for arg in (*rest, *kwargs.values()):
+        watcher.shallow(arg)
+    if rest and not issubclass(type(owner), (list, deque)):
+        watcher.compare(rest[0])
+    return function(*args, **kwargs)
+
+
+def _perform(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
+    return function(*args, **kwargs)
+
+
+def _refuse(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
+    raise GiveUp(row.reason, describe(function))
+
+
+def _referent(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
+    """A weak reference: what it refers to is asked again whenever guards are checked."""
+    result = function()
+    if id(function) in watcher.known:
+        watcher.guards.meet(watcher.sources.step(watcher.known[id(function)], "result", ("",)), result)
+    return result
+
+
+def _view(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
+    view = function(*args, **kwargs)
+    watcher._behind[id(view)] = (view, args[0])
+    return view
+
+
+def _import(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
+    with watcher.recorder.paused():
+        module = function(*args, **kwargs)
+    watcher.sources.of(module)
+    return module
+
+
+def _dispatch_depth(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
+    """The recorder is itself a dispatch mode, which the program must not see."""
+    return function() - watcher.recorder.is_entered
+
+
+def _again(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
+    """The result becomes a source: the same call is made again whenever guards are checked."""
+    owner, rest = (function.__self__, args) if is_bound(function) else (args[0], args[1:])
+    result = function(*args, **kwargs)
+    if id(owner) in watcher._contexts:
+        return result  # what this call itself has set
+    if kwargs or id(owner) not in watcher.known:
+        raise GiveUp("host_call", describe(function), result)
+    asked = (function.__name__, *[_constant(watcher, arg) for arg in rest])
+    watcher.guards.meet(watcher.sources.step(watcher.known[id(owner)], "result", asked), result)
+    return result
+
+
+def _cached(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
+    """functools.lru_cache: the program says that the result follows from the arguments."""
+    constants = [_constant(watcher, arg) for arg in args]
+    names = [("=", name, _constant(watcher, arg)) for name, arg in kwargs.items()]
+    wrapper = watcher.sources.of(function)
+    namespace = watcher.sources.know(function.__dict__, watcher.sources.step(wrapper, "dict"))
+    watcher.guards.meet(watcher.sources.step(namespace, "item", "__wrapped__"), function.__wrapped__)
+    watcher.pin_function(function.__wrapped__)
+    result = function(*args, **kwargs)
+    watcher.check(result)
+    if type(result) not in PRIMITIVES and not has_identity(result, type(result)):
+        source = watcher.sources.step(watcher.sources.of(function), "result", ("", *constants, *names))
+        watcher.guards.meet(source, result)
+    return result
+
+
+def _abstract(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
+    cls, value = args
+    result = function(*args)
+    is_instance = function is _INSTANCECHECK
+    if is_instance and id(value) in watcher.known:
+        watcher.guards.claim(
+            watcher.known[id(value)], "isinstance", (watcher.sources.name(cls), result), cls)
+    elif not is_instance or type(value).__flags__ & (1 << 9):
+        kind = type(value) if is_instance else value
+        watcher.guards.claim(
+            watcher.sources.of(kind), "issubclass", (watcher.sources.name(cls), result), cls)
+    return result
+
+
+def _signature(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
+    """inspect.signature and its kin: what they look at is the code and the defaults of functions."""
+    for arg in args:
+        inner = getattr(arg, "__func__", arg) if type(arg) is types.MethodType else arg
+        if type(inner) is types.FunctionType and not watcher.is_made(inner):
+            watcher.pin_function(inner)
+        elif type(inner) is not types.FunctionType and not issubclass(type(inner), type):
+            raise GiveUp("opaque_argument", f"{describe(function)} of a {type(arg).__qualname__}")
+    result = function(*args, **kwargs)
+    if type(result) is inspect.Signature:
+        watcher._behind[id(result.parameters)] = (result, dict(result.parameters))
+    return result
+
+
+def _inference_mode(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
+    if not args or args[0] is not watcher.is_inference:
+        raise GiveUp("inference_mode_inside")
+    return function(*args)
+
+
+def _set_context(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
+    owner = function.__self__ if is_bound(function) else args[0]
+    watcher._contexts[id(owner)] = watcher._contexts.get(id(owner), 0) + 1
+    return function(*args, **kwargs)
+
+
+def _reset_context(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
+    owner = function.__self__ if is_bound(function) else args[0]
+    count = watcher._contexts.pop(id(owner), 0)
+    if count == 0:
+        raise GiveUp("write_outside", "resets a context variable that was set before the call")
+    if count > 1:
+        watcher._contexts[id(owner)] = count - 1
+    return function(*args, **kwargs)
+
+
+CALLS: dict[str, Callable] = {
+    "op": _op, "metadata": _metadata, "ambient": _perform, "set_ambient": _perform, "nothing": _perform,
+    "pure": _pure, "shallow": _shallow, "identity": _perform, "fill": _fill, "get": _get, "again": _again, "cached": _cached,
+    "abc": _abstract, "refuse": _refuse, "signature": _signature, "inference_mode": _inference_mode,
+    "set_context": _set_context, "reset_context": _reset_context, "constant": _perform,
+    "referent": _referent, "import": _import, "view": _view, "dispatch_depth": _dispatch_depth,
+}
+
+
+
+
+def describe(function: Any) -> str:
+    """The name of a callable for a report."""
+    name = getattr(function, "__qualname__", None) or type(function).__qualname__
+    owner = getattr(function, "__self__", None)
+    if is_bound(function):
+        name = f"{type(owner).__qualname__}.{function.__name__}"
+    module = getattr(function, "__module__", None) or getattr(type(owner), "__module__", "")
+    return name if module in ("builtins", "", None) else f"{module}.{name}"
+
+
+def _constant(watcher: Any, value: Any) -> Constant:
+    """An argument that a guard can name: a primitive, a constant object, one known by its source."""
+    kind = type(value)
+    if kind in PRIMITIVES:
+        return value
+    if has_identity(value, kind) and not watcher.is_made(value):
+        return watcher.sources.constant(value)
+    if id(value) in watcher.known and not issubclass(kind, Tensor):
+        return watcher.sources.constant(value)
+    raise GiveUp("opaque_argument", f"a {kind.__module__}.{kind.__qualname__}")
