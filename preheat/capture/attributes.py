@@ -48,8 +48,10 @@ def load(m, owner: Any, name: str) -> Any:
         else:
             value = call_hook(m, getter, owner, cls, name)
     except AttributeError as error:
-        hook, missing = m.lookup(owner, cls, "__getattr__"), error
+        hook = m.lookup(owner, cls, "__getattr__")
         if hook is ABSENT:
+            if error.name is None and error.obj is None:
+                error.name, error.obj = name, owner
             raise
     else:
         return and_then(value, None, on_missing, (owner, cls, name)) if type(value) is Frame else value

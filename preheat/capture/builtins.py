@@ -24,7 +24,7 @@ from typing import Any
 
 from preheat.capture import attributes, generators, operations
 from preheat.capture.calls import c_call, invoke, native_call
-from preheat.capture.frames import NULL, Frame, and_then
+from preheat.capture.frames import NULL, Frame, and_then, attempt
 from preheat.capture.observer import ABSENT
 from preheat.capture.tracebacks import raise_as_is
 
@@ -273,8 +273,9 @@ def model_next(m, args, kwargs):
     raw = m.lookup(args[0], type(args[0]), "__next__")
     if not operations.runs_python(raw):
         return c_call(m, next, args, kwargs)
-    value = operations.call_dunder(m, raw, args[0])
-    return and_then(value, None, default_if_stopped, args[1]) if len(args) == 2 else value
+    if len(args) == 1:
+        return operations.call_dunder(m, raw, args[0])
+    return attempt(m, default_if_stopped, args[1], operations.call_dunder, raw, args[0])
 
 
 def default_if_stopped(m, default: Any, error: BaseException) -> Any:
@@ -402,7 +403,7 @@ def model_type(m, args, kwargs):
 @models(builtins.__build_class__)
 def model_build_class(m, args, kwargs):
     """A class statement: the body runs in the namespace that the metaclass prepared."""
-    if m.is_native or len(args) < 2 or type(args[0]) is not FunctionType:
+    if m.is_native or len(args) < 2 or type(args[0]) is not FunctionType or m.decode(args[0].__code__).why_native:
         return native_call(m, builtins.__build_class__, args, kwargs)
     function, name, *original = args
     original = tuple(original)
@@ -420,7 +421,8 @@ def model_build_class(m, args, kwargs):
             f"{getattr(meta, '__name__', '<metaclass>')}.__prepare__() must return a mapping, "
             f"not {type(space).__name__}"
         )
-    body = invoke(m, function, ())
+    code = m.decode(function.__code__)
+    body = Frame(code, function, [NULL] * code.size)
     body.names = space
     return and_then(body, make_class, None, (meta, name, bases, original, space, kwargs))
 

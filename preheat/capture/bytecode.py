@@ -27,6 +27,7 @@ OWN_FOLDER = str(pathlib.Path(__file__).parent) + os.sep  # frames of our own fi
 POLYFILLS = OWN_FOLDER + "polyfills.py"  # the one file of ours that the machine interprets
 NULL_FIRST = VERSION < (3, 13)  # where PUSH_NULL stands: below the callable, or above it
 SKIPPED = frozenset({"CACHE", "EXTENDED_ARG", "RESUME", "NOP", "PRECALL", "KW_NAMES"})
+FRAME_READERS = frozenset(("_getframe", "_getframemodulename", "currentframe", "stack", "warn", "exc_info"))
 NATIVE_FLAGS = {
     inspect.CO_COROUTINE: "coroutine",
     inspect.CO_ITERABLE_COROUTINE: "coroutine",
@@ -59,12 +60,13 @@ class Code:
     names          names of the locals, cells and free variables, by index
     is_simple      only positional parameters
     why_native     "" or why the machine must not enter it
+    looks_at_frames   it may ask for its caller's frame: run natively it would find ours
     stubs          {names of bound locals: code object for tracebacks}, made when an exception passes
     """
 
     __slots__ = (
         "instructions", "handlers", "offsets", "names", "size", "argument_count", "is_simple",
-        "why_native", "is_generator", "is_own", "stubs", "lines",
+        "why_native", "looks_at_frames", "is_own", "stubs", "lines",
     )
 
     def __init__(self, code: CodeType):
@@ -72,7 +74,7 @@ class Code:
         self.size = len(self.names)
         self.argument_count = code.co_argcount
         self.is_simple = not code.co_kwonlyargcount and not code.co_flags & (VARARGS | VARKEYWORDS)
-        self.is_generator = bool(code.co_flags & inspect.CO_GENERATOR)
+        self.looks_at_frames = not FRAME_READERS.isdisjoint(code.co_names)
         self.is_own = code.co_filename.startswith(OWN_FOLDER)
         self.instructions: list[tuple[Callable, Any]] = []
         self.handlers: dict[int, tuple[int, int, bool]] = {}

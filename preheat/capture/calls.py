@@ -70,9 +70,9 @@ def invoke(m, function: Any, args: tuple | list, kwargs: dict | None = None) -> 
 
 def enter(m, function: FunctionType, args: tuple | list, kwargs: dict | None) -> Any:
     """A frame for a Python function with its arguments bound; the native result where that cannot be."""
-    if m.is_native:
-        return native_call(m, function, args, kwargs)
     code = m.decode(function.__code__)
+    if m.is_native and not code.looks_at_frames:
+        return native_call(m, function, args, kwargs)
     if code.why_native:
         if code.why_native == "own":
             return native_call(m, function, args, kwargs)

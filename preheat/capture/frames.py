@@ -123,6 +123,15 @@ class Handled:
         return None if level is None else level.error
 
 
+def attempt(m: Any, on_error: Callable, data: Any, operation: Callable, *args: Any) -> Any:
+    """`operation(m, *args)`; where it raises, at once or in its frame, what on_error(m, data, error) gives."""
+    try:
+        value = operation(m, *args)
+    except BaseException as error:
+        return on_error(m, data, error)
+    return and_then(value, None, on_error, data)
+
+
 def and_then(
     value: Any, on_value: Callable | None, on_error: Callable | None = None, data: Any = None, machine: Any = None
 ) -> Any:

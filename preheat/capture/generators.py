@@ -15,7 +15,7 @@ from typing import Any
 
 from preheat.capture import attributes, operations
 from preheat.capture.bytecode import VERSION
-from preheat.capture.frames import END, Frame, Handled, and_then
+from preheat.capture.frames import END, Frame, Handled, attempt
 from preheat.capture.tracebacks import raise_as_is
 
 
@@ -113,7 +113,7 @@ def send(m, receiver: Any, value: Any) -> Any:
     if value is None:
         raw = m.lookup(receiver, type(receiver), "__next__")
         if operations.runs_python(raw):
-            return and_then(operations.call_dunder(m, raw, receiver), None, stop_is_returned)
+            return attempt(m, stop_is_returned, None, operations.call_dunder, raw, receiver)
         try:
             return operations.operate(m, next, receiver)
         except StopIteration as stop:

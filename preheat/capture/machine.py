@@ -22,13 +22,13 @@ from preheat.base.errors import InternalError
 from preheat.capture import builtins, calls, tracebacks
 from preheat.capture.bytecode import Decoder
 from preheat.capture.classes import UNSEEN, View
-from preheat.capture.frames import RETURN, Frame, Handled
+from preheat.capture.frames import NULL, RETURN, Frame, Handled
 from preheat.capture.observer import NOT_DONE, GiveUp, Observer
 from preheat.capture.opcodes import HANDLERS
 
 DECODE = Decoder(HANDLERS)
 PERFORMING = frozenset({"c_call", "operate", "test_truth"})  # hooks that do what they are told of
-ALWAYS = frozenset({"is_native", "gave_up", "known", "bytecode_limit"})
+ALWAYS = frozenset({"is_native", "is_library", "gave_up", "known", "bytecode_limit"})
 DEEP = 16  # so many native loops inside each other: time to give native code more stack
 TELLING = tuple(
     name for name in vars(Observer) if name[0] != "_" and name not in PERFORMING | ALWAYS
@@ -49,7 +49,8 @@ def run_code(code: types.CodeType, space: dict, observer: Observer) -> None:
     space.setdefault("__builtins__", sys.modules["builtins"])
     machine = Machine(observer)
     try:
-        frame = Frame(machine.decode(code), types.FunctionType(code, space), [])
+        decoded = machine.decode(code)
+        frame = Frame(decoded, types.FunctionType(code, space), [NULL] * decoded.size)
         frame.names = space
         machine.finish(frame)
     finally:
@@ -136,7 +137,7 @@ class Machine:
         if self.is_native:
             return
         self.close()
-        frame = self.user_frame()
+        frame = self.blamed_frame()
         file, line = (frame.source.co_filename, frame.line()) if frame is not None else ("", 0)
         self.observer.gave_up(reason, detail, file, line)
 
@@ -199,6 +200,13 @@ class Machine:
             level -= not frame.code.is_own
             frame = frame.back
         return frame
+
+    def blamed_frame(self) -> Frame | None:
+        """The innermost frame that is no library's, by the observer's judgement; else the innermost."""
+        innermost = frame = self.user_frame()
+        while frame is not None and (frame.code.is_own or self.observer.is_library(frame.source.co_filename)):
+            frame = frame.back
+        return innermost if frame is None else frame
 
     # ------------------------------------------------------------------ the loop
     def execute(self, base: Frame, error: BaseException | None = None) -> Any:

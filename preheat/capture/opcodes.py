@@ -1120,7 +1120,7 @@ def split_group(error: BaseException, wanted: Any) -> tuple:
         if isinstance(error, BaseExceptionGroup):
             return None, error
         group = ExceptionGroup if isinstance(error, Exception) else BaseExceptionGroup
-        match = group("", [error])
+        match = group("", (error,))
         match.__traceback__ = error.__traceback__
         return None, match
     if isinstance(error, BaseExceptionGroup):
@@ -1319,12 +1319,12 @@ def imported(m, _: None, module: Any) -> Any:
 
 @handles("IMPORT_FROM")
 def import_from(m, frame, name):
-    value = and_then(
-        attributes.load(m, frame.stack[-1], name), None, imports.import_submodule, (frame.stack[-1], name)
-    )
-    if type(value) is Frame:
-        return settle(m, frame, value, 0)
-    frame.stack.append(value)
+    place = (frame.stack[-1], name)
+    try:
+        value = attributes.load(m, frame.stack[-1], name)
+    except AttributeError as error:
+        value = imports.import_submodule(m, place, error)
+    return settle(m, frame, and_then(value, None, imports.import_submodule, place), 0)
 
 
 @handles("IMPORT_STAR")

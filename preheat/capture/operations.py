@@ -19,7 +19,7 @@ from typing import Any
 
 from preheat.capture import polyfills
 from preheat.capture.calls import bind_special, c_call, invoke, with_handled
-from preheat.capture.frames import END, and_then
+from preheat.capture.frames import END, and_then, attempt
 from preheat.capture.observer import ABSENT
 from preheat.capture.tracebacks import raise_as_is
 
@@ -481,7 +481,7 @@ def advance(m, iterator: Any) -> Any:
         return next(iterator, END)
     raw = m.lookup(iterator, cls, "__next__")
     if runs_python(raw):
-        return and_then(call_dunder(m, raw, iterator), None, stop_is_end)
+        return attempt(m, stop_is_end, None, call_dunder, raw, iterator)
     try:
         return operate(m, next, iterator)
     except StopIteration as stop:
