@@ -31,12 +31,10 @@ def _dtype_name(dtype: torch.dtype) -> str:
 
 
 def _autocast(device: str) -> Callable[[], Constant]:
-    """(enabled, dtype) of autocast on `device`; the dtype counts only while it is enabled."""
+    """(enabled, dtype) of autocast on `device`: a region entered without a dtype takes this one."""
 
     def read() -> Constant:
-        if not torch.is_autocast_enabled(device):
-            return False, ""
-        return True, _dtype_name(torch.get_autocast_dtype(device))
+        return torch.is_autocast_enabled(device), _dtype_name(torch.get_autocast_dtype(device))
 
     return read
 

@@ -67,17 +67,15 @@ def _answer(name: str, mask: int, meaning: Callable[[int], Constant]) -> Callabl
 
 
 def _autocast(device: int) -> Callable[[Table, Constant], bool]:
-    """(enabled, dtype) of a device type; the dtype is read only while autocast is enabled."""
+    """(enabled, dtype) of a device type."""
 
     def read_autocast(table: Table, value: Constant) -> bool:
         where = table.constant(device) if device else ZERO
         enabled = table.call(_function("_ZN2at8autocast19is_autocast_enabledEN3c1010DeviceTypeE"), where, BYTE)
         if bool(enabled & BYTE) is not value[0]:
             return False
-        if value[0]:
-            code = table.call(_function("_ZN2at8autocast18get_autocast_dtypeEN3c1010DeviceTypeE"), where, BYTE)
-            return code & BYTE == dtype_code(getattr(torch, value[1]))
-        return True
+        code = table.call(_function("_ZN2at8autocast18get_autocast_dtypeEN3c1010DeviceTypeE"), where, BYTE)
+        return code & BYTE == dtype_code(getattr(torch, value[1]))
 
     return read_autocast
 
