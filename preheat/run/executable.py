@@ -12,12 +12,13 @@ base; when a `Fault` is raised, no input was written.
 
 import ctypes
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch.autograd.graph import increment_version
 
 from preheat.base.errors import InternalError
-from preheat.ir.plan import Call, KernelCall, LibraryCall, Output, Plan, ProductCall
+from preheat.ir.plan import Call, KernelCall, LibraryCall, Plan, ProductCall
 from preheat.run.buffers import (
     Place,
     empty,
@@ -134,17 +135,17 @@ class Executable:
                 values[buffer] = show_view(base, place.offset_bytes, type)
 
     def _results(self, inputs: Sequence[torch.Tensor], values: Values) -> list[torch.Tensor]:
-        results: list[torch.Tensor] = []
-        for output in self.plan.outputs:
-            results.append(_result(output, inputs, results, values))
+        """The results in order. Views of results are made last: theirs may stand further on."""
+        results: list[Any] = [None] * len(self.plan.outputs)
+        for number, output in enumerate(self.plan.outputs):
+            if not output.alias:
+                results[number] = values[output.buffer]
+        for number, output in enumerate(self.plan.outputs):
+            if output.alias:
+                base = (inputs if output.alias == "input" else results)[output.base]
+                offset_bytes = known(output.offset) * output.type.itemsize
+                results[number] = show_view(base, offset_bytes, output.type)
         return results
-
-
-def _result(output: Output, inputs, results, values: Values) -> torch.Tensor:
-    if not output.alias:
-        return values[output.buffer]
-    base = (inputs if output.alias == "input" else results)[output.base]
-    return show_view(base, known(output.offset) * output.type.itemsize, output.type)
 
 
 def _test(values: Values) -> None:

@@ -85,9 +85,7 @@ def lower(executable: Executable, context: Context, memory: Memory, extras: int)
     writer.test()
     if executable.written:
         writer.library(_increment_versions, executable.written, ())
-    output_slots: list[int] = []
-    for output in executable.plan.outputs:
-        output_slots.append(writer.output_slot(output, output_slots))
+    output_slots = writer.output_slots(executable.plan.outputs)
     writer.rows.append(Row("end"))
     return Lowered(
         writer.slots,
@@ -243,15 +241,20 @@ class _Writer:
                 self.objects.discard(slot)
                 self.rows.append(Row("free", (slot,)))
 
-    def output_slot(self, output: Output, before: Sequence[int]) -> int:
-        """The slot that holds a result of the plan in the end."""
-        if not output.alias:
-            self.object(output.buffer)
-            return output.buffer
+    def output_slots(self, outputs: Sequence[Output]) -> list[int]:
+        """The slots that hold the results in the end. Views come last: their base may stand further on."""
+        for output in outputs:
+            if not output.alias:
+                self.object(output.buffer)
+        return [self.view_slot(output) if output.alias else output.buffer for output in outputs]
+
+    def view_slot(self, output: Output) -> int:
+        """The slot of a result that is a view of an input or of another result."""
         if output.alias == "input":
             base, base_type = self.input_slots[output.base], self.plan.inputs[output.base]
         else:
-            base, base_type = before[output.base], self.plan.outputs[output.base].type
+            whole = self.plan.outputs[output.base]
+            base, base_type = whole.buffer, whole.type
         slot = self.new_slot()
         offset_bytes = known(output.offset) * output.type.itemsize
         self.library(view_maker(base_type, output.type, offset_bytes), (base,), (slot,))
