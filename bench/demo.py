@@ -12,21 +12,22 @@ from rich.table import Table
 
 import preheat
 from bench import models, suite
+from bench.table import notes, progress_line
 
 
 def run(console: Console) -> None:
     """Prints the similarities and the table; a line that moves says what is being measured."""
-    with console.status("loading the model") as status:
+    with progress_line(console) as say:
+        say("loading the model")
         model, tokenizer = models.load_minilm()
-        status.update("compiling and embedding")
+        say("compiling and embedding")
         with models.settings():
             similarity = similarities(preheat.compile(model), tokenizer, models.SENTENCES)
         console.print(_similarity_table(similarity))
-        backends = suite.backends_here()
-        result = suite.measure("minilm", backends, progress=status.update)
+        result = suite.measure("minilm", suite.backends_here(), progress=say)
     console.print(_result_table(result))
-    for what, why in result.failures.items():
-        console.print(f"{what} failed: {why}", style="yellow", markup=False)
+    for line in notes(result):
+        console.print(line, style="yellow", markup=False)
     console.print(
         "one thread, medians, backends in alternation; cold: empty cache; warm: a new process that finds "
         "it filled; error: largest difference from float64 over the largest value", style="dim")

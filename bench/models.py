@@ -183,6 +183,7 @@ def minilm_folder() -> Path:
 
 def load_minilm() -> tuple[nn.Module, Any]:
     """all-MiniLM-L6-v2: transformers' BertModel with its real weights, and its tokenizer."""
+    transformers.utils.logging.disable_progress_bar()
     folder = str(minilm_folder())
     model = transformers.BertModel.from_pretrained(folder, local_files_only=True)
     return model.eval(), transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)

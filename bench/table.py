@@ -5,8 +5,9 @@ First calls are counted beyond eager's own first call in a fresh process, since 
 program itself. An error is the largest difference from float64 over the largest value.
 """
 
+import contextlib
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from rich.console import Console
 from rich.table import Table
@@ -35,6 +36,16 @@ def show(report: Report, console: Console) -> None:
         for line in notes(result):
             console.print(f"{result.model}: {line}", style="yellow", markup=False)
     console.print(", ".join(f"{key} {value}" for key, value in report.machine.items()), style="dim", markup=False)
+
+
+@contextlib.contextmanager
+def progress_line(console: Console) -> Iterator[Callable[[str], None]]:
+    """A function that tells what runs now: in place on a terminal, else one line each."""
+    if not console.is_terminal:
+        yield lambda text: console.print(text, style="dim", markup=False)
+        return
+    with console.status("") as status:
+        yield status.update
 
 
 def steady_table(results: list[Result], title: str) -> Table:

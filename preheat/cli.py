@@ -59,8 +59,8 @@ def bench(chosen: str, no_torch_compile: bool, json_path: Path | None, is_listin
     for name in names:
         if name not in models.MODELS:
             raise UserError(f"unknown model {name!r}: {nearest(name, models.MODELS)}")
-    with console.status("") as status:
-        report = suite.run(names, suite.backends_here(not no_torch_compile), progress=status.update)
+    with table.progress_line(console) as say:
+        report = suite.run(names, suite.backends_here(not no_torch_compile), progress=say)
     table.show(report, console)
     if json_path is not None:
         json_path.write_text(report.as_json() + "\n", encoding="utf-8")
