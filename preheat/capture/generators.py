@@ -8,7 +8,6 @@ are the driver's. A generator may outlive the run; it then goes on unwatched.
 Source: CPython `Objects/genobject.c`, `_gen_throw`.
 """
 
-import types
 from collections.abc import Generator, Iterator
 from types import GeneratorType
 from typing import Any

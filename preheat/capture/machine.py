@@ -19,13 +19,17 @@ from collections.abc import Callable
 from typing import Any
 
 from preheat.base.errors import InternalError
-from preheat.capture import builtins, calls, tracebacks
+from preheat.capture import builtins, calls, containers, expressions, flow, introspection, statements
+from preheat.capture import tracebacks, variables
 from preheat.capture.bytecode import Decoder
 from preheat.capture.classes import UNSEEN, View
 from preheat.capture.frames import NULL, RETURN, Frame, Handled
 from preheat.capture.observer import NOT_DONE, GiveUp, Observer
-from preheat.capture.opcodes import HANDLERS
+from preheat.capture.handlers import HANDLERS
+from preheat.capture.models import MODELS
 
+INSTRUCTION_FILES = (variables, expressions, containers, flow, statements)  # importing them fills HANDLERS
+MODEL_FILES = (builtins, introspection)  # and these fill MODELS
 DECODE = Decoder(HANDLERS)
 PERFORMING = frozenset({"c_call", "operate", "test_truth"})  # hooks that do what they are told of
 ALWAYS = frozenset({"is_native", "is_library", "gave_up", "known", "bytecode_limit"})
@@ -86,7 +90,7 @@ class Machine:
         self.ticks = iter(range(observer.bytecode_limit))
         self.views: dict[int, View] = {}
         self.decode = DECODE
-        self.models = builtins.MODELS
+        self.models = MODELS
         marks = type(observer).is_native is not Observer.is_native
         self.marks_native = observer.is_native if marks else None
         for name in TELLING:

@@ -1,0 +1,205 @@
+"""Instructions that build and unpack containers.
+
+    BUILD_LIST 3, BUILD_MAP 2, LIST_EXTEND, DICT_MERGE, UNPACK_SEQUENCE 2, UNPACK_EX
+
+Python iterators and mappings among the operands are run by the machine.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from preheat.capture import attributes, calls, generators, operations
+from preheat.capture.bytecode import NULL_FIRST
+from preheat.capture.frames import END, NULL, Frame
+from preheat.capture.handlers import handles
+from preheat.capture.observer import ABSENT
+
+
+def display(m, frame: Frame, count: int, make: Callable, kind: str) -> None:
+    """The top `count` entries become one new object."""
+    stack = frame.stack
+    value = make(stack[-count:] if count else ())
+    if m.born is not None:
+        m.born(value, kind)
+    if count:
+        del stack[-count:]
+    stack.append(value)
+
+
+@handles("BUILD_TUPLE")
+def build_tuple(m, frame, count):
+    display(m, frame, count, tuple, "tuple")
+
+
+@handles("BUILD_LIST")
+def build_list(m, frame, count):
+    display(m, frame, count, list, "list")
+
+
+@handles("BUILD_SET")
+def build_set(m, frame, count):
+    display(m, frame, count, set, "set")
+
+
+@handles("BUILD_MAP")
+def build_map(m, frame, count):
+    display(m, frame, 2 * count, pairs_to_dict, "dict")
+
+
+def pairs_to_dict(parts: Any) -> dict:
+    return dict(zip(parts[::2], parts[1::2]))
+
+
+@handles("BUILD_CONST_KEY_MAP")
+def build_const_key_map(m, frame, count):
+    keys = frame.stack.pop()
+    display(m, frame, count, lambda values: dict(zip(keys, values)), "dict")
+
+
+@handles("BUILD_STRING")
+def build_string(m, frame, count):
+    display(m, frame, count, "".join, "string")
+
+
+@handles("BUILD_SLICE")
+def build_slice(m, frame, count):
+    display(m, frame, count, lambda parts: slice(*parts), "slice")
+
+
+@handles("LIST_APPEND")
+def list_append(m, frame, depth):
+    value = frame.stack.pop()
+    frame.stack[-depth].append(value)
+
+
+@handles("SET_ADD")
+def set_add(m, frame, depth):
+    frame.stack[-depth - 1].add(frame.stack[-1])
+    frame.stack.pop()
+
+
+@handles("MAP_ADD")
+def map_add(m, frame, depth):
+    key, value = frame.stack[-2:]
+    frame.stack[-depth - 2][key] = value
+    del frame.stack[-2:]
+
+
+def is_iterable(m, value: Any) -> bool:
+    cls = type(value)
+    raw = m.lookup(value, cls, "__iter__")
+    return m.lookup(value, cls, "__getitem__") is not ABSENT if raw is ABSENT else raw is not None
+
+
+def elements(m, value: Any) -> Any:
+    """An iterable of C over the elements of `value`: Python iterators are run by the machine."""
+    cls = type(value)
+    if cls in (list, tuple, dict, set, frozenset, str, range):
+        if m.read_whole is not None and id(value) in m.known:
+            m.read_whole(value)
+        return value
+    return generators.drive_iterator(m, m.finish(operations.iterate(m, value)))
+
+
+@handles("LIST_EXTEND")
+def list_extend(m, frame, depth):
+    value = frame.stack[-1]
+    if not is_iterable(m, value):
+        raise TypeError(f"Value after * must be an iterable, not {type(value).__name__}")
+    frame.stack[-depth - 1].extend(elements(m, value))
+    frame.stack.pop()
+
+
+@handles("SET_UPDATE")
+def set_update(m, frame, depth):
+    frame.stack[-depth - 1].update(elements(m, frame.stack[-1]))
+    frame.stack.pop()
+
+
+@handles("LIST_TO_TUPLE")
+def list_to_tuple(m, frame, _):
+    value = tuple(frame.stack[-1])
+    if m.born is not None:
+        m.born(value, "tuple")
+    frame.stack[-1] = value
+
+
+@handles("DICT_UPDATE")
+def dict_update(m, frame, depth):
+    value = frame.stack[-1]
+    if m.lookup(value, type(value), "keys") is ABSENT and not hasattr(value, "keys"):
+        raise TypeError(f"'{type(value).__name__}' object is not a mapping")
+    update_from_mapping(m, frame.stack[-depth - 1], value, None)
+    frame.stack.pop()
+
+
+@handles("DICT_MERGE")
+def dict_merge(m, frame, depth):
+    value, stack = frame.stack[-1], frame.stack
+    at = -depth - 3 if NULL_FIRST else -depth - 4
+    function = stack[at] if stack[at] is not NULL or not NULL_FIRST else stack[at - 1]
+    if m.lookup(value, type(value), "keys") is ABSENT and not hasattr(value, "keys"):
+        raise TypeError(
+            f"{calls.function_text(function)} argument after ** must be a mapping, not {type(value).__name__}"
+        )
+    update_from_mapping(m, stack[-depth - 1], value, function)
+    stack.pop()
+
+
+DICT_ITER = dict.__dict__["__iter__"]
+
+
+def update_from_mapping(m, target: dict, mapping: Any, function: Any) -> None:
+    """`target.update(mapping)`; with `function`, for its keywords: no key twice."""
+    if issubclass(type(mapping), dict) and m.lookup(mapping, type(mapping), "__iter__") is DICT_ITER:
+        if m.read_whole is not None and id(mapping) in m.known:
+            m.read_whole(mapping)
+        pairs = dict.items(mapping)
+    else:
+        keys = m.call(m.finish(attributes.load(m, mapping, "keys")))
+        pairs = ((key, m.finish(operations.subscript(m, mapping, key))) for key in elements(m, keys))
+    for key, value in pairs:
+        if function is not None and key in target:
+            raise TypeError(f"{calls.function_text(function)} got multiple values for keyword argument '{key}'")
+        target[key] = value
+
+
+@handles("UNPACK_SEQUENCE")
+def unpack_sequence(m, frame, count):
+    value = frame.stack[-1]
+    if type(value) in (tuple, list) and len(value) == count:
+        if m.read_whole is not None and id(value) in m.known:
+            m.read_whole(value)
+        frame.stack[-1:] = value[::-1]
+        return
+    frame.stack[-1:] = unpack(m, value, count, count)[::-1]
+
+
+@handles("UNPACK_EX")
+def unpack_ex(m, frame, counts):
+    before, after = counts & 255, counts >> 8
+    found = unpack(m, frame.stack[-1], before + after, -1)
+    middle = found[before:len(found) - after]
+    if m.born is not None:
+        m.born(middle, "list")
+    found[before:len(found) - after] = [middle]
+    frame.stack[-1:] = found[::-1]
+
+
+def unpack(m, value: Any, least: int, most: int) -> list:
+    """The elements of `value`, at least and at most so many (-1: any number); no more is taken than needed."""
+    if not is_iterable(m, value):
+        raise TypeError(f"cannot unpack non-iterable {type(value).__name__} object")
+    found: list = []
+    iterator = m.finish(operations.iterate(m, value))
+    while most < 0 or len(found) <= most:
+        element = m.finish(operations.advance(m, iterator))
+        if element is END:
+            break
+        found.append(element)
+    if len(found) < least:
+        wanted = f"at least {least}" if most < 0 else f"{least}"
+        raise ValueError(f"not enough values to unpack (expected {wanted}, got {len(found)})")
+    if 0 <= most < len(found):
+        raise ValueError(f"too many values to unpack (expected {most})")
+    return found
