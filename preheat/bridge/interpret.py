@@ -35,7 +35,7 @@ def run(graph: Graph, inputs: Sequence) -> list:
 
 
 def _finish(graph: Graph, inputs: Sequence, values: dict) -> list:
-    """Writes to the inputs, then the outputs: fresh ones first, since others may be views of them."""
+    """Writes to the inputs, then the outputs: fresh ones first, others may be views of them."""
     types = graph.types()
     aliases = graph.output_aliases or (OutputAlias(),) * len(graph.outputs)
     outputs: list = [None] * len(graph.outputs)
@@ -51,14 +51,18 @@ def _finish(graph: Graph, inputs: Sequence, values: dict) -> list:
         if alias.kind != "fresh":
             base = inputs[alias.base] if alias.kind == "input" else outputs[alias.base]
             type = types[value]
-            outputs[place] = base.as_strided(type.sizes, type.strides, base.storage_offset() + alias.offset)
+            outputs[place] = base.as_strided(
+                type.sizes, type.strides, base.storage_offset() + alias.offset
+            )
     return outputs
 
 
 def _fresh(value: Tensor, type: TensorType) -> Tensor:
     """A copy of `value` in memory of its own with the strides of `type`."""
     made = torch.empty_strided(type.sizes, type.strides, dtype=value.dtype, device=value.device)
-    repeated = [axis for axis, (n, s) in enumerate(zip(type.sizes, type.strides)) if s == 0 and n > 1]
+    repeated = [
+        axis for axis, (n, s) in enumerate(zip(type.sizes, type.strides)) if s == 0 and n > 1
+    ]
     target, source = made, value
     for axis in repeated:  # one element stands for all along an expanded axis
         target, source = target.narrow(axis, 0, 1), source.narrow(axis, 0, 1)
@@ -67,7 +71,7 @@ def _fresh(value: Tensor, type: TensorType) -> Tensor:
 
 
 def _strided(value: object, type: object) -> object:
-    """`value` with the strides of `type`: itself if it has them. Axes of one element do not matter."""
+    """`value` with the strides of `type` (those of axes of one element do not matter)."""
     if not isinstance(value, Tensor) or not isinstance(type, TensorType):
         return value
     same = all(n <= 1 or a == b for n, a, b in zip(type.sizes, value.stride(), type.strides))
@@ -108,7 +112,9 @@ def _run_core(op: Op, values: dict) -> None:
         operands = [values[a.id] for a in op.args if isinstance(a, Ref)]
         made = MEANINGS[op.name](op, *operands)
         if tuple(made.shape) != op.type.sizes or made.dtype != dtype(op.type.dtype):
-            raise InternalError(f"interpret: {op.name} gave {made.dtype} {tuple(made.shape)}, its type is {op.type}")
+            raise InternalError(
+                f"interpret: {op.name} gave {made.dtype} {tuple(made.shape)}, its type is {op.type}"
+            )
         values[op.result] = made
     for result, type in zip(op.results, op.types):
         if result != -1:
@@ -120,19 +126,27 @@ def _function(function: Callable) -> Callable:
 
 
 def _full(op: Op) -> Tensor:
-    return torch.full(op.type.sizes, op.attr("value"), dtype=dtype(op.type.dtype), device=op.type.device)
+    return torch.full(
+        op.type.sizes, op.attr("value"), dtype=dtype(op.type.dtype), device=op.type.device
+    )
 
 
 def _iota(op: Op) -> Tensor:
     axis, sizes = op.attr("axis"), op.type.sizes
     line = torch.arange(sizes[axis], device=op.type.device, dtype=dtype(op.type.dtype))
     line = op.attr("start") + op.attr("step") * line
-    return line.reshape([-1 if i == axis else 1 for i in range(len(sizes))]).expand(sizes).to(dtype(op.type.dtype))
+    return (
+        line.reshape([-1 if i == axis else 1 for i in range(len(sizes))])
+        .expand(sizes)
+        .to(dtype(op.type.dtype))
+    )
 
 
 def _sum(op: Op, x: Tensor) -> Tensor:
     to = dtype(op.type.dtype)
-    return torch.sum(x, op.attr("axes"), op.attr("keepdim"), dtype=to) if op.attr("axes") else x.to(to)
+    return (
+        torch.sum(x, op.attr("axes"), op.attr("keepdim"), dtype=to) if op.attr("axes") else x.to(to)
+    )
 
 
 def _prod(op: Op, x: Tensor) -> Tensor:
@@ -142,7 +156,9 @@ def _prod(op: Op, x: Tensor) -> Tensor:
 
 
 def _over_axes(function: Callable) -> Callable:
-    return lambda op, x: function(x, op.attr("axes"), op.attr("keepdim")) if op.attr("axes") else x.clone()
+    return lambda op, x: (
+        function(x, op.attr("axes"), op.attr("keepdim")) if op.attr("axes") else x.clone()
+    )
 
 
 def _arg(function: Callable) -> Callable:
@@ -150,7 +166,10 @@ def _arg(function: Callable) -> Callable:
 
 
 def _region(axis: int, start: int, step: int, size: int) -> tuple:
-    return (*(slice(None),) * axis, slice(start, start + max(size - 1, 0) * step + (size > 0), step))
+    return (
+        *(slice(None),) * axis,
+        slice(start, start + max(size - 1, 0) * step + (size > 0), step),
+    )
 
 
 def _slice(op: Op, x: Tensor) -> Tensor:
@@ -189,9 +208,10 @@ MEANINGS: dict[str, Callable] = {
     **{
         name: _function(getattr(torch, name))
         for name in (
-            "neg abs exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal sin cos tan asin acos "
-            "atan sinh cosh tanh asinh acosh atanh erf erfc sigmoid floor ceil trunc round logical_not "
-            "bitwise_not isnan isinf add sub mul div remainder fmod pow atan2 copysign maximum minimum "
+            "neg abs exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal sin cos tan asin "
+            "acos atan sinh cosh tanh asinh acosh atanh erf erfc sigmoid floor ceil trunc round "
+            "logical_not bitwise_not isnan isinf add sub mul div remainder fmod pow atan2 copysign "
+            "maximum minimum "
             "fmax fmin eq ne lt le gt ge logical_and logical_or logical_xor bitwise_and bitwise_or "
             "bitwise_xor where matmul"
         ).split()

@@ -25,7 +25,7 @@ from preheat.ir.types import NoneType, TensorType, Type
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A parameter of an overload. `is_written`: its memory changes; `alias`: its alias set or ""."""
+    """A parameter of an overload. `is_written`: its memory changes. `alias`: its alias set."""
 
     name: str
     type: str
@@ -38,7 +38,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """An overload's facts. `is_random`: draws from a generator. `returns`: the alias set of each."""
+    """An overload's facts. `is_random`: draws from a generator. `returns`: their alias sets."""
 
     name: str
     parameters: tuple[Parameter, ...]
@@ -87,10 +87,14 @@ def schema(name: str) -> Schema:
         for a in raw.arguments
     )
     return Schema(
-        name, parameters, tuple(_alias_set(r.alias_info) for r in raw.returns),
-        raw.is_mutable, torch.Tag.nondeterministic_seeded in function.tags,
+        name,
+        parameters,
+        tuple(_alias_set(r.alias_info) for r in raw.returns),
+        raw.is_mutable,
+        torch.Tag.nondeterministic_seeded in function.tags,
         any(p.alias and not p.is_written for p in parameters),
-        torch.Tag.data_dependent_output in function.tags or torch.Tag.dynamic_output_shape in function.tags,
+        torch.Tag.data_dependent_output in function.tags
+        or torch.Tag.dynamic_output_shape in function.tags,
     )
 
 
@@ -111,7 +115,11 @@ def functional(name: str) -> str | None:
     One result for each written parameter. None when torch has no such overload.
     """
     space, op, variant = name.split(".")
-    kept = [(p.name, p.type) for p in schema(name).parameters if not (p.is_written and p.is_keyword_only)]
+    kept = [
+        (p.name, p.type)
+        for p in schema(name).parameters
+        if not (p.is_written and p.is_keyword_only)
+    ]
     candidates = [f"{space}.{op.removesuffix('_')}.{variant}"]
     packet = getattr(getattr(torch.ops, space), op.removesuffix("_"), None)
     if packet is not None:
@@ -129,10 +137,14 @@ def _alias_set(info: Any) -> str:
 
 # ---------------------------------------------------------------------------- constants
 _DTYPES = {
-    str(value).removeprefix("torch."): value for value in vars(torch).values() if isinstance(value, torch.dtype)
+    str(value).removeprefix("torch."): value
+    for value in vars(torch).values()
+    if isinstance(value, torch.dtype)
 }
 _LAYOUTS = {
-    str(value).removeprefix("torch."): value for value in vars(torch).values() if isinstance(value, torch.layout)
+    str(value).removeprefix("torch."): value
+    for value in vars(torch).values()
+    if isinstance(value, torch.layout)
 }
 _FORMATS = {
     str(value).removeprefix("torch."): value
@@ -159,7 +171,11 @@ def encode(value: Any) -> Arg:
         return tuple(encode(part) for part in value)
     if isinstance(value, torch.device):
         return Token("device", str(value))
-    for kind, cls in (("dtype", torch.dtype), ("layout", torch.layout), ("memory_format", torch.memory_format)):
+    for kind, cls in (
+        ("dtype", torch.dtype),
+        ("layout", torch.layout),
+        ("memory_format", torch.memory_format),
+    ):
         if isinstance(value, cls):
             return Token(kind, str(value).removeprefix("torch."))
     raise TypeError(f"no argument of the IR: {type(value).__name__}")
@@ -183,7 +199,7 @@ def dtype(name: str) -> torch.dtype:
 
 @functools.lru_cache(maxsize=None)
 def private(path: str) -> Any:
-    """torch's object at the dotted `path` below `torch`, or None: for names that are no contract."""
+    """torch's object at the dotted `path`, or None: for names that are no contract."""
     try:
         return operator.attrgetter(path)(torch)
     except AttributeError:

@@ -56,7 +56,11 @@ def show_graph(graph: Graph, indent: str = "") -> str:
     for target, value in graph.writes:
         place = " in place" if target in graph.in_place else ""
         lines.append(f"{indent}    write %{target} <- %{value}{place}")
-        lines += [f"{indent}        {_show_store(store)}" for store in graph.stores if store.target == target]
+        lines += [
+            f"{indent}        {_show_store(store)}"
+            for store in graph.stores
+            if store.target == target
+        ]
     aliases = graph.output_aliases or (OutputAlias(),) * len(graph.outputs)
     ends = [f"%{value}{_show_alias(alias)}" for value, alias in zip(graph.outputs, aliases)]
     lines.append(f"{indent}    return {', '.join(ends)}".rstrip())
@@ -122,7 +126,14 @@ def _read_graph(reader: Reader) -> Graph:
     if all(alias.kind == "fresh" for alias in aliases):
         aliases = []
     return Graph(
-        level, inputs, tuple(ops), tuple(outputs), tuple(writes), tuple(aliases), tuple(in_place), tuple(stores),
+        level,
+        inputs,
+        tuple(ops),
+        tuple(outputs),
+        tuple(writes),
+        tuple(aliases),
+        tuple(in_place),
+        tuple(stores),
     )
 
 
@@ -210,12 +221,17 @@ def _show_call(call: Call, plan: Plan) -> str:
     if isinstance(call, KernelCall):
         buffers = ", ".join(f"b{b}" for b in call.buffers)
         moved = f"   {show_number(call.bytes)} bytes" if call.bytes else ""
-        return f"kernel {plan.kernels[call.kernel].name}({buffers}) over {show_number(call.extent)}{moved}"
+        name, extent = plan.kernels[call.kernel].name, show_number(call.extent)
+        return f"kernel {name}({buffers}) over {extent}{moved}"
     if isinstance(call, ProductCall):
-        return f"product b{call.out} = b{call.a} @ b{call.b}" + (f" + {call.beta}*b{call.out}" if call.beta else "")
+        return f"product b{call.out} = b{call.a} @ b{call.b}" + (
+            f" + {call.beta}*b{call.out}" if call.beta else ""
+        )
     assert isinstance(call, LibraryCall), call
     results = ", ".join("-" if r == -1 else f"b{r}" for r in call.results)
-    arguments = [_in_buffers(a) for a in call.args] + [f"{k}={_in_buffers(a)}" for k, a in call.attrs]
+    arguments = [_in_buffers(a) for a in call.args] + [
+        f"{k}={_in_buffers(a)}" for k, a in call.attrs
+    ]
     return f"library {results} = {call.op}({', '.join(arguments)})"
 
 
@@ -229,5 +245,6 @@ def _in_buffers(arg: Arg) -> str:
 
 def _show_output(output: Output) -> str:
     if output.alias:
-        return f"{show_type(output.type)} at {output.alias} {output.base} + {show_number(output.offset)}"
+        offset = show_number(output.offset)
+        return f"{show_type(output.type)} at {output.alias} {output.base} + {offset}"
     return f"{show_type(output.type)} b{output.buffer}"

@@ -38,7 +38,9 @@ def _show_param(number: int, param: Param) -> str:
 
 
 def _show_outer(kernel: Kernel, place: int, axis: Axis) -> str:
-    marks = (" parallel" if place < kernel.parallel else "") + (" lane" if axis.name == kernel.lane else "")
+    marks = (" parallel" if place < kernel.parallel else "") + (
+        " lane" if axis.name == kernel.lane else ""
+    )
     return f"{axis.name}:{show_number(axis.extent)}{marks}"
 
 
@@ -52,7 +54,9 @@ def _show_loop_op(op: LoopOp) -> str:
     if op.op == "check":
         return f"check {op.how} {args}"
     text = {
-        "load": f"load p{op.param}[{_show_index(op.index)}]{mask}{other}" if op.op == "load" else "",
+        "load": (
+            f"load p{op.param}[{_show_index(op.index)}]{mask}{other}" if op.op == "load" else ""
+        ),
         "const": f"const {show_number(op.other)}" if op.op == "const" else "",
         "axis": f"axis {op.axis}",
         "reduce": f"reduce {op.how} {args}",
@@ -64,7 +68,9 @@ def _show_index(index: Index) -> str:
     parts = []
     for term, stride in index.terms:
         name = f"v{term}" if isinstance(term, int) else term
-        parts.append(name if stride == 1 and isinstance(stride, int) else f"{name}*{show_number(stride)}")
+        parts.append(
+            name if stride == 1 and isinstance(stride, int) else f"{name}*{show_number(stride)}"
+        )
     if not parts or index.base != 0:
         base = show_number(index.base)
         parts.append(f"({base})" if base[0].isalpha() else base)  # a bare name would be an axis
@@ -94,7 +100,9 @@ def read_kernel(reader: Reader) -> Kernel:
 def _read_param(reader: Reader) -> Param:
     reader.take("%"), reader.take(), reader.take(":")
     dtype, role = reader.take(), reader.take()
-    return Param(SHORT.get(dtype, dtype), role, reader.take()[1:-1] if reader.peek()[:1] == '"' else "")
+    return Param(
+        SHORT.get(dtype, dtype), role, reader.take()[1:-1] if reader.peek()[:1] == '"' else ""
+    )
 
 
 def _read_axis(reader: Reader) -> Axis:

@@ -123,11 +123,14 @@ def show_constant(trace: Trace, constant: Constant) -> str:
 
 # ---------------------------------------------------------------------------- guards
 _CLAIMS: dict[str, str] = {
-    "type": "type({o}) is {e}", "is": "{o} is {e}", "isnot": "{o} is not {e}", "value": "{o} == {e}",
+    "type": "type({o}) is {e}", "is": "{o} is {e}", "isnot": "{o} is not {e}",
+    "value": "{o} == {e}",
     "tensor": "{o}: {e}", "code": "{o}.__code__ has digest {e}", "absent": "{e} not in {o}",
     "contains": "({e}) for `in {o}`", "keys": "list({o}) == {e}", "len": "len({o}) == {e}",
-    "set": "{o} == {{{e}}}", "noattr": "not hasattr({o}, {e})", "class": "lookup in the MRO of {o}: {e}",
-    "mro": "{o}.__mro__ is {e}", "isinstance": "isinstance({o}, ...) is {e}", "ambient": "ambient {e}",
+    "set": "{o} == {{{e}}}", "noattr": "not hasattr({o}, {e})",
+    "class": "in the MRO of {o}: {e}",
+    "mro": "{o}.__mro__ is {e}", "isinstance": "isinstance({o}, ...) is {e}",
+    "ambient": "ambient {e}",
     "overlap": "memory of {o} overlaps: {e}",
 }
 
@@ -145,13 +148,16 @@ def show_guard(trace: Trace, guard: Guard) -> str:
 
 # ---------------------------------------------------------------------------- recipes
 _EFFECTS: dict[str, str] = {
-    "append": "{0}.append({1})", "setitem": "{0}[{1}] = {2}", "setattr": "object.__setattr__({0}, {1}, {2})",
-    "update_dict": "{0}.__dict__[{1}] = {2}", "set_cell": "{0}.cell_contents = {1}",
+    "append": "{0}.append({1})",
+    "setitem": "{0}[{1}] = {2}",
+    "setattr": "object.__setattr__({0}, {1}, {2})",
+    "update_dict": "{0}.__dict__[{1}] = {2}",
+    "set_cell": "{0}.cell_contents = {1}",
 }
 
 
 def show_recipe(trace: Trace, recipe: Recipe) -> list[str]:
-    """One line for each step that has an effect or is used twice; last, the result as an expression."""
+    """A line for each step that has an effect or is used twice; last, the result."""
     used: dict[int, int] = {}
     for step in recipe.steps:
         for operand in _operands(step):

@@ -70,7 +70,11 @@ def _verify_ends(graph: Graph, types: dict[int, Type]) -> None:
     _require(set(graph.in_place) <= set(targets), "in place", "only written inputs")
     for store in graph.stores:
         where = f"store %{store.target} <- %{store.value}"
-        _require(store.target in graph.in_place and store.value in types, where, "to an input written in place")
+        _require(
+            store.target in graph.in_place and store.value in types,
+            where,
+            "to an input written in place",
+        )
         _require(store.state in types and store.value in types, where, "values are defined")
         _require(len(store.strides) == types[store.value].rank, where, "one stride an axis")
     aliases = graph.output_aliases
@@ -97,19 +101,31 @@ def _verify_core_op(op: Op, types: dict[int, Type], where: str) -> None:
         _require("op" in names, where, "names its overload in attr op")
         return
     _require(all(isinstance(a, Ref) for a in op.args), where, "arguments are values only")
-    _require(spec.arity in (-1, len(op.args)), where, f"takes {spec.arity} operands, got {len(op.args)}")
+    _require(
+        spec.arity in (-1, len(op.args)), where, f"takes {spec.arity} operands, got {len(op.args)}"
+    )
     required = set(spec.attrs) - OPTIONAL
-    _require(required <= names <= set(spec.attrs), where, f"attrs {sorted(names)}, row has {spec.attrs}")
+    _require(
+        required <= names <= set(spec.attrs), where, f"attrs {sorted(names)}, row has {spec.attrs}"
+    )
     _require(len(op.results) == 1, where, "has one result")
     operands = tuple(types[a.id] for a in op.args)
-    _require(all(isinstance(t, TensorType) for t in (*operands, op.type)), where, "takes and gives tensors")
+    _require(
+        all(isinstance(t, TensorType) for t in (*operands, op.type)),
+        where,
+        "takes and gives tensors",
+    )
     _require(len(op.type.strides) == op.type.rank, where, "one stride an axis")
     _KINDS[spec.kind](op, operands, where)
 
 
 def _elementwise(op: Op, operands: tuple[TensorType, ...], where: str) -> None:
     for operand in operands:
-        _require(operand.sizes == op.type.sizes, where, f"operand sizes {operand.sizes} against {op.type.sizes}")
+        _require(
+            operand.sizes == op.type.sizes,
+            where,
+            f"operand sizes {operand.sizes} against {op.type.sizes}",
+        )
     if op.name == "where":
         _require(operands[0].dtype == "bool", where, "first operand is bool")
         operands = operands[1:]
@@ -119,7 +135,11 @@ def _elementwise(op: Op, operands: tuple[TensorType, ...], where: str) -> None:
     elif op.name in COMPARISONS:
         _require(op.type.dtype == "bool", where, "yields bool")
     else:
-        _require(op.type.dtype == operands[0].dtype, where, f"{operands[0].dtype} to {op.type.dtype} needs a cast")
+        _require(
+            op.type.dtype == operands[0].dtype,
+            where,
+            f"{operands[0].dtype} to {op.type.dtype} needs a cast",
+        )
 
 
 def _creation(op: Op, operands: tuple[TensorType, ...], where: str) -> None:
@@ -130,7 +150,11 @@ def _creation(op: Op, operands: tuple[TensorType, ...], where: str) -> None:
 def _reduce(op: Op, operands: tuple[TensorType, ...], where: str) -> None:
     (x,) = operands
     axes = op.attr("axes") if op.name not in ("argmax", "argmin") else (op.attr("axis"),)
-    _require(all(0 <= a < x.rank for a in axes) and len(set(axes)) == len(axes), where, f"axes {axes} of {x}")
+    _require(
+        all(0 <= a < x.rank for a in axes) and len(set(axes)) == len(axes),
+        where,
+        f"axes {axes} of {x}",
+    )
     if op.attr("keepdim"):
         sizes = tuple(1 if i in axes else s for i, s in enumerate(x.sizes))
     else:
@@ -148,7 +172,11 @@ def _movement(op: Op, operands: tuple[TensorType, ...], where: str) -> None:
     _require(bool(operands), where, "has an operand")
     _require({t.dtype for t in operands} == {op.type.dtype}, where, "keeps the dtype")
     expected = _MOVED[op.name](op, *operands)
-    _require(expected is None or expected == op.type.sizes, where, f"sizes {op.type.sizes}, expected {expected}")
+    _require(
+        expected is None or expected == op.type.sizes,
+        where,
+        f"sizes {op.type.sizes}, expected {expected}",
+    )
 
 
 def _moved_reshape(op: Op, x: TensorType):
@@ -157,7 +185,11 @@ def _moved_reshape(op: Op, x: TensorType):
 
 def _moved_permute(op: Op, x: TensorType):
     axes = op.attr("axes")
-    return tuple(x.sizes[a] for a in axes) if sorted(axes) == list(range(x.rank)) else ("a permutation",)
+    return (
+        tuple(x.sizes[a] for a in axes)
+        if sorted(axes) == list(range(x.rank))
+        else ("a permutation",)
+    )
 
 
 def _moved_expand(op: Op, x: TensorType):
@@ -170,7 +202,11 @@ def _moved_slice(op: Op, x: TensorType):
     axis, start, step = op.attr("axis"), op.attr("start"), op.attr("step")
     size = op.type.sizes[axis]
     known = all(isinstance(v, int) for v in (start, step, size, x.sizes[axis]))
-    if known and size and not (0 <= start and step > 0 and start + (size - 1) * step < x.sizes[axis]):
+    if (
+        known
+        and size
+        and not (0 <= start and step > 0 and start + (size - 1) * step < x.sizes[axis])
+    ):
         return (f"a slice inside {x}",)
     return (*x.sizes[:axis], size, *x.sizes[axis + 1 :])
 
@@ -204,7 +240,9 @@ _MOVED: dict[str, Callable] = {
 def _gather(op: Op, operands: tuple[TensorType, ...], where: str) -> None:
     x, *indices = operands
     _require(op.type.dtype == x.dtype, where, "keeps the dtype")
-    _require(all(t.dtype in ("int64", "int32") for t in indices), where, "indices are int64 or int32")
+    _require(
+        all(t.dtype in ("int64", "int32") for t in indices), where, "indices are int64 or int32"
+    )
     if op.name == "take":
         axis = op.attr("axis")
         expected = (*x.sizes[:axis], *indices[0].sizes, *x.sizes[axis + 1 :])
@@ -254,16 +292,24 @@ def _verify_kernel(kernel: Kernel) -> None:
         carried |= {op.id for op in stage.body if op.keep or (not stage.axes and op.id >= 0)}
 
 
-def _verify_loop_op(op: LoopOp, kernel: Kernel, axes: set[str], known: set[int], where: str) -> None:
+def _verify_loop_op(
+    op: LoopOp, kernel: Kernel, axes: set[str], known: set[int], where: str
+) -> None:
     reads = (*op.args, *(() if op.mask is None else (op.mask,)))
     for value in reads:
         _require(value in known, where, f"reads v{value} before it is defined")
     if op.op in ("load", "store"):
         _require(0 <= op.param < len(kernel.params), where, "parameter exists")
         role = kernel.params[op.param].role
-        _require(role != ("out" if op.op == "load" else "in"), where, f"{op.op} of a parameter that is {role}")
+        _require(
+            role != ("out" if op.op == "load" else "in"),
+            where,
+            f"{op.op} of a parameter that is {role}",
+        )
         for term, _ in op.index.terms:
-            _require(term in (known if isinstance(term, int) else axes), where, f"index term {term}")
+            _require(
+                term in (known if isinstance(term, int) else axes), where, f"index term {term}"
+            )
     if op.op == "axis":
         _require(op.axis in axes, where, f"no axis {op.axis}")
 

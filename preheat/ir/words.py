@@ -4,8 +4,8 @@
     (s0 * 8), s1!float                                scalars; an unmarked symbol is an int
     f32[8, 128]{1, 8}@cuda:0                          types
 
-`show_*` give text, `Reader` reads it: a cursor over tokens that raises UserError with the place when
-the text is not what it should be. Before: text. After: nouns equal to those that were shown.
+`show_*` give text, `Reader` reads it: a cursor over tokens that raises UserError with the place
+when the text is not what it should be. Before: text. After: nouns equal to those that were shown.
 """
 
 import ast
@@ -187,7 +187,9 @@ class Reader:
             return NoneType() if name == "none" else ScalarType(name)
         sizes = self.many(self.number, "]")
         strides = self.many(self.number, "}") if self.accept("{") else contiguous_strides(sizes)
-        return TensorType(SHORT.get(name, name), sizes, strides, self._device() if self.accept("@") else "cpu")
+        return TensorType(
+            SHORT.get(name, name), sizes, strides, self._device() if self.accept("@") else "cpu"
+        )
 
     def _device(self) -> str:
         """`cuda:0`: a colon belongs to the device only before a digit."""

@@ -1,4 +1,4 @@
-"""Algebra: constants, identities and casts. Every rule is exact in IEEE arithmetic and for wrapping integers.
+"""Algebra: constants, identities and casts, each exact in IEEE arithmetic and wrapping integers.
 
     mul(x, full(1.0))                ->  x          x + 0.0 is not: it turns -0.0 into 0.0
     div(x, full(8.0))                ->  mul(x, full(0.125))      powers of two only
@@ -65,7 +65,7 @@ _ROUND: dict[str, Callable[[float], float]] = {
 
 
 def constant(g: Rewriter, arg: Ref) -> Number | None:
-    """The number that every element of `arg` is, as its dtype holds it; None if it is no constant."""
+    """The number that each element of `arg` is, as its dtype holds it; None if no constant."""
     op = g.definition(arg, "full")
     if op is None or isinstance(op.attr("value"), Scalar):
         return None
@@ -112,7 +112,11 @@ def fold(g: Rewriter, op: Op) -> int | None:
 # ---------------------------------------------------------------------------- identities
 def _is(number: Number | None, value: float) -> bool:
     """Whether the constant is `value`, its sign included."""
-    return number is not None and number == value and math.copysign(1.0, number) == math.copysign(1.0, value)
+    return (
+        number is not None
+        and number == value
+        and math.copysign(1.0, number) == math.copysign(1.0, value)
+    )
 
 
 def _is_float(op: Op) -> bool:
@@ -159,7 +163,11 @@ def inverse_of(*inner: str) -> Callable:
 
     def apply(g: Rewriter, op: Op) -> int | None:
         below = g.definition(op.args[0])
-        return below.args[0].id if below is not None and below.name in inner and len(below.args) == 1 else None
+        return (
+            below.args[0].id
+            if below is not None and below.name in inner and len(below.args) == 1
+            else None
+        )
 
     return apply
 
@@ -167,7 +175,11 @@ def inverse_of(*inner: str) -> Callable:
 def absolute_of(g: Rewriter, op: Op) -> int | None:
     """|-x| is |x|, ||x|| is |x|."""
     below = g.definition(op.args[0])
-    return g.emit("abs", below.args, op.type) if below is not None and below.name in ("neg", "abs") else None
+    return (
+        g.emit("abs", below.args, op.type)
+        if below is not None and below.name in ("neg", "abs")
+        else None
+    )
 
 
 def double_not(g: Rewriter, op: Op) -> int | None:
@@ -178,7 +190,11 @@ def double_not(g: Rewriter, op: Op) -> int | None:
 
 def of_itself(g: Rewriter, op: Op) -> int | None:
     """maximum(x, x), x and x, x or x are x."""
-    return op.args[0].id if op.args[0] == op.args[1] and g.type(op.args[0]).dtype == op.type.dtype else None
+    return (
+        op.args[0].id
+        if op.args[0] == op.args[1] and g.type(op.args[0]).dtype == op.type.dtype
+        else None
+    )
 
 
 def known_choice(g: Rewriter, op: Op) -> int | None:
@@ -220,7 +236,7 @@ def widens(a: str, b: str) -> bool:
 
 
 def cast_copy(g: Rewriter, op: Op) -> int | None:
-    """A cast to the operand's dtype is a copy; who sees strides or needs own memory gets one again."""
+    """A cast to the operand's dtype is a copy; who needs one gets it again (`engine`)."""
     return op.args[0].id if g.type(op.args[0]).dtype == op.type.dtype else None
 
 
@@ -247,15 +263,19 @@ def cast_pair(g: Rewriter, op: Op) -> int | None:
 
 RULES: tuple[Rule, ...] = (
     *(Rule("fold", name, fold) for name in _FOLD),
-    Rule("times one", "mul", times_one), Rule("plus zero", "add", plus_zero), Rule("minus zero", "sub", minus_zero),
+    Rule("times one", "mul", times_one), Rule("plus zero", "add", plus_zero),
+    Rule("minus zero", "sub", minus_zero),
     Rule("over power of two", "div", over_power_of_two),
-    Rule("double negation", "neg", inverse_of("neg")), Rule("double not", "bitwise_not", inverse_of("bitwise_not")),
+    Rule("double negation", "neg", inverse_of("neg")),
+    Rule("double not", "bitwise_not", inverse_of("bitwise_not")),
     Rule("double not", "logical_not", double_not), Rule("absolute of", "abs", absolute_of),
     *(Rule("of itself", name, of_itself) for name in (
-        "maximum", "minimum", "fmax", "fmin", "logical_and", "logical_or", "bitwise_and", "bitwise_or",
+        "maximum", "minimum", "fmax", "fmin", "logical_and", "logical_or", "bitwise_and",
+        "bitwise_or",
     )),
     Rule("known choice", "where", known_choice),
-    Rule("and constant", "logical_and", and_constant), Rule("or constant", "logical_or", or_constant),
+    Rule("and constant", "logical_and", and_constant),
+    Rule("or constant", "logical_or", or_constant),
     Rule("cast copy", "cast", cast_copy), Rule("cast constant", "cast", cast_constant),
     Rule("cast pair", "cast", cast_pair),
 )

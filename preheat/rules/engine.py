@@ -7,9 +7,9 @@ are tried in order; a rule answers with a value that equals the op's result, or 
 rule emits pass through the rules themselves. Equal ops become one (common subexpressions).
 
 Guarantees: what a value is never changes, only how it is computed. Strides are kept where someone
-sees them: an output or an operand of a library call whose replacement has others gets a copy (`cast`
-to its own dtype); elsewhere they may change. A fresh output is memory of its own: no input, not the
-value of another fresh output. Dead ops stay; `transform.cleanup` removes them.
+sees them: an output or an operand of a library call whose replacement has others gets a copy
+(`cast` to its own dtype); elsewhere they may change. A fresh output is memory of its own: no input,
+not the value of another fresh output. Dead ops stay; `transform.cleanup` removes them.
 
 Source: hash consing with rewriting on construction, as in Cranelift's acyclic e-graphs (without the
 graph) and LuaJIT's lj_opt_fold.c.
@@ -33,7 +33,7 @@ class Rule(NamedTuple):
 
 
 def rewrite(graph: Graph, rules: Iterable[Rule], is_shared: Callable[[Op], bool]) -> Graph:
-    """`graph` with `rules` applied. `is_shared(op)`: two such library ops with equal operands are one."""
+    """`graph` with `rules` applied. `is_shared(op)`: two equal library ops like it are one."""
     table: dict[str, list[Rule]] = {}
     for rule in rules:
         table.setdefault(rule.op, []).append(rule)
@@ -46,7 +46,9 @@ def rewrite(graph: Graph, rules: Iterable[Rule], is_shared: Callable[[Op], bool]
 class Rewriter:
     """The graph under construction, and what each old value became."""
 
-    def __init__(self, graph: Graph, table: dict[str, list[Rule]], is_shared: Callable[[Op], bool]) -> None:
+    def __init__(
+        self, graph: Graph, table: dict[str, list[Rule]], is_shared: Callable[[Op], bool]
+    ) -> None:
         self.table, self.is_shared = table, is_shared
         self.ops: list[Op] = []
         self.types: dict[int, Type] = {i.id: i.type for i in graph.inputs}
@@ -83,7 +85,9 @@ class Rewriter:
             self._copy_library(op)
             return
         args = tuple(Ref(self.became[a.id]) for a in op.args)
-        self.became[op.result] = self.add(Op(op.name, args, op.results, op.types, tuple(sorted(op.attrs))))
+        self.became[op.result] = self.add(
+            Op(op.name, args, op.results, op.types, tuple(sorted(op.attrs)))
+        )
 
     def _copy_library(self, op: Op) -> None:
         def renamed(arg: Arg) -> Arg:
@@ -99,9 +103,13 @@ class Rewriter:
         key = (op.name, _typed(op.args), _typed(op.attrs), op.types)
         if op.name != "library" or self.is_shared(op):
             known = self.known.get(key)
-            if known is not None and all(new != -1 or old == -1 for old, new in zip(op.results, known)):
+            if known is not None and all(
+                new != -1 or old == -1 for old, new in zip(op.results, known)
+            ):
                 return known
-        results = tuple(self._fresh() if r != -1 or op.name != "library" else -1 for r in op.results)
+        results = tuple(
+            self._fresh() if r != -1 or op.name != "library" else -1 for r in op.results
+        )
         op = Op(op.name, op.args, results, op.types, op.attrs)
         self.ops.append(op)
         for result, type in zip(results, op.types):

@@ -6,8 +6,6 @@
     slice(cat(a, b, axis=0), axis=0, start=4)      ->  slice(b)    inside one part
 """
 
-from collections.abc import Callable
-
 from preheat.ir.graph import Op, Ref
 from preheat.ir.scalar import Scalar
 from preheat.rules.engine import Rewriter, Rule, same_region
@@ -94,7 +92,12 @@ def _is_input_memory(g: Rewriter, arg: Ref) -> bool:
 def slice_of_cat(g: Rewriter, op: Op) -> int | None:
     """A slice inside one part of a cat along the same axis."""
     below = g.definition(op.args[0], "cat")
-    axis, start, step, size = op.attr("axis"), op.attr("start"), op.attr("step"), op.type.sizes[op.attr("axis")]
+    axis, start, step, size = (
+        op.attr("axis"),
+        op.attr("start"),
+        op.attr("step"),
+        op.type.sizes[op.attr("axis")],
+    )
     if below is None or below.attr("axis") != axis or size == 0:
         return None
     begin = 0
@@ -123,7 +126,11 @@ def place_pair(g: Rewriter, op: Op) -> int | None:
 
 def place_all(g: Rewriter, op: Op) -> int | None:
     """A part as large as the whole replaces it."""
-    return op.args[1].id if g.type(op.args[1]).sizes == op.type.sizes and op.attr("start") == 0 else None
+    return (
+        op.args[1].id
+        if g.type(op.args[1]).sizes == op.type.sizes and op.attr("start") == 0
+        else None
+    )
 
 
 def place_back(g: Rewriter, op: Op) -> int | None:
@@ -156,9 +163,11 @@ def no_padding(g: Rewriter, op: Op) -> int | None:
     return None if any(op.attr("low")) or any(op.attr("high")) else op.args[0].id
 
 
+_MOVES = ("reshape", "expand", "slice", "permute", "flip")
+
 RULES: tuple[Rule, ...] = (
     *(Rule("unmoved", name, unmoved) for name in ("reshape", "expand", "slice")),
-    *(Rule("of constant", name, of_constant) for name in ("reshape", "expand", "slice", "permute", "flip")),
+    *(Rule("of constant", name, of_constant) for name in _MOVES),
     *(Rule("collapse", name, collapse) for name in ("reshape", "expand")),
     Rule("permute still", "permute", permute_still), Rule("permute pair", "permute", permute_pair),
     Rule("flip pair", "flip", flip_pair), Rule("slice pair", "slice", slice_pair),

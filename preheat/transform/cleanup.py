@@ -1,4 +1,4 @@
-"""Cleanup: shorter graphs of the same meaning. Rules, common subexpressions, dead code, tidy numbers.
+"""Cleanup: a shorter graph of the same meaning, by rules, sharing and removal of dead ops.
 
     %2: f32[8] = cast(%0, dtype='bfloat16', free=True)
     %3: f32[8] = cast(%2, dtype='float32', free=True)
@@ -7,8 +7,9 @@
       ->
     return %0's copy
 
-Requires and gives level core. Guarantees what `rules.engine` guarantees; ops that draw random numbers
-stay, in order; ops that can raise stay even when nothing reads them, because eager would raise.
+Requires and gives level core. Guarantees what `rules.engine` guarantees; ops that draw random
+numbers stay, in order; ops that can raise stay even when nothing reads them, because eager would
+raise.
 """
 
 from preheat.bridge.ops import schema
@@ -22,14 +23,22 @@ RULES = (*algebra.RULES, *movement.RULES)
 # Library overloads that look only at sizes before they compute: they never raise for values.
 TOTAL = frozenset(
     f"aten.{name}" for name in (
-        "convolution.default", "addmm.default", "mm.default", "bmm.default", "baddbmm.default", "native_layer_norm.default",
-        "_scaled_dot_product_flash_attention_for_cpu.default", "_scaled_dot_product_flash_attention.default",
-        "_scaled_dot_product_efficient_attention.default", "_scaled_dot_product_cudnn_attention.default",
-        "max_pool2d_with_indices.default", "avg_pool2d.default", "_adaptive_avg_pool2d.default", "cumsum.default",
-        "sort.default", "sort.stable", "topk.default", "upsample_nearest2d.default", "upsample_bilinear2d.default",
-        "upsample_nearest2d.vec", "upsample_bilinear2d.vec", "upsample_bicubic2d.default", "mkldnn_rnn_layer.default",
-        "fmod.Tensor", "fmod.Scalar", "remainder.Tensor", "remainder.Scalar", "as_strided.default", "clone.default",
-        "_to_copy.default", "view.dtype", "diagonal.default", "unfold.default", "reflection_pad2d.default",
+        "convolution.default", "addmm.default", "mm.default", "bmm.default", "baddbmm.default",
+        "native_layer_norm.default",
+        "_scaled_dot_product_flash_attention_for_cpu.default",
+        "_scaled_dot_product_flash_attention.default",
+        "_scaled_dot_product_efficient_attention.default",
+        "_scaled_dot_product_cudnn_attention.default",
+        "max_pool2d_with_indices.default", "avg_pool2d.default", "_adaptive_avg_pool2d.default",
+        "cumsum.default",
+        "sort.default", "sort.stable", "topk.default", "upsample_nearest2d.default",
+        "upsample_bilinear2d.default",
+        "upsample_nearest2d.vec", "upsample_bilinear2d.vec", "upsample_bicubic2d.default",
+        "mkldnn_rnn_layer.default",
+        "fmod.Tensor", "fmod.Scalar", "remainder.Tensor", "remainder.Scalar", "as_strided.default",
+        "clone.default",
+        "_to_copy.default", "view.dtype", "diagonal.default", "unfold.default",
+        "reflection_pad2d.default",
     )
 )
 _INTEGER_DIVISIONS = frozenset(("floordiv", "truncdiv", "remainder", "fmod"))
@@ -45,7 +54,9 @@ def can_raise(op: Op) -> bool:
     """Whether `op` can raise for some values of its operands (sizes are guarded)."""
     if op.name == "library":
         return op.attr("op") not in TOTAL
-    return op.name in _GATHERS or (op.name in _INTEGER_DIVISIONS and DTYPES[op.type.dtype].kind in "iu")
+    return op.name in _GATHERS or (
+        op.name in _INTEGER_DIVISIONS and DTYPES[op.type.dtype].kind in "iu"
+    )
 
 
 def is_random(op: Op) -> bool:

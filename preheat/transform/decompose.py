@@ -7,9 +7,10 @@
     %4: f32[8, 128] = mul(%2, %3)
     %5: bf16[8, 128] = cast(%4, dtype='bfloat16', free=True)
 
-Requires level aten without writes (`functionalize`). Guarantees level core; results have exactly the
-recorded dtypes, sizes and strides. One row an overload (`decompositions`); what has no row, or what
-its row declines, becomes `library`. Complex, quantised, sparse and float8 values are the library's.
+Requires level aten without writes (`functionalize`). Guarantees level core; results have exactly
+the recorded dtypes, sizes and strides. One row an overload (`decompositions`); what has no row, or
+what its row declines, becomes `library`. Complex, quantised, sparse and float8 values are the
+library's.
 """
 
 from collections.abc import Callable, Mapping
@@ -61,14 +62,20 @@ def _is_supported(builder: Builder, op: Op, known: dict[int, int]) -> bool:
     operands = [builder.type_of[known[ref]] for ref in op.refs()]
     types = [t for t in (*operands, *op.types) if isinstance(t, TensorType)]
     same_kind = all(isinstance(t, TensorType) for t in operands)
-    return same_kind and all(t.dtype in SUPPORTED for t in types) and len({t.device for t in types}) <= 1
+    return (
+        same_kind
+        and all(t.dtype in SUPPORTED for t in types)
+        and len({t.device for t in types}) <= 1
+    )
 
 
 def _bind(builder: Builder, c: Lowering, op: Op, made: object, known: dict[int, int]) -> None:
     """Gives each result of `op` the value made for it, with exactly the recorded type."""
     results = made if isinstance(made, tuple) else (made,)
     if len(results) != len(op.results):
-        raise InternalError(f"the row of {op.name} gave {len(results)} results, the op has {len(op.results)}")
+        raise InternalError(
+            f"the row of {op.name} gave {len(results)} results, the op has {len(op.results)}"
+        )
     for result, type, value in zip(op.results, op.types, results):
         if value is None or result == -1:
             continue

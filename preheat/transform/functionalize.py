@@ -11,13 +11,14 @@
     write %0 <- %4
     return %5 at input 0 + 24
 
-Storage by storage: the first value in a storage is its root, every other one a chain of views from it.
-A write to a view is carried to the root through the inverse of each view; a view whose root has
-changed is taken anew where it is next read, so reads precede later writes. Requires a graph at level
-aten as recorded. Guarantees level aten, no writes or aliases in ops, `Graph.writes` with what each
-written input holds at the end, `output_aliases` exact (views of memory made here lie in an output of
-their own, appended at the end when the program does not return it). What cannot be exact is
-Unsupported and runs eager: written inputs that overlap others or themselves, views without an inverse.
+Storage by storage: the first value in a storage is its root, every other one a chain of views from
+it. A write to a view is carried to the root through the inverse of each view; a view whose root has
+changed is taken anew where it is next read, so reads precede later writes. Requires a graph at
+level aten as recorded. Guarantees level aten, no writes or aliases in ops, `Graph.writes` with what
+each written input holds at the end, `output_aliases` exact (views of memory made here lie in an
+output of their own, appended at the end when the program does not return it). What cannot be exact
+is Unsupported and runs eager: written inputs that overlap others or themselves, views without an
+inverse.
 
 Source: functionalization in torch (aten/src/ATen/FunctionalTensorWrapper.h), reduced to one pass.
 """
@@ -34,8 +35,10 @@ from preheat.transform.views import INVERSES, LAZY, SPLITS, VIEWS, offset_of
 # Overloads that write without saying so: the functional form, and the parameters it gives anew.
 SILENT_WRITES = {
     "aten.native_batch_norm.default": (
-        "aten._native_batch_norm_legit_functional.default", "training", ("running_mean", "running_var"),
-    ),
+        "aten._native_batch_norm_legit_functional.default",
+        "training",
+        ("running_mean", "running_var"),
+    )
 }
 FUNCTIONAL_NAMES = {"aten.normal_.default": "aten.normal_functional.default"}
 
@@ -75,7 +78,9 @@ class _State:
     types: dict[int, Type] = field(init=False)
     views: dict[int, _View] = field(default_factory=dict)
     roots: dict[int, _Root] = field(default_factory=dict)
-    taken: dict[int, tuple[int, int]] = field(default_factory=dict)  # view: (version of its root, value)
+    taken: dict[int, tuple[int, int]] = field(
+        default_factory=dict
+    )  # view: (version of its root, value)
 
     def __post_init__(self) -> None:
         self.builder = Builder("aten", next_id=self.graph.next_id())
@@ -96,7 +101,9 @@ class _State:
         if known is not None and known[0] == version:
             return known[1]
         parent = self.read(view.parent)
-        fresh = self.emit(view.op.name, (Ref(parent), *view.op.args[1:]), self.types[value], view.op.attrs)
+        fresh = self.emit(
+            view.op.name, (Ref(parent), *view.op.args[1:]), self.types[value], view.op.attrs
+        )
         self.taken[value] = (version, fresh)
         return fresh
 
@@ -128,12 +135,16 @@ class _State:
     def _require_writable(self, value: int, root: int) -> None:
         for part in (value, root):
             if overlaps_itself(self.types[part]):
-                raise Unsupported("written_overlap", f"{self.types[part]} repeats elements in memory")
+                raise Unsupported(
+                    "written_overlap", f"{self.types[part]} repeats elements in memory"
+                )
         for input in self.graph.inputs:
             if input.id == root and input.alias_set >= 0:
                 sharers = [i for i in self.graph.inputs if i.alias_set == input.alias_set]
                 if len(sharers) > 1:
-                    raise Unsupported("written_overlap", f"{input.type} may share memory with another input")
+                    raise Unsupported(
+                        "written_overlap", f"{input.type} may share memory with another input"
+                    )
 
     # ------------------------------------------------------------------ one op
     def append(self, op: Op) -> None:
@@ -167,7 +178,9 @@ class _State:
             if alias != -1 and result in fresh:
                 raise Unsupported("unknown_view", f"{op.name} gives a view of its operand")
         args, attrs = self._renamed(op)
-        self.builder.append(replace(op, args=args, attrs=attrs, writes=(), aliases=(), is_grad_enabled=False))
+        self.builder.append(
+            replace(op, args=args, attrs=attrs, writes=(), aliases=(), is_grad_enabled=False)
+        )
         for result in fresh:
             self.roots[result] = _Root(result)
 
@@ -188,11 +201,13 @@ class _State:
             inside = offset_of(single, self.types[parent], type)
             offset = None if start is None or inside is None else start + inside
             args = (Ref(parent), *single.args[1:])
-            self.views[result] = _View(root, parent, Op(single.name, args, (result,), (type,), single.attrs), offset)
+            self.views[result] = _View(
+                root, parent, Op(single.name, args, (result,), (type,), single.attrs), offset
+            )
             self.read(result)
 
     def _from_root(self, op: Op, root: int, start: Dim | None) -> tuple[Op, int]:
-        """`as_strided` looks at the whole storage: written as a view of the root, from its first element."""
+        """`as_strided` looks at the whole storage: here a view of the root."""
         type = self.types[root]
         named = arguments(op)
         offset = named["storage_offset"]
@@ -200,11 +215,20 @@ class _State:
         if offset is None:
             offset = start
         elif is_input:
-            raise Unsupported("unknown_view", "as_strided with an offset into a tensor from outside")
+            raise Unsupported(
+                "unknown_view", "as_strided with an offset into a tensor from outside"
+            )
         last = sum((n - 1) * s for n, s in zip(named["size"], named["stride"])) + (offset or 0)
         is_same = type.dtype == self.types[op.args[0].id].dtype
-        if offset is None or not is_same or not type.is_contiguous or (0 not in named["size"] and last >= type.elems):
-            raise Unsupported("unknown_view", f"as_strided of {type} that is not inside its elements")
+        if (
+            offset is None
+            or not is_same
+            or not type.is_contiguous
+            or (0 not in named["size"] and last >= type.elems)
+        ):
+            raise Unsupported(
+                "unknown_view", f"as_strided of {type} that is not inside its elements"
+            )
         return replace(op, args=(Ref(root), named["size"], named["stride"], offset), attrs=()), root
 
     def _append_silent(self, op: Op) -> None:
@@ -224,7 +248,7 @@ class _State:
             self.write(value, new)
 
     def _append_writing(self, op: Op) -> None:
-        """An in-place or `out=` op: its functional form, then one write for each written argument."""
+        """An in-place or `out=` op: its functional form, then a write to each written argument."""
         name = FUNCTIONAL_NAMES.get(op.name) or functional(op.name)
         if name is None or any(r != -1 and not self._is_known(r) for r in op.results):
             raise Unsupported("written_by_library", op.name)
@@ -243,13 +267,18 @@ class _State:
             self.write(target, self._as_stored(value, type, self.types[target]))
 
     def _pure(self, op: Op, name: str) -> Op:
-        """`op` as a call of `name`, every argument given: defaults of the two overloads may differ."""
+        """`op` as a call of `name`, every argument given: their defaults may differ."""
         named = {
-            key: map_refs(arg, lambda ref: Ref(self.read(ref))) for key, arg in arguments(op).items()
+            key: map_refs(arg, lambda ref: Ref(self.read(ref)))
+            for key, arg in arguments(op).items()
         }
         parameters = schema(name).parameters
         args = tuple(named[p.name] for p in parameters if not p.is_keyword_only)
-        attrs = tuple((p.name, named[p.name]) for p in parameters if p.is_keyword_only and named[p.name] is not None)
+        attrs = tuple(
+            (p.name, named[p.name])
+            for p in parameters
+            if p.is_keyword_only and named[p.name] is not None
+        )
         return Op(name, args, (), (), attrs)
 
     def _may_meet(self, a: int, b: int) -> bool:
@@ -288,7 +317,12 @@ class _State:
             offset = self.views[value].offset if value in self.views else 0
             if home.get(root) == place:
                 continue
-            if offset is None and root not in inputs and roots.count(root) == 1 and not self._is_lazy(value):
+            if (
+                offset is None
+                and root not in inputs
+                and roots.count(root) == 1
+                and not self._is_lazy(value)
+            ):
                 continue  # a view that nobody can tell from memory of its own
             if offset is None:
                 raise Unsupported("unknown_view", f"an output of type {self.types[value]}")
@@ -302,10 +336,17 @@ class _State:
                 aliases.append(OutputAlias())
             aliases[place] = OutputAlias("output", home[root], offset)
         writes = [(v, self.roots[v].current) for v in inputs if self.roots[v].current != v]
-        return Graph("aten", graph.inputs, tuple(self.builder.ops), tuple(outputs), tuple(writes), tuple(aliases))
+        return Graph(
+            "aten",
+            graph.inputs,
+            tuple(self.builder.ops),
+            tuple(outputs),
+            tuple(writes),
+            tuple(aliases),
+        )
 
     def _is_lazy(self, value: int) -> bool:
-        """Whether `value` is a view that eager computes only when it is read, through any number of views."""
+        """Whether eager computes `value`, or a view above it, only when it is read."""
         while value in self.views:
             if self.views[value].op.name in LAZY.values():
                 return True
@@ -314,7 +355,7 @@ class _State:
 
 
 def is_dense(type: TensorType) -> bool:
-    """Whether the elements fill their memory without gaps or repetition, in some order of the axes."""
+    """Whether the elements fill their memory without gaps or repetition, in some order of axes."""
     if 0 in type.sizes:
         return True
     expected: Dim = 1
@@ -326,7 +367,7 @@ def is_dense(type: TensorType) -> bool:
 
 
 def overlaps_itself(type: Type) -> bool:
-    """Whether two elements may lie at one address: an axis without stride, or strides that interleave."""
+    """Whether two elements may lie at one address: a stride of 0, or strides that interleave."""
     if not isinstance(type, TensorType) or 0 in type.sizes:
         return False
     reach: Dim = 0

@@ -5,8 +5,8 @@
 
 `Lowering` works for one ATen op at a time; a `Value` is a value with Python's operators. A result's
 strides are those of the recorded result when the sizes agree (an elementwise chain keeps the layout
-that eager gave it) and contiguous otherwise; movement gets the strides that eager's view would have.
-Guarantees: operands are broadcast and cast explicitly, as the conventions of `ir/ops.py` ask.
+that eager gave it) and contiguous otherwise; movement gets the strides that eager's view would
+have. Guarantees: operands are broadcast and cast explicitly, as the conventions of `ir/ops.py` ask.
 """
 
 from collections.abc import Sequence
@@ -123,7 +123,7 @@ class Lowering:
         return axis % value.rank
 
     def axes(self, axes: Arg, value: Value) -> tuple[int, ...]:
-        """`axes` (None, a number or several) counted from the front; none at all means every axis."""
+        """`axes` (None, a number or several) counted from the front; none means every axis."""
         if axes is None or axes == ():
             return tuple(range(value.rank))
         axes = axes if isinstance(axes, tuple) else (axes,)
@@ -133,11 +133,15 @@ class Lowering:
         self, name: str, operands: Sequence[Value], dtype: str, sizes: Sequence[Dim],
         strides: Sequence[Dim] | None = None, **attrs: Arg,
     ) -> Value:
-        """Appends the core op `name`; strides are the recorded result's or contiguous by default."""
+        """Appends the core op `name`. Default strides: the recorded result's, or contiguous."""
         sizes = tuple(sizes)
         if strides is None:
             recorded = self.op.types[0]
-            fits = isinstance(recorded, TensorType) and recorded.sizes == sizes and 0 not in recorded.strides
+            fits = (
+                isinstance(recorded, TensorType)
+                and recorded.sizes == sizes
+                and 0 not in recorded.strides
+            )
             strides = recorded.strides if fits else contiguous_strides(sizes)
         device = next((t.device for t in self.op.types if isinstance(t, TensorType)), "cpu")
         type = TensorType(dtype, sizes, tuple(strides), device)
@@ -152,7 +156,9 @@ class Lowering:
     def binary(self, name: str, x: Operand, y: Operand) -> Value:
         """`name(x, y)`: a number becomes a constant of the other's dtype, sizes are broadcast."""
         like = x if isinstance(x, Value) else y
-        x, y = self.broadcast(*(v if isinstance(v, Value) else self.full(v, like.sizes, like.dtype) for v in (x, y)))
+        x, y = self.broadcast(
+            *(v if isinstance(v, Value) else self.full(v, like.sizes, like.dtype) for v in (x, y))
+        )
         return self.emit(name, [x, y], "bool" if name in COMPARISONS else x.dtype, x.sizes)
 
     def where(self, condition: Value, x: Operand, y: Operand) -> Value:
@@ -182,7 +188,7 @@ class Lowering:
         return self.cast(x, wide, free=x.dtype in SMALL_FLOATS and wide == "float32")
 
     def down(self, x: Value, dtype: str = "") -> Value:
-        """x rounded to `dtype` (default: the result's): the end of a computation that `up` began."""
+        """x rounded to `dtype` (default: the result's): the end of what `up` began."""
         dtype = dtype or self.result.dtype
         return self.cast(x, dtype, free=dtype in SMALL_FLOATS and x.dtype == "float32")
 
@@ -190,7 +196,14 @@ class Lowering:
         decline_if(isinstance(value, Scalar), "a number known only at run time")
         return self.emit("full", [], dtype, sizes, value=as_number(value, dtype))
 
-    def iota(self, axis: int, sizes: Sequence[Dim], start: Number = 0, step: Number = 1, dtype: str = "int64") -> Value:
+    def iota(
+        self,
+        axis: int,
+        sizes: Sequence[Dim],
+        start: Number = 0,
+        step: Number = 1,
+        dtype: str = "int64",
+    ) -> Value:
         return self.emit("iota", [], dtype, sizes, axis=axis, start=start, step=step)
 
     # -------------------------------------------------------------------- movement
@@ -247,7 +260,9 @@ class Lowering:
         return self.emit("place", [x, part], x.dtype, x.sizes, axis=axis, start=start, step=step)
 
     # -------------------------------------------------------------------- reductions
-    def reduce(self, name: str, x: Value, axes: Sequence[int], keepdim: bool = True, dtype: str = "") -> Value:
+    def reduce(
+        self, name: str, x: Value, axes: Sequence[int], keepdim: bool = True, dtype: str = ""
+    ) -> Value:
         """The reduction `name` of x over `axes`; x itself over none."""
         axes = tuple(axes)
         if not axes:
@@ -270,7 +285,7 @@ def count(x: Value, axes: Sequence[int]) -> float:
 
 
 def as_number(value: Number, dtype: str) -> Number:
-    """`value` as the number that a constant of `dtype` holds. Declines when an integer does not fit."""
+    """`value` as a constant of `dtype` holds it. Declines when an integer does not fit."""
     kind = DTYPES[dtype].kind
     if kind == "b":
         return bool(value)

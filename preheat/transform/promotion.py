@@ -4,7 +4,8 @@
     promote([int64 tensor, 2.5])               -> "float32"     the default float dtype
 
 Only needed where the recorded result type does not tell (comparisons): elsewhere the recorded
-result says what torch chose. Source: c10/core/ScalarType.cpp, aten/src/ATen/native/TypeProperties.cpp.
+result says what torch chose. Source: c10/core/ScalarType.cpp,
+aten/src/ATen/native/TypeProperties.cpp.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Reinplace: which writes to inputs may happen in the input's memory as soon as their value is made.
+"""Reinplace: which writes to inputs may happen in their memory as soon as the value is made.
 
     %2: f32[4096, 8] = place(%0, %1, axis=0, start=7, step=1)
     write %0 <- %2
@@ -7,11 +7,11 @@
         store %1 at 56 {8, 1} makes %2         only row 7 is stored
 
 The values that an input's memory holds one after the other are its states: the input, each `place`
-on the state before, or a value computed as a whole. A write qualifies when, as the ops stand, no state
-(nor a view of it, nor a value on the way to the next) is read after the op that makes the next one,
-nothing after the last one can raise (a call that raises runs again in eager, so nothing may be written
-yet), and each state is computed here and not a view. Requires and gives level core; only `in_place`
-and `stores` change.
+on the state before, or a value computed as a whole. A write qualifies when, as the ops stand, no
+state (nor a view of it, nor a value on the way to the next) is read after the op that makes the
+next one, nothing after the last one can raise (a call that raises runs again in eager, so nothing
+may be written yet), and each state is computed here and not a view. Requires and gives level core;
+only `in_place` and `stores` change.
 """
 
 from dataclasses import replace
@@ -60,7 +60,9 @@ class Memory(NamedTuple):
         return Memory(self.offset + start * self.strides[axis], sizes, strides)
 
     def permuted(self, axes) -> "Memory":
-        return Memory(self.offset, tuple(self.sizes[a] for a in axes), tuple(self.strides[a] for a in axes))
+        return Memory(
+            self.offset, tuple(self.sizes[a] for a in axes), tuple(self.strides[a] for a in axes)
+        )
 
     def reshaped(self, sizes: tuple[Dim, ...]) -> "Memory | None":
         strides = view_strides(self.type("float32"), sizes)
@@ -116,7 +118,9 @@ class _Stores:
                 return value
         return None
 
-    def parts(self, value: int, state: int, before: int, memory: Memory, passed: set[int]) -> list[Store]:
+    def parts(
+        self, value: int, state: int, before: int, memory: Memory, passed: set[int]
+    ) -> list[Store]:
         """The stores that turn `memory`, which holds its part of the state `before`, into `value`.
 
         `passed` collects the values that need not exist: they are only steps to the new memory.
@@ -134,13 +138,16 @@ class _Stores:
         return found
 
     def _through(self, op: Op, memory: Memory) -> list[tuple[int, Memory]] | None:
-        """The values that `op` puts together, each with its part of `memory`; None if it computes."""
+        """The values `op` puts together, each with its part of `memory`; None if it computes."""
         if op.name not in ("place", "reshape", "permute"):
             return None
         operand = op.args[0].id
         if op.name == "place":
             part = op.args[1].id
-            return [(operand, memory), (part, memory.region(op, self.types[part].sizes[op.attr("axis")]))]
+            return [
+                (operand, memory),
+                (part, memory.region(op, self.types[part].sizes[op.attr("axis")])),
+            ]
         if op.name == "reshape":
             below = memory.reshaped(self.types[operand].sizes)
             return None if below is None else [(operand, below)]
@@ -159,7 +166,11 @@ class _Stores:
             return None
         if op.name == "slice":
             return below.region(op, op.type.sizes[op.attr("axis")])
-        return below.permuted(op.attr("axes")) if op.name == "permute" else below.reshaped(op.type.sizes)
+        return (
+            below.permuted(op.attr("axes"))
+            if op.name == "permute"
+            else below.reshaped(op.type.sizes)
+        )
 
     def is_read_after(self, made: int, old: set[int]) -> bool:
         """Whether a value of `old` or a view of one is read after position `made`, or given out."""
@@ -169,10 +180,16 @@ class _Stores:
                 continue
             if position > made and op.name not in VIEWS:
                 return True
-            if op.name in VIEWS and passed.isdisjoint(op.results) and self.position[op.result] != made:
+            if (
+                op.name in VIEWS
+                and passed.isdisjoint(op.results)
+                and self.position[op.result] != made
+            ):
                 old.add(op.result)  # a view reads nothing itself, its readers do
         aliases = self.graph.output_aliases
-        kept = {o for k, o in enumerate(self.graph.outputs) if not aliases or aliases[k].kind == "fresh"}
+        kept = {
+            o for k, o in enumerate(self.graph.outputs) if not aliases or aliases[k].kind == "fresh"
+        }
         kept.update(v for t, v in self.graph.writes if t != self.target)
         return not old.isdisjoint(kept)
 

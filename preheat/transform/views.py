@@ -1,8 +1,8 @@
 """Views: which ATen ops give views, where the view begins, and how a write to it reaches its base.
 
     LAZY                               views that compute when they are read, and what they compute
-    VIEWS                              overloads whose results may share their first operand's memory
-    SPLITS[name](op, type)             several views as one slice or select each
+    VIEWS                              overloads whose results may share their first operand's
+    memory SPLITS[name](op, type)             several views as one slice or select each
     offset_of(op, base, view)          elements from the base's first element to the view's
     INVERSES[name](emit, op, base, base_type, new)
                                        the base after `new` was stored through the view
@@ -26,7 +26,10 @@ class Emitter(Protocol):
     def emit(self, name: str, args: tuple, type: Type, attrs: tuple = ()) -> int: ...
 
 
-LAZY = {"aten._conj.default": "aten._conj_physical.default", "aten._neg_view.default": "aten.neg.default"}
+LAZY = {
+    "aten._conj.default": "aten._conj_physical.default",
+    "aten._neg_view.default": "aten.neg.default",
+}
 
 
 # ---------------------------------------------------------------------------- several views
@@ -56,12 +59,16 @@ def _split_sizes(op: Op, type: TensorType) -> tuple[Op, ...]:
 
 def _unbind(op: Op, type: TensorType) -> tuple[Op, ...]:
     dim = arguments(op)["dim"] % type.rank
-    return tuple(Op("aten.select.int", (op.args[0], dim, i), (), ()) for i in range(len(op.results)))
+    return tuple(
+        Op("aten.select.int", (op.args[0], dim, i), (), ()) for i in range(len(op.results))
+    )
 
 
 SPLITS: dict[str, Callable[[Op, TensorType], tuple[Op, ...]]] = {
-    "aten.split.Tensor": _split, "aten.unsafe_split.Tensor": _split,
-    "aten.split_with_sizes.default": _split_sizes, "aten.unsafe_split_with_sizes.default": _split_sizes,
+    "aten.split.Tensor": _split,
+    "aten.unsafe_split.Tensor": _split,
+    "aten.split_with_sizes.default": _split_sizes,
+    "aten.unsafe_split_with_sizes.default": _split_sizes,
     "aten.unbind.int": _unbind,
 }
 
@@ -96,7 +103,7 @@ _OFFSETS: dict[str, Callable[[dict[str, Arg], TensorType], Dim | None]] = {
 
 
 def offset_of(op: Op, base: TensorType, view: TensorType) -> Dim | None:
-    """Elements from the first of `base` to the first of the view; None for one that cannot be an output."""
+    """Elements from the first of `base` to the first of the view; None: it cannot be an output."""
     if op.name in LAZY.values() or view.dtype != base.dtype:
         return None  # not made again by sizes, strides and an offset alone
     if 0 in view.sizes:
@@ -151,17 +158,22 @@ def _refuse(g: Emitter, op: Op, base: int, base_type: TensorType, new: int) -> i
 
 INVERSES: dict[str, Callable[[Emitter, Op, int, TensorType, int], int]] = {
     **{f"aten.{name}": _reshape for name in (
-        "view.default", "_unsafe_view.default", "reshape.default", "_reshape_alias.default", "unsqueeze.default",
+        "view.default", "_unsafe_view.default", "reshape.default", "_reshape_alias.default",
+        "unsqueeze.default",
         "squeeze.default", "squeeze.dim", "squeeze.dims", "flatten.using_ints",
     )},
     **{f"aten.{name}.default": _alias for name in ("alias", "detach", "lift_fresh", "contiguous")},
-    "aten.t.default": _transpose, "aten.transpose.int": _transpose, "aten.permute.default": _permute,
+    "aten.t.default": _transpose, "aten.transpose.int": _transpose,
+    "aten.permute.default": _permute,
     "aten.slice.Tensor": _scatter("aten.slice_scatter.default", "dim", "start", "end", "step"),
     "aten.select.int": _scatter("aten.select_scatter.default", "dim", "index"),
     "aten.diagonal.default": _scatter("aten.diagonal_scatter.default", "offset", "dim1", "dim2"),
-    "aten.as_strided.default": _scatter("aten.as_strided_scatter.default", "size", "stride", "storage_offset"),
+    "aten.as_strided.default": _scatter(
+        "aten.as_strided_scatter.default", "size", "stride", "storage_offset"
+    ),
     "aten.expand.default": _expand, "aten.view.dtype": _bitcast,
     "aten._conj_physical.default": _transpose, "aten.neg.default": _transpose,  # their own inverses
-    "aten.unfold.default": _refuse, "aten.view_as_real.default": _refuse, "aten.view_as_complex.default": _refuse,
+    "aten.unfold.default": _refuse, "aten.view_as_real.default": _refuse,
+    "aten.view_as_complex.default": _refuse,
 }
 VIEWS = (frozenset(INVERSES) | frozenset(SPLITS) | frozenset(LAZY)) - frozenset(LAZY.values())

@@ -216,7 +216,7 @@ MOVING = {
     "as_strided": lambda x: (x * 2).as_strided((3, 2), (1, 4), 2) + 1, "outer": lambda x: torch.outer(x[0, 0], x[0, 1]),
     "empty": lambda x: x[:0] * 2, "narrow": lambda x: x.narrow(1, 1, 2) + 1, "pixel_shuffle": lambda x: F.pixel_shuffle(x[None, :, :, :], 2),
     "interleave": lambda x: torch.stack((-x[..., 1::2], x[..., ::2]), -1).reshape(x.shape), "rot90": lambda x: x.rot90(1, (1, 2)),
-    "scalar": lambda x: x[0, 0, 0] * 2, "cat of one": lambda x: torch.cat([x]), "bitcast": lambda x: x.view(torch.int32) if x.dtype == torch.float32 else x + 1,
+    "scalar": lambda x: x[0, 0, 0] * 2, "cat of one": lambda x: torch.cat([x]), "bitcast": lambda x: x.view(torch.int32) + 1 if x.dtype == torch.float32 else x + 1,
 }
 
 

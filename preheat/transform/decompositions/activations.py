@@ -39,7 +39,9 @@ def silu(c: Lowering, x: Value) -> Value:
     return x * c.unary("sigmoid", x)
 
 
-def elu(c: Lowering, x: Value, alpha: Number = 1, scale: Number = 1, input_scale: Number = 1) -> Value:
+def elu(
+    c: Lowering, x: Value, alpha: Number = 1, scale: Number = 1, input_scale: Number = 1
+) -> Value:
     negative = c.unary("expm1", x * input_scale) * (alpha * scale)
     return c.where(x <= 0, negative, x * scale)
 
@@ -134,7 +136,9 @@ def loss(body: Callable) -> Callable:
         made = body(c, *wide, **arguments)
         axes = range(made.rank)
         if reduction:
-            made = c.mean(made, axes, False) if reduction == 1 else c.reduce("sum", made, axes, False)
+            made = (
+                c.mean(made, axes, False) if reduction == 1 else c.reduce("sum", made, axes, False)
+            )
         return c.down(made)
 
     return row
@@ -157,13 +161,16 @@ def huber(c: Lowering, x: Value, y: Value, delta: Number = 1.0) -> Value:
 
 
 ROWS: dict[str, Callable] = {
-    "aten.relu.default": relu, "aten.gelu.default": activation(gelu), "aten.silu.default": activation(silu),
+    "aten.relu.default": relu, "aten.gelu.default": activation(gelu),
+    "aten.silu.default": activation(silu),
     "aten.elu.default": activation(elu), "aten.celu.default": activation(celu),
     "aten.leaky_relu.default": activation(leaky_relu),
     "aten._prelu_kernel.default": prelu, "aten.hardtanh.default": activation(hardtanh),
-    "aten.hardsigmoid.default": activation(hardsigmoid), "aten.hardswish.default": activation(hardswish),
+    "aten.hardsigmoid.default": activation(hardsigmoid),
+    "aten.hardswish.default": activation(hardswish),
     "aten.softplus.default": activation(softplus), "aten.mish.default": activation(mish),
-    "aten.log_sigmoid_forward.default": log_sigmoid_forward, "aten.logit.default": activation(logit),
+    "aten.log_sigmoid_forward.default": log_sigmoid_forward,
+    "aten.logit.default": activation(logit),
     "aten.softshrink.default": softshrink, "aten.hardshrink.default": hardshrink,
     "aten.threshold.default": threshold, "aten.glu.default": glu,
     "aten.mse_loss.default": loss(squared_error), "aten.smooth_l1_loss.default": loss(smooth_l1),

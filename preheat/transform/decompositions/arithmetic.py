@@ -2,11 +2,11 @@
 
     aten.add.Tensor(x: bf16, y: f32, alpha=2)  ->  cast(x) + y * 2   in float32, the recorded dtype
 
-The dtype of the result is the recorded one, which torch chose; only comparisons promote here. Floats
-of 16 bits are computed in float32 and rounded once. Comparisons and rounding see values rounded as
-eager has them: their casts are not `free`, since one bit flips an answer there.
-Float floor division and remainders stay with the library: eager computes them through fmod, not
-as floor(x / y).
+The dtype of the result is the recorded one, which torch chose; only comparisons promote here.
+Floats of 16 bits are computed in float32 and rounded once. Comparisons and rounding see values
+rounded as eager has them: their casts are not `free`, since one bit flips an answer there. Float
+floor division and remainders stay with the library: eager computes them through fmod, not as
+floor(x / y).
 """
 
 import math
@@ -98,11 +98,17 @@ def frac(c: Lowering, self: Value) -> Value:
     return c.down(x - c.unary("trunc", x))
 
 
-def nan_to_num(c: Lowering, self: Value, nan: Number | None, posinf: Number | None, neginf: Number | None) -> Value:
+def nan_to_num(
+    c: Lowering, self: Value, nan: Number | None, posinf: Number | None, neginf: Number | None
+) -> Value:
     if not is_float(self.dtype):
         return self
-    largest = {"float16": 65504.0, "bfloat16": float.fromhex("0x1.fep127"),
-               "float32": float.fromhex("0x1.fffffep127"), "float64": float.fromhex("0x1.fffffffffffffp1023")}
+    largest = {
+        "float16": 65504.0,
+        "bfloat16": float.fromhex("0x1.fep127"),
+        "float32": float.fromhex("0x1.fffffep127"),
+        "float64": float.fromhex("0x1.fffffffffffffp1023"),
+    }
     x = c.cast(self, _wide(self.dtype))
     high = largest[self.dtype] if posinf is None else posinf
     low = -largest[self.dtype] if neginf is None else neginf
@@ -152,7 +158,9 @@ def div_mode(c: Lowering, self: Value, other: Operand, rounding_mode: str | None
     if is_float(c.result.dtype):
         decline_if(rounding_mode == "floor", "float floor division")
         x, y = _rounded(c, self, other)
-        quotient = c.cast(c.cast(x / y, c.result.dtype), x.dtype)  # eager rounds it before it truncates
+        quotient = c.cast(
+            c.cast(x / y, c.result.dtype), x.dtype
+        )  # eager rounds it before it truncates
         return c.down(c.unary("trunc", quotient))
     x, y = _computed(c, self, other)
     return c.binary("floordiv" if rounding_mode == "floor" else "truncdiv", x, y)
@@ -169,7 +177,9 @@ def integer(name: str) -> Callable:
     """A row of an integer division; floats stay with the library."""
 
     def row(c: Lowering, self: Operand, other: Operand, **_: Arg) -> Value:
-        decline_if(is_float(c.result.dtype) or c.result.dtype == "bool", f"{name} of {c.result.dtype}")
+        decline_if(
+            is_float(c.result.dtype) or c.result.dtype == "bool", f"{name} of {c.result.dtype}"
+        )
         x, y = _computed(c, self, other)
         return c.binary(name, x, y)
 
@@ -189,7 +199,9 @@ def extremum(name: str) -> Callable:
     return row
 
 
-def clamp(c: Lowering, self: Value, min: Operand | None = None, max: Operand | None = None) -> Value:
+def clamp(
+    c: Lowering, self: Value, min: Operand | None = None, max: Operand | None = None
+) -> Value:
     decline_if(c.result.dtype == "bool", "clamp of bools")
     x = c.cast(self, _wide(c.result.dtype))
     for name, bound in (("maximum", min), ("minimum", max)):
@@ -331,23 +343,30 @@ def same(c: Lowering, self: Value, **_: Arg) -> Value:
 
 def bitcast(c: Lowering, self: Value, dtype: Arg) -> Value:
     to = token_name(dtype)
-    decline_if(DTYPES[self.dtype].itemsize != DTYPES[to].itemsize, "view in a dtype of another size")
+    decline_if(
+        DTYPES[self.dtype].itemsize != DTYPES[to].itemsize, "view in a dtype of another size"
+    )
     decline_if("bool" in (self.dtype, to), "bits of bools")
-    return self if self.dtype == to else c.emit("bitcast", [self], to, self.sizes, self.type.strides)
+    return (
+        self if self.dtype == to else c.emit("bitcast", [self], to, self.sizes, self.type.strides)
+    )
 
 
 # ---------------------------------------------------------------------------- the table
 _UNARY = (
-    "exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal sin cos tan asin acos atan sinh cosh tanh "
-    "asinh acosh atanh erf erfc sigmoid"
+    "exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal sin cos tan asin acos atan sinh "
+    "cosh tanh asinh acosh atanh erf erfc sigmoid"
 ).split()
+_SPECIAL = ("expm1", "exp2", "erf", "erfc", "log1p")
 _TENSOR_AND_SCALAR = ("Tensor", "Scalar")
+_COPIES = "alias detach lift lift_fresh contiguous alias_copy detach_copy lift_fresh_copy".split()
 
 ROWS: dict[str, Callable] = {
     **{f"aten.{name}.default": unary(name) for name in _UNARY},
-    **{f"aten.special_{name}.default": unary(name) for name in ("expm1", "exp2", "erf", "erfc", "log1p")},
+    **{f"aten.special_{name}.default": unary(name) for name in _SPECIAL},
     **{f"aten.{name}.default": rounding(name) for name in ("floor", "ceil", "trunc", "round")},
-    "aten.neg.default": neg, "aten.abs.default": absolute, "aten.sign.default": sign, "aten.sgn.default": sign,
+    "aten.neg.default": neg, "aten.abs.default": absolute, "aten.sign.default": sign,
+    "aten.sgn.default": sign,
     "aten.isnan.default": is_nan, "aten.isinf.default": is_inf, "aten.frac.default": frac,
     "aten.nan_to_num.default": nan_to_num,
     **{f"aten.add.{v}": add for v in _TENSOR_AND_SCALAR},
@@ -358,30 +377,35 @@ ROWS: dict[str, Callable] = {
     **{f"aten.div.{v}_mode": div_mode for v in _TENSOR_AND_SCALAR},
     **{f"aten.remainder.{v}": integer("remainder") for v in (*_TENSOR_AND_SCALAR, "Scalar_Tensor")},
     **{f"aten.fmod.{v}": integer("fmod") for v in _TENSOR_AND_SCALAR},
-    "aten.floor_divide.default": integer("floordiv"), "aten.floor_divide.Scalar": integer("floordiv"),
+    "aten.floor_divide.default": integer("floordiv"),
+    "aten.floor_divide.Scalar": integer("floordiv"),
     "aten.atan2.default": arithmetic("atan2"),
     **{f"aten.copysign.{v}": arithmetic("copysign") for v in _TENSOR_AND_SCALAR},
     **{f"aten.{name}.default": extremum(name) for name in ("maximum", "minimum", "fmax", "fmin")},
     **{f"aten.clamp.{v}": clamp for v in ("default", "Tensor")},
     **{f"aten.clamp_min.{v}": clamp for v in ("default", "Tensor")},
     **{f"aten.clamp_max.{v}": clamp for v in ("default", "Tensor")},
-    "aten.pow.Tensor_Scalar": power_number, "aten.pow.Tensor_Tensor": power, "aten.pow.Scalar": power,
-    **{f"aten.{name}.{v}": comparison(name) for name in "eq ne lt le gt ge".split() for v in _TENSOR_AND_SCALAR},
+    "aten.pow.Tensor_Scalar": power_number, "aten.pow.Tensor_Tensor": power,
+    "aten.pow.Scalar": power,
+    **{f"aten.{name}.{v}": comparison(name)
+       for name in "eq ne lt le gt ge".split() for v in _TENSOR_AND_SCALAR},
     **{f"aten.logical_{name}.default": logical(f"logical_{name}") for name in ("and", "or", "xor")},
     "aten.logical_not.default": logical_not,
     **{f"aten.bitwise_{name}.{v}": bitwise(f"bitwise_{name}")
        for name in ("and", "or", "xor") for v in (*_TENSOR_AND_SCALAR, "Scalar_Tensor")},
-    **{f"aten.__{name}__.{v}": bitwise(f"bitwise_{name}") for name in ("and", "or", "xor") for v in _TENSOR_AND_SCALAR},
-    "aten.bitwise_not.default": lambda c, self: c.unary("logical_not" if self.dtype == "bool" else "bitwise_not", self),
+    **{f"aten.__{name}__.{v}": bitwise(f"bitwise_{name}")
+       for name in ("and", "or", "xor") for v in _TENSOR_AND_SCALAR},
+    "aten.bitwise_not.default": lambda c,
+    self: c.unary("logical_not" if self.dtype == "bool" else "bitwise_not", self),
     **{f"aten.{name}.{v}": shift("shl") for name in ("bitwise_left_shift", "__lshift__")
        for v in ("Tensor_Scalar", "Tensor", "Scalar")},
     **{f"aten.{name}.{v}": shift("shr") for name in ("bitwise_right_shift", "__rshift__")
        for v in ("Tensor_Scalar", "Tensor", "Scalar")},
     "aten.addcmul.default": addcmul, "aten.addcdiv.default": addcdiv,
     "aten.lerp.Scalar": lerp, "aten.lerp.Tensor": lerp,
-    "aten.where.self": where, "aten.masked_fill.Scalar": masked_fill, "aten.masked_fill.Tensor": masked_fill,
+    "aten.where.self": where, "aten.masked_fill.Scalar": masked_fill,
+    "aten.masked_fill.Tensor": masked_fill,
     "aten._to_copy.default": to_copy, "aten.clone.default": clone, "aten.copy.default": copy,
-    **{f"aten.{name}.default": same for name in
-       ("alias", "detach", "lift", "lift_fresh", "contiguous", "alias_copy", "detach_copy", "lift_fresh_copy")},
+    **{f"aten.{name}.default": same for name in _COPIES},
     "aten.view.dtype": bitcast,
 }

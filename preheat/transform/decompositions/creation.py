@@ -43,7 +43,9 @@ def arange(c: Lowering, end: Number, start: Number = 0, step: Number = 1, **_: A
     dtype = c.result.dtype
     if is_float(dtype):
         return c.cast(c.iota(0, c.result.sizes, float(start), float(step), "float64"), dtype)
-    decline_if(not (float(start).is_integer() and float(step).is_integer()), "fractions as integers")
+    decline_if(
+        not (float(start).is_integer() and float(step).is_integer()), "fractions as integers"
+    )
     return c.cast(c.iota(0, c.result.sizes, int(start), int(step)), dtype)
 
 
@@ -54,8 +56,17 @@ def eye(c: Lowering, **_: Arg) -> Value:
     return c.cast(c.binary("eq", down, across), c.result.dtype)
 
 
-_SOURCES = ("empty.memory_format", "empty_strided.default", "new_empty.default", "new_empty_strided.default",
-            "empty_like.default", "new_zeros.default", "zeros.default", "zeros_like.default", "zero.default")
+_SOURCES = (
+    "empty.memory_format",
+    "empty_strided.default",
+    "new_empty.default",
+    "new_empty_strided.default",
+    "empty_like.default",
+    "new_zeros.default",
+    "zeros.default",
+    "zeros_like.default",
+    "zero.default",
+)
 
 ROWS: dict[str, Callable] = {
     **{f"aten.{name}": filled(0) for name in _SOURCES},

@@ -37,7 +37,9 @@ def gather(c: Lowering, self: Value, dim: int, index: Value, **_: Arg) -> Value:
 
 def index(c: Lowering, self: Value, indices: tuple[Value | None, ...]) -> Value:
     chosen = [(axis, i) for axis, i in enumerate(indices) if i is not None]
-    decline_if(not chosen or any(i.dtype not in INTEGERS for _, i in chosen), "mask or bytes as index")
+    decline_if(
+        not chosen or any(i.dtype not in INTEGERS for _, i in chosen), "mask or bytes as index"
+    )
     if len(chosen) == 1:
         return take(c, self, chosen[0][1], chosen[0][0], wrap=True)
     sizes = broadcast_sizes([i.sizes for _, i in chosen])

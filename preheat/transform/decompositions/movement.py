@@ -10,7 +10,6 @@ from collections.abc import Callable
 from preheat.ir.graph import Arg
 from preheat.ir.scalar import Dim, Number, Scalar
 from preheat.transform.lowering import Lowering, Value, decline_if
-from preheat.transform.promotion import promote
 
 
 def reshape(c: Lowering, self: Value, **_: Arg) -> Value:
@@ -58,7 +57,13 @@ def select(c: Lowering, self: Value, dim: int, index: Dim) -> Value:
 
 
 def slice_scatter(
-    c: Lowering, self: Value, src: Value, dim: int = 0, start: Arg = None, end: Arg = None, step: int = 1,
+    c: Lowering,
+    self: Value,
+    src: Value,
+    dim: int = 0,
+    start: Arg = None,
+    end: Arg = None,
+    step: int = 1,
 ) -> Value:
     axis = c.axis(dim, self)
     first, _ = slice_bounds(self.sizes[axis], start, end)
@@ -106,7 +111,9 @@ def pad(c: Lowering, self: Value, pad: tuple[Dim, ...], value: Number = 0) -> Va
     if not any(low) and not any(high):
         return c.copy(x)
     fill = bool(value) if self.dtype == "bool" else value
-    return c.emit("pad", [x], self.dtype, c.result.sizes, low=tuple(low), high=tuple(high), value=fill)
+    return c.emit(
+        "pad", [x], self.dtype, c.result.sizes, low=tuple(low), high=tuple(high), value=fill
+    )
 
 
 def flip(c: Lowering, self: Value, dims: tuple[int, ...]) -> Value:
@@ -143,7 +150,9 @@ def repeat(c: Lowering, self: Value, repeats: tuple[Dim, ...]) -> Value:
     return c.copy(made) if made.id == self.id else made
 
 
-def repeat_interleave(c: Lowering, self: Value, repeats: int, dim: int | None = None, **_: Arg) -> Value:
+def repeat_interleave(
+    c: Lowering, self: Value, repeats: int, dim: int | None = None, **_: Arg
+) -> Value:
     decline_if(dim is None or not isinstance(repeats, int), "flattened or symbolic")
     axis = c.axis(dim, self)
     apart = (*self.sizes[: axis + 1], 1, *self.sizes[axis + 1 :])
@@ -175,16 +184,19 @@ def triangle(name: str) -> Callable:
 
 ROWS: dict[str, Callable] = {
     **{f"aten.{name}": reshape for name in (
-        "view.default", "_unsafe_view.default", "reshape.default", "_reshape_alias.default", "unsqueeze.default",
+        "view.default", "_unsafe_view.default", "reshape.default", "_reshape_alias.default",
+        "unsqueeze.default",
         "squeeze.default", "squeeze.dim", "squeeze.dims", "flatten.using_ints", "view_copy.default",
         "_reshape_copy.default", "unsqueeze_copy.default", "squeeze_copy.dim",
     )},
     "aten.expand.default": expand, "aten.expand_copy.default": expand,
-    "aten.transpose.int": transpose, "aten.t.default": transpose_matrix, "aten.permute.default": permute,
+    "aten.transpose.int": transpose, "aten.t.default": transpose_matrix,
+    "aten.permute.default": permute,
     "aten.slice.Tensor": slice_axis, "aten.select.int": select,
     "aten.slice_scatter.default": slice_scatter, "aten.select_scatter.default": select_scatter,
     "aten.cat.default": cat, "aten.stack.default": stack, "aten.constant_pad_nd.default": pad,
     "aten.flip.default": flip, "aten.roll.default": roll, "aten.repeat.default": repeat,
-    "aten.repeat_interleave.self_int": repeat_interleave, "aten.pixel_shuffle.default": pixel_shuffle,
+    "aten.repeat_interleave.self_int": repeat_interleave,
+    "aten.pixel_shuffle.default": pixel_shuffle,
     "aten.tril.default": triangle("tril"), "aten.triu.default": triangle("triu"),
 }

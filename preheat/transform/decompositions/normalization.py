@@ -15,7 +15,9 @@ from preheat.ir.scalar import Number
 from preheat.transform.lowering import Lowering, Value, decline_if, is_float
 
 
-def _standardise(c: Lowering, x: Value, axes: tuple[int, ...], eps: Number) -> tuple[Value, Value, Value]:
+def _standardise(
+    c: Lowering, x: Value, axes: tuple[int, ...], eps: Number
+) -> tuple[Value, Value, Value]:
     """x with mean 0 and variance 1 over `axes`; the mean; 1 / standard deviation."""
     mean = c.mean(x, axes)
     centred = x - mean
@@ -39,7 +41,12 @@ def _up(c: Lowering, x: Value | None, dtype: str) -> Value | None:
 
 
 def layer_norm(
-    c: Lowering, input: Value, normalized_shape: Arg, weight: Value | None, bias: Value | None, eps: Number,
+    c: Lowering,
+    input: Value,
+    normalized_shape: Arg,
+    weight: Value | None,
+    bias: Value | None,
+    eps: Number,
 ) -> tuple:
     decline_if(not is_float(input.dtype) or 0 in input.sizes, "operand")
     x = c.up(input)
@@ -49,7 +56,9 @@ def layer_norm(
     return c.down(out), _statistic(c, 1, mean), _statistic(c, 2, rstd)
 
 
-def rms_norm(c: Lowering, input: Value, normalized_shape: Arg, weight: Value | None, eps: Number | None) -> tuple:
+def rms_norm(
+    c: Lowering, input: Value, normalized_shape: Arg, weight: Value | None, eps: Number | None
+) -> tuple:
     decline_if(not is_float(input.dtype) or 0 in input.sizes or eps is None, "operand")
     x = c.up(input)
     axes = tuple(range(input.rank - len(normalized_shape), input.rank))
@@ -58,14 +67,23 @@ def rms_norm(c: Lowering, input: Value, normalized_shape: Arg, weight: Value | N
 
 
 def group_norm(
-    c: Lowering, input: Value, weight: Value | None, bias: Value | None, N: int, C: int, HxW: int, group: int,
+    c: Lowering,
+    input: Value,
+    weight: Value | None,
+    bias: Value | None,
+    N: int,
+    C: int,
+    HxW: int,
+    group: int,
     eps: Number,
 ) -> tuple:
     decline_if(not is_float(input.dtype) or 0 in input.sizes, "operand")
     x = c.reshape(c.up(input), (N, group, (C // group) * HxW))
     normal, mean, rstd = _standardise(c, x, (2,), eps)
     channels = (1, C) + (1,) * (input.rank - 2)
-    weight, bias = (None if v is None else c.reshape(c.up(v, x.dtype), channels) for v in (weight, bias))
+    weight, bias = (
+        None if v is None else c.reshape(c.up(v, x.dtype), channels) for v in (weight, bias)
+    )
     out = _affine(c.reshape(normal, input.sizes), weight, bias)
     return c.down(out), _statistic(c, 1, mean), _statistic(c, 2, rstd)
 
@@ -78,7 +96,7 @@ def batch_norm(
     decline_if(not is_float(input.dtype), "operand")
     x = c.up(input)
     channels = (1, input.sizes[1]) + (1,) * (input.rank - 2)
-    # One factor a channel: the same order of operations as eager's (x * alpha + beta), less rounding.
+    # One factor a channel, as eager has it; the mean is taken off first, which rounds less.
     scale = c.unary("rsqrt", c.up(running_var, x.dtype) + eps)
     scale = scale if weight is None else scale * c.up(weight, x.dtype)
     centred = x - c.reshape(c.up(running_mean, x.dtype), channels)

@@ -31,7 +31,9 @@ def dot(c: Lowering, self: Value, tensor: Value) -> Value:
     return c.down(c.reduce("sum", c.up(self) * c.up(tensor), (0,), keepdim=False))
 
 
-def plus_product(c: Lowering, addend: Value, a: Value, b: Value, beta: Number, alpha: Number) -> Value:
+def plus_product(
+    c: Lowering, addend: Value, a: Value, b: Value, beta: Number, alpha: Number
+) -> Value:
     """beta * addend + alpha * (a @ b); the addend is not read when beta is 0."""
     decline_if(a.dtype in SMALL_FLOATS, "one rounding")
     decline_if(not is_float(a.dtype) and (beta, alpha) != (1, 1), "integer factors")
@@ -42,15 +44,21 @@ def plus_product(c: Lowering, addend: Value, a: Value, b: Value, beta: Number, a
     return made + (addend if beta == 1 else addend * beta)
 
 
-def addmm(c: Lowering, self: Value, mat1: Value, mat2: Value, beta: Number = 1, alpha: Number = 1) -> Value:
+def addmm(
+    c: Lowering, self: Value, mat1: Value, mat2: Value, beta: Number = 1, alpha: Number = 1
+) -> Value:
     return plus_product(c, self, mat1, mat2, beta, alpha)
 
 
-def baddbmm(c: Lowering, self: Value, batch1: Value, batch2: Value, beta: Number = 1, alpha: Number = 1) -> Value:
+def baddbmm(
+    c: Lowering, self: Value, batch1: Value, batch2: Value, beta: Number = 1, alpha: Number = 1
+) -> Value:
     return plus_product(c, self, batch1, batch2, beta, alpha)
 
 
-def addmv(c: Lowering, self: Value, mat: Value, vec: Value, beta: Number = 1, alpha: Number = 1) -> Value:
+def addmv(
+    c: Lowering, self: Value, mat: Value, vec: Value, beta: Number = 1, alpha: Number = 1
+) -> Value:
     column = c.reshape(vec, (*vec.sizes, 1))
     addend = c.reshape(self, (*self.sizes, 1)) if self.rank == 1 else self
     return c.reshape(plus_product(c, addend, mat, column, beta, alpha), c.result.sizes)

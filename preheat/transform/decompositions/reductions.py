@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 
 from preheat.ir.graph import Arg
-from preheat.ir.scalar import Number, Scalar
+from preheat.ir.scalar import Number
 from preheat.transform.lowering import Lowering, Value, compute_dtype, count, decline_if, is_float
 
 
@@ -31,7 +31,9 @@ def prod(c: Lowering, self: Value, dim: Arg = None, keepdim: bool = False, **_: 
     return c.down(c.reduce("prod", x, c.axes(dim, self), keepdim))
 
 
-def _variance(c: Lowering, self: Value, dim: Arg, correction: Arg, keepdim: bool) -> tuple[Value, Value]:
+def _variance(
+    c: Lowering, self: Value, dim: Arg, correction: Arg, keepdim: bool
+) -> tuple[Value, Value]:
     decline_if(not is_float(c.result.dtype), "variance of integers")
     x, axes = c.up(self), c.axes(dim, self)
     mean = c.mean(x, axes, True)
@@ -44,25 +46,35 @@ def _variance(c: Lowering, self: Value, dim: Arg, correction: Arg, keepdim: bool
     return spread, c.reshape(mean, small)
 
 
-def variance(c: Lowering, self: Value, dim: Arg = None, correction: Arg = None, keepdim: bool = False) -> Value:
+def variance(
+    c: Lowering, self: Value, dim: Arg = None, correction: Arg = None, keepdim: bool = False
+) -> Value:
     return c.down(_variance(c, self, dim, correction, keepdim)[0])
 
 
-def deviation(c: Lowering, self: Value, dim: Arg = None, correction: Arg = None, keepdim: bool = False) -> Value:
+def deviation(
+    c: Lowering, self: Value, dim: Arg = None, correction: Arg = None, keepdim: bool = False
+) -> Value:
     return c.down(c.unary("sqrt", _variance(c, self, dim, correction, keepdim)[0]))
 
 
-def variance_mean(c: Lowering, self: Value, dim: Arg = None, correction: Arg = None, keepdim: bool = False) -> tuple:
+def variance_mean(
+    c: Lowering, self: Value, dim: Arg = None, correction: Arg = None, keepdim: bool = False
+) -> tuple:
     spread, mean = _variance(c, self, dim, correction, keepdim)
     return c.down(spread), c.down(mean)
 
 
-def deviation_mean(c: Lowering, self: Value, dim: Arg = None, correction: Arg = None, keepdim: bool = False) -> tuple:
+def deviation_mean(
+    c: Lowering, self: Value, dim: Arg = None, correction: Arg = None, keepdim: bool = False
+) -> tuple:
     spread, mean = _variance(c, self, dim, correction, keepdim)
     return c.down(c.unary("sqrt", spread)), c.down(mean)
 
 
-def vector_norm(c: Lowering, self: Value, ord: Number = 2, dim: Arg = None, keepdim: bool = False, **_: Arg) -> Value:
+def vector_norm(
+    c: Lowering, self: Value, ord: Number = 2, dim: Arg = None, keepdim: bool = False, **_: Arg
+) -> Value:
     decline_if(not is_float(self.dtype), "norm of integers")
     x, axes = c.up(self, c.result.dtype), c.axes(dim, self)
     magnitude = c.unary("abs", x)
@@ -76,14 +88,18 @@ def vector_norm(c: Lowering, self: Value, ord: Number = 2, dim: Arg = None, keep
     decline_if(True, f"norm {ord}")
 
 
-def norm(c: Lowering, self: Value, p: Arg = None, dim: Arg = None, keepdim: bool = False, **_: Arg) -> Value:
+def norm(
+    c: Lowering, self: Value, p: Arg = None, dim: Arg = None, keepdim: bool = False, **_: Arg
+) -> Value:
     return vector_norm(c, self, 2 if p is None else p, dim, keepdim)
 
 
 # ---------------------------------------------------------------------------- extrema
 def _widened(c: Lowering, x: Value) -> Value:
     """x in a dtype that extrema are taken in; exact."""
-    return c.cast(x, {"float16": "float32", "bfloat16": "float32", "bool": "uint8"}.get(x.dtype, x.dtype))
+    return c.cast(
+        x, {"float16": "float32", "bfloat16": "float32", "bool": "uint8"}.get(x.dtype, x.dtype)
+    )
 
 
 def extremum(name: str) -> Callable:
@@ -179,12 +195,14 @@ ROWS: dict[str, Callable] = {
     "aten.var.correction": variance, "aten.std.correction": deviation,
     "aten.var_mean.correction": variance_mean, "aten.std_mean.correction": deviation_mean,
     "aten.linalg_vector_norm.default": vector_norm,
-    "aten.norm.ScalarOpt_dim": norm, "aten.norm.Scalar": norm, "aten.norm.ScalarOpt_dim_dtype": norm,
+    "aten.norm.ScalarOpt_dim": norm, "aten.norm.Scalar": norm,
+    "aten.norm.ScalarOpt_dim_dtype": norm,
     "aten.amax.default": extremum("max"), "aten.amin.default": extremum("min"),
     "aten.max.default": extremum("max"), "aten.min.default": extremum("min"),
     "aten.max.dim": extremum_and_place("max"), "aten.min.dim": extremum_and_place("min"),
     "aten.argmax.default": place("argmax"), "aten.argmin.default": place("argmin"),
-    **{f"aten.{name}.{v}": truth(name) for name in ("any", "all") for v in ("default", "dim", "dims")},
+    **{f"aten.{name}.{v}": truth(name)
+       for name in ("any", "all") for v in ("default", "dim", "dims")},
     "aten._softmax.default": softmax, "aten._log_softmax.default": log_softmax,
     "aten.softmax.int": softmax, "aten.log_softmax.int": log_softmax,
     "aten.logsumexp.default": logsumexp,
