@@ -216,6 +216,8 @@ def _not(b: Builder, x: Value) -> Value:
 def _extremum(predicate: str) -> Emit:
     """maximum and minimum of floats: the chosen one, but NaN of either operand wins."""
     def emit(b: Builder, x: Value, y: Value) -> Value:
+        if y.is_constant and not y.is_nan:
+            return b.select(b.compare(predicate, y, x), y, x)  # x when unordered: one instruction
         chosen = b.select(b.compare(predicate, x, y), x, y)  # y when unordered
         return b.select(b.compare("uno", x, x), x, chosen)
     return emit

@@ -14,14 +14,14 @@ added up in blocks of BLOCK, and blocks of blocks: the error grows with the loga
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from preheat.base.errors import InternalError
 from preheat.generate import elementwise, reduction
 from preheat.generate.elementwise import memory_element
 from preheat.generate.llvm import Builder, Value
-from preheat.generate.nest import Piece, StageNest, lanes_of, nests, pieces, unroll_of
+from preheat.generate.nest import Piece, StageNest, lanes_of, nests, pieces, turned, unroll_of
 from preheat.generate.reduction import State
 from preheat.ir.loop import FLAGS, Axis, Index, Kernel, LoopOp
 from preheat.ir.plan import Target
@@ -48,10 +48,8 @@ def module_text(kernels: Sequence[Kernel], target: Target) -> str:
 
 def kernel_text(kernel: Kernel, target: Target) -> tuple[str, set[str]]:
     """The function of `kernel`, and the declarations and helper functions that it needs."""
-    b = Builder(target)
-    lanes = lanes_of(kernel, target.vector_bytes)
-    stages = nests(kernel)
-    emitter = _Emitter(b, kernel, stages, lanes, unroll_of(stages))
+    b, stages = Builder(target), nests(kernel)
+    emitter = _Emitter(b, kernel, stages, lanes_of(kernel, target), unroll_of(stages))
     if all(axis.extent > 0 for axis in kernel.axes):
         emitter.outer_loops()
     b.emit("ret void")
@@ -117,8 +115,9 @@ class _Emitter:
     def _arguments(self) -> None:
         b, args = self.b, Value("%args", "ptr", 0)
         for number in range(len(self.kernel.params) + 1):
-            slot = b.offset(args, b.integer(number), "ptr")
-            self.params.append(b.value(f"load ptr, ptr {slot.text}, align 8", "ptr", 0))
+            slot = b.offset(args, b.integer(number), "ptr") if number else args
+            self.params.append(Value(f"%p{number}", "ptr", 0))
+            b.emit(f"%p{number} = load ptr, ptr {slot.text}, align 8")
         self.flag = self.params.pop()
         for stage in self.kernel.stages:
             self.dtypes |= {op.id: op.dtype for op in stage.body if op.id >= 0}
@@ -180,10 +179,14 @@ class _Emitter:
         """All positions of a lane axis that is not shared."""
         b = self.b
         for piece in pieces(lane.extent, self.lanes, self.unroll, b.has_masks):
-            exists = [k < piece.stop - piece.start for k in range(piece.lanes)]
-            mask = b.vector(exists, "i1") if piece.is_masked else None
+            mask = self._lanes_of_tail(piece)
             b.loop(b.integer(piece.start), b.integer(piece.stop), piece.lanes, [],
                    lambda position, _: self._on_lanes(at, piece.lanes, position, mask))
+
+    def _lanes_of_tail(self, piece: Piece) -> Value | None:
+        if not piece.is_masked:
+            return None
+        return self.b.vector([k < piece.stop - piece.start for k in range(piece.lanes)], "i1")
 
     def _lane_range(self, at: _At, start: Value, stop: Value) -> None:
         """Lanes start .. stop, known when the kernel runs: wide vectors, vectors, the last lanes."""
@@ -218,7 +221,13 @@ class _Emitter:
 
     def _stage(self, nest: StageNest, at: _At) -> dict[int, Value]:
         """One stage; yields the values that later stages may use."""
-        at = at._replace(values=dict(at.values), pointers=self._pointers(nest, at))
+        across = turned(nest)
+        if across:
+            self._square_stage(nest, at, across)
+            return at.values
+        return self._plain_stage(nest, at._replace(values=dict(at.values), pointers=self._pointers(nest, at)))
+
+    def _plain_stage(self, nest: StageNest, at: _At) -> dict[int, Value]:
         covers = (Piece(at.lanes, 0, 1),)
         if self.kernel.lane is None and nest.own:
             covers = pieces(nest.own[-1].extent, self.lanes, self.unroll, self.b.has_masks)
@@ -234,6 +243,37 @@ class _Emitter:
         for number, op in enumerate(nest.reductions):
             results[op.id] = self._result(op, [states[piece][number] for piece in covers])
         return {**at.values, **results}
+
+    def _square_stage(self, nest: StageNest, at: _At, across: tuple[LoopOp, ...]) -> None:
+        """A square that some accesses cross: they go by a scratch square, transposed in registers.
+
+            v0 = load p0[a + b*1024]   ->   scratch = transpose(rows of p0);  v0 = load scratch[a*16 + b]
+        """
+        side, pointers = nest.own[0].extent, self._pointers(nest, at)
+        squares = {}
+        for number, op in enumerate(across):
+            # the base only tells squares apart: the pointer is the scratch itself
+            place = Index(number, ((nest.own[0].name, side), (nest.own[1].name, 1)))
+            squares[op] = replace(op, index=place)
+            element = memory_element(self.kernel.params[op.param].dtype)
+            pointers[op.param, place] = self.b.scratch(element, side * side)
+        levels = tuple(tuple(squares.get(op, op) for op in level) for level in nest.levels)
+        for op in (op for op in across if op.op == "load"):
+            self._transpose(nest, op, pointers[op.param, op.index], pointers[op.param, squares[op].index], True)
+        self._plain_stage(replace(nest, levels=levels), at._replace(values=dict(at.values), pointers=pointers))
+        for op in (op for op in across if op.op == "store"):
+            self._transpose(nest, op, pointers[op.param, op.index], pointers[op.param, squares[op].index], False)
+
+    def _transpose(self, nest: StageNest, op: LoopOp, memory: Value, square: Value, is_load: bool) -> None:
+        """Copies between a square of `op`'s memory and the scratch square, across."""
+        b, side, element = self.b, nest.own[0].extent, memory_element(op.dtype)
+        stride = self._static(op.index.stride(nest.own[1].name))
+        there = [b.offset(memory, b.integer(k * stride), element) for k in range(side)]
+        here = [b.offset(square, b.integer(k * side), element) for k in range(side)]
+        sources, places = (there, here) if is_load else (here, there)
+        rows = [b.load(pointer, element, side) for pointer in sources]
+        for row, pointer in zip(b.transpose(rows), places):
+            b.store(row, pointer)
 
     def _start(self, op: LoopOp, lanes: int, position: int) -> State:
         step = 0 if self.kernel.lane else 1  # lanes of a row are positions, lanes of rows are not
@@ -276,9 +316,7 @@ class _Emitter:
 
         def step(position: Value, states: States) -> States:
             inside = self._enter(nest, at, axis, position)._replace(lanes=piece.lanes)
-            if piece.is_masked:
-                exists = [k < piece.stop - piece.start for k in range(piece.lanes)]
-                inside = inside._replace(mask=b.vector(exists, "i1"))
+            inside = inside._replace(mask=self._lanes_of_tail(piece))
             return {piece: self._operations(nest, len(nest.axes), inside, states[piece])}
 
         is_nested = len(nest.own) > 1
@@ -353,11 +391,14 @@ class _Emitter:
             offset = b.integer(self._static(op.index.base))
             for name, stride in op.index.terms:
                 if name in at.axes and stride != 0:
-                    step = b.binary("mul", at.axes[name], b.integer(self._static(stride)))
-                    offset = b.binary("add", offset, step)
-            element = memory_element(self.kernel.params[op.param].dtype)
-            pointers[op.param, op.index] = b.offset(self.params[op.param], offset, element)
+                    offset = b.plus(offset, b.times(at.axes[name], self._static(stride)))
+            pointers[op.param, op.index] = self._moved(op.param, self.params[op.param], offset)
         return pointers
+
+    def _moved(self, param: int, pointer: Value, elements: Value) -> Value:
+        if elements.text == "0":
+            return pointer
+        return self.b.offset(pointer, elements, memory_element(self.kernel.params[param].dtype))
 
     def _static(self, dim: Dim) -> int:
         if not isinstance(dim, int):
@@ -370,9 +411,7 @@ class _Emitter:
         for (param, index), pointer in at.pointers.items():
             stride = self._static(index.stride(axis.name))
             if stride:
-                step = position if stride == 1 else b.binary("mul", position, b.integer(stride))
-                element = memory_element(self.kernel.params[param].dtype)
-                pointers[param, index] = b.offset(pointer, step, element)
+                pointers[param, index] = self._moved(param, pointer, b.times(position, stride))
         return at.enter(**{axis.name: position})._replace(pointers=pointers)
 
     def _operations(self, nest: StageNest, depth: int, at: _At, states: list[State]) -> list[State]:
@@ -412,8 +451,8 @@ class _Emitter:
         if op.op == "bitcast":
             return elementwise.bitcast(b, args[0], op.dtype)
         if op.op in elementwise.DIVISIONS and DTYPES[dtype].kind in "iu":
-            is_zero = b.compare("eq", args[1], b.constant(0, args[1]))
-            if not args[1].text.startswith("splat") or args[1].text.endswith(" 0)"):
+            if not args[1].is_constant or args[1].is_zero:
+                is_zero = b.compare("eq", args[1], b.constant(0, args[1]))
                 self._raise(at, is_zero, "zero_division")
                 args = args[0], b.select(is_zero, b.constant(1, args[1]), args[1])
         return elementwise.apply(b, op.op, dtype, args)
@@ -453,8 +492,7 @@ class _Emitter:
         """The row-major position within the stage's own axes."""
         b, flat = self.b, self.b.integer(0)
         for axis in nest.own:
-            flat = b.binary("mul", flat, b.integer(axis.extent))
-            flat = b.binary("add", flat, at.axes[axis.name])
+            flat = b.plus(b.times(flat, axis.extent), at.axes[axis.name])
         return flat
 
     # kept rows
@@ -469,7 +507,7 @@ class _Emitter:
             self.scratch[op.id] = b.scratch(element, count)
         flat = self._flat(nest, at)
         if self.kernel.lane:
-            flat = b.binary("mul", flat, b.integer(width))
+            flat = b.times(flat, width)
         return b.offset(self.scratch[op.id], flat, element)
 
     def _keep(self, nest: StageNest, at: _At, op: LoopOp, value: Value) -> None:

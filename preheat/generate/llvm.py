@@ -40,6 +40,21 @@ class Value(NamedTuple):
     def is_float(self) -> bool:
         return self.element in MANTISSA
 
+    @property
+    def is_constant(self) -> bool:
+        """Whether every lane is the same known number."""
+        return self.text.startswith("splat")
+
+    @property
+    def is_nan(self) -> bool:
+        """Whether it is known to be NaN."""
+        return self.is_constant and "0x7FF8" in self.text
+
+    @property
+    def is_zero(self) -> bool:
+        """Whether it is known to be an integer zero."""
+        return self.is_constant and self.text.endswith(" 0)")
+
 
 def literal(number: int | float | bool, element: str) -> str:
     """`number` as an LLVM constant of type `element`; integers wrap, floats round to nearest."""
@@ -74,7 +89,7 @@ class Builder:
         self.has_fma = target.arch == "aarch64" or "fma" in features
         self.has_rounding = target.arch == "aarch64" or "sse4.1" in features
         self.has_half = target.arch == "aarch64" or "f16c" in features
-        self.has_masks = self.has_scale = target.vector_bytes == 64
+        self.has_masks = target.vector_bytes == 64
         self.lines: list[str] = []
         self.allocations: list[str] = []
         self.declarations: set[str] = set()
@@ -113,6 +128,16 @@ class Builder:
     def integer(self, number: int) -> Value:
         """A plain i64."""
         return Value(str(number), "i64", 0)
+
+    def plus(self, x: Value, y: Value) -> Value:
+        """The sum of plain i64, folded when one is 0."""
+        return y if x.text == "0" else x if y.text == "0" else self.binary("add", x, y)
+
+    def times(self, x: Value, number: int) -> Value:
+        """A plain i64 times a known number."""
+        if number == 1 or x.text == "0":
+            return x
+        return self.binary("mul", x, self.integer(number)) if number else self.integer(0)
 
     def binary(self, name: str, x: Value, y: Value) -> Value:
         assert x.type == y.type, (name, x, y)
@@ -171,7 +196,7 @@ class Builder:
         if x.lanes == lanes:
             return x
         assert x.lanes in (0, 1), x
-        if x.text.startswith("splat"):
+        if x.is_constant:
             return Value(x.text, x.element, lanes)
         if x.lanes == 0:
             x = self.value(f"insertelement <1 x {x.element}> poison, {x.operand}, i64 0", x.element, 1)
@@ -209,6 +234,24 @@ class Builder:
         order = ", ".join(f"i32 {i}" for i in range(x.lanes + y.lanes))
         mask = f"<{x.lanes + y.lanes} x i32> <{order}>"
         return self.value(f"shufflevector {x.operand}, {y.operand}, {mask}", x.element, x.lanes + y.lanes)
+
+    def transpose(self, rows: Sequence[Value]) -> list[Value]:
+        """A square of values, rows as columns: rows are interleaved with those half a square below,
+        log2(rows) times (each time turns the bits of row and column by one place)."""
+        rows, side = list(rows), rows[0].lanes
+        for _ in range(side.bit_length() - 1):
+            pairs = zip(rows[:side // 2], rows[side // 2:])
+            rows = [half for x, y in pairs for half in self._interleaved(x, y)]
+        return rows
+
+    def _interleaved(self, x: Value, y: Value) -> list[Value]:
+        """x0 y0 x1 y1 ..., as two vectors."""
+        lanes, result = x.lanes, []
+        for start in (0, lanes // 2):
+            order = ", ".join(f"i32 {k}, i32 {k + lanes}" for k in range(start, start + lanes // 2))
+            text = f"shufflevector {x.operand}, {y.operand}, <{lanes} x i32> <{order}>"
+            result.append(self.value(text, x.element, lanes))
+        return result
 
     def any(self, condition: Value) -> Value:
         """A plain i1: whether some lane is true."""
@@ -249,13 +292,21 @@ class Builder:
         low = self.fadd(self.fadd(low, self.fmul(xh, yl)), self.fmul(xl, yh))
         return high, self.fadd(low, self.fmul(xl, yl))
 
-    def scale_register(self, x: Value, n: Value) -> Value:
-        """x * 2**n in one 512-bit register (vscalef: denormals and overflow as they should be)."""
-        kind, mask = ("ps", "i16") if x.element == "float" else ("pd", "i8")
+    def scaled(self, x: Value, n: Value) -> Value | None:
+        """x * 2**n in 512-bit registers (vscalef: denormals and overflow come out as they should);
+        None where there is no such instruction."""
+        kind, mask, lanes = ("ps", "i16", 16) if x.element == "float" else ("pd", "i8", 8)
+        if not self.has_masks or x.lanes % lanes:
+            return None
+        register = f"<{lanes} x {x.element}>"
         name = f"@llvm.x86.avx512.mask.scalef.{kind}.512"
-        self.declarations.add(f"declare {x.type} {name}({x.type}, {x.type}, {x.type}, {mask}, i32)")
-        operands = f"{x.operand}, {n.operand}, {x.type} zeroinitializer, {mask} -1, i32 4"
-        return self.value(f"call {x.type} {name}({operands})", x.element, x.lanes)
+        self.declarations.add(f"declare {register} {name}({register}, {register}, {register}, {mask}, i32)")
+        parts = []
+        for start in range(0, x.lanes, lanes):
+            operands = ", ".join(self.part(v, start, lanes).operand for v in (x, n))
+            call = f"call {register} {name}({operands}, {register} zeroinitializer, {mask} -1, i32 4)"
+            parts.append(self.value(call, x.element, lanes))
+        return self.join(parts)
 
     def fabs(self, x: Value) -> Value:
         return self.intrinsic("fabs", x)

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from preheat.base.errors import InternalError
 from preheat.ir.loop import Axis, Kernel, LoopOp, Stage
+from preheat.ir.plan import Target
 from preheat.ir.types import DTYPES
 
 # What a value costs relative to an addition, for unrolling; the polynomial functions are long.
@@ -155,13 +156,44 @@ def _verify(kernel: Kernel) -> None:
         raise InternalError(f"{kernel.name}: lane {kernel.lane} is no axis of the kernel")
 
 
-def lanes_of(kernel: Kernel, vector_bytes: int) -> int:
-    """Lanes a vector of `kernel`: those of its widest arithmetic, 64-bit indices not counted."""
+def lanes_of(kernel: Kernel, target: Target) -> int:
+    """Lanes a vector of `kernel`: those of its widest arithmetic, 64-bit indices not counted.
+
+    No more than short rows have, where that makes a whole vector.
+    """
     sizes = {op.dtype: DTYPES[op.dtype].itemsize for s in kernel.stages for op in s.body if op.id >= 0}
     sizes |= {p.dtype: DTYPES[p.dtype].itemsize for p in kernel.params}
     if {"float32", "int32", "uint32", "float64"} & set(sizes):
         sizes = {d: size for d, size in sizes.items() if d not in ("int64", "uint64")}
-    return max(1, vector_bytes // max(sizes.values(), default=8))
+    lanes = max(1, target.vector_bytes // max(sizes.values(), default=8))
+    if kernel.lane is None:
+        rows = [stage.axes[-1].extent for stage in kernel.stages if stage.axes]
+        shortest = min((extent for extent in rows if extent > 0), default=lanes)
+        if shortest < lanes and shortest & (shortest - 1) == 0:
+            lanes = shortest
+    return lanes
+
+
+def turned(nest: StageNest) -> tuple[LoopOp, ...]:
+    """The accesses of a square stage in row form whose neighbours in memory lie along the other axis.
+
+    () unless the stage walks a square whose side is a power of two and only moves and maps there.
+    """
+    if len(nest.own) != 2 or nest.reductions or nest.recalled or nest.vector != nest.own[1].name:
+        return ()
+    side = nest.own[0].extent
+    if side != nest.own[1].extent or side not in (4, 8, 16, 32):
+        return ()
+    ops = [op for level in nest.levels for op in level]
+    if any(op.keep for op in ops):
+        return ()
+    return tuple(op for op in ops if op.index is not None and _is_turned(nest, op))
+
+
+def _is_turned(nest: StageNest, op: LoopOp) -> bool:
+    is_plain = op.mask is None and all(isinstance(term, str) for term, _ in op.index.terms)
+    along, across = (op.index.stride(axis.name) for axis in nest.own)
+    return is_plain and along == 1 and abs(across) > 1
 
 
 def unroll_of(stages: tuple[StageNest, ...]) -> int:

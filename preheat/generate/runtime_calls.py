@@ -285,7 +285,8 @@ each:
 
 multiply:
   call void %routine(
-    ptr %left.flag, ptr %right.flag, ptr %m, ptr %n, ptr %k, ptr %alpha, ptr %left.i, ptr %left.leading,
+    ptr %left.flag, ptr %right.flag, ptr %m, ptr %n, ptr %k, ptr %alpha, ptr %left.i,
+        ptr %left.leading,
     ptr %right.i, ptr %right.leading, ptr %beta, ptr %out.i, ptr %out.leading)
   br label %next
 
@@ -311,8 +312,10 @@ group:
   %rights = getelementptr ptr, ptr %scratch, i64 %batch
   %outs = getelementptr ptr, ptr %rights, i64 %batch
   call void %routine(
-    ptr %left.flag, ptr %right.flag, ptr %m, ptr %n, ptr %k, ptr %alpha, ptr %scratch, ptr %left.leading,
-    ptr %rights, ptr %right.leading, ptr %beta, ptr %outs, ptr %out.leading, ptr %group.count, ptr %group.size)
+    ptr %left.flag, ptr %right.flag, ptr %m, ptr %n, ptr %k, ptr %alpha, ptr %scratch,
+        ptr %left.leading,
+    ptr %rights, ptr %right.leading, ptr %beta, ptr %outs, ptr %out.leading, ptr %group.count,
+        ptr %group.size)
   br label %finish
 
 finish:

@@ -55,17 +55,20 @@ done:
   ret ptr %result
 
 unfit:
-  %r.unfit = call ptr @call_slow(ptr %program, i64 {reason.signature}, i64 0, ptr %args, i64 %given, ptr %names)
+  %r.unfit = call ptr @call_slow(ptr %program, i64 {reason.signature}, i64 0, ptr %args,
+      i64 %given, ptr %names)
   ret ptr %r.unfit
 
 miss:
-  %r.miss = call ptr @call_slow(ptr %program, i64 {reason.guard}, i64 %row, ptr %args, i64 %given, ptr %names)
+  %r.miss = call ptr @call_slow(ptr %program, i64 {reason.guard}, i64 %row, ptr %args, i64 %given,
+      ptr %names)
   ret ptr %r.miss
 
 fault:                                    ; status 1 and 2 are neighbours among the reasons
   %bits = load i64, ptr %flag
   %reason = add i64 %before, {reason.fault}
-  %r.fault = call ptr @call_slow(ptr %program, i64 %reason, i64 %bits, ptr %args, i64 %given, ptr %names)
+  %r.fault = call ptr @call_slow(ptr %program, i64 %reason, i64 %bits, ptr %args, i64 %given,
+      ptr %names)
   ret ptr %r.fault
 }
 
@@ -126,7 +129,8 @@ no:
 # ---------------------------------------------------------------------------- the way out
 _SLOW = """
 ; slow(reason, detail, arguments as a tuple, names of the last ones as a tuple)
-define internal ptr @call_slow(ptr %program, i64 %reason, i64 %detail, ptr %args, i64 %given, ptr %names) #0 {
+define internal ptr @call_slow(ptr %program, i64 %reason, i64 %detail, ptr %args, i64 %given,
+    ptr %names) #0 {
 entry:
   %four = alloca [4 x ptr]
   %context = FIELD ptr program.context, %program
