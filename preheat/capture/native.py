@@ -25,22 +25,20 @@ from preheat.ir.trace import Constant
 
 _INSTANCECHECK = _abc._abc_instancecheck
 _CALLING_BACK = frozenset((map, filter, functools.reduce, sorted, min, max, list.sort))
+_QUICK = PRIMITIVES | {Tensor}
 _NUMBERS = frozenset((int, float, complex, bool))
 
 
 def _op(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
-    pure = watcher._pure
     for arg in args:
-        if type(arg) not in pure:
+        if type(arg) not in _QUICK:
             watcher.look(arg, 0)
     for arg in kwargs.values():
-        if type(arg) not in pure:
+        if type(arg) not in _QUICK:
             watcher.look(arg, 0)
     result = function(*args, **kwargs)
-    if watcher.failure is not None:
-        raise GiveUp(*watcher.failure, result)
-    watcher_values = watcher.recorder.values
-    if type(result) is Tensor and id(result) in watcher_values:
+    watcher.check(result)
+    if type(result) is Tensor and id(result) in watcher.recorder.values:
         return result
     if not _is_seen(watcher, result):
         raise GiveUp("tensor_escape", f"{describe(function)} gave a {type(result).__qualname__}", result)

@@ -29,6 +29,8 @@ from preheat.capture.sources import PRIMITIVES, Sources
 from preheat.ir.graph import Graph
 
 _BUILTINS_MODULE, _BUILTINS = builtins, builtins.__dict__
+# Pinned as a whole where they were met: C may look at them as it likes.
+BLIND_TYPES = PRIMITIVES | {Tensor, Device, range, re.Pattern, types.UnionType, types.GenericAlias}
 _MOVERS = frozenset((iter, next, len, reversed))  # operators that look at no element
 _COMPARERS = frozenset((
     operator.contains, operator.getitem, operator.setitem, operator.delitem, operator.eq, operator.ne,
@@ -42,7 +44,6 @@ _TAKING_ALL = frozenset((
     "symmetric_difference_update", "__iand__", "__isub__", "__ixor__", "extendleft",
 ))
 _TUPLE_FIELD = type(namedtuple("_Pair", "a").a)  # how a namedtuple reads a field: C, by position
-_PINNED_AT_SIGHT = frozenset((Device, range, re.Pattern, types.UnionType, types.GenericAlias))
 _CLASSES_AND_FUNCTIONS = frozenset(("class", "function"))
 _MAX_DEPTH = 50
 
@@ -64,7 +65,6 @@ class Watcher(Observer):
         self._entered: set[int] = set()
         self._behind: dict[int, tuple[Any, Any]] = {}  # read-only views that the call made, and their mappings
         self._contexts: dict[int, int] = {}  # context variables set and not yet reset
-        self._pure = {**dict.fromkeys(PRIMITIVES), Tensor: None, Size: None, Device: None}
 
     # ------------------------------------------------------------------ the recorder's questions
     def known_source(self, tensor: Any) -> int | None:
@@ -268,7 +268,7 @@ class Watcher(Observer):
     def look(self, value: Any, depth: int) -> None:
         """C is about to look at `value`, deeply: pins all of it, or gives up if its reads cannot be seen."""
         kind = type(value)
-        if kind in self._pure and (kind in PRIMITIVES or kind is Tensor or id(value) not in self.known):
+        if kind in BLIND_TYPES:
             return
         if kind in _CONTAINERS:
             if id(value) in self.known:
@@ -278,7 +278,7 @@ class Watcher(Observer):
             for part in _parts(value, kind):
                 self.look(part, depth + 1)
             return
-        if issubclass(kind, Tensor) or has_identity(value, kind) or kind in _PINNED_AT_SIGHT:
+        if issubclass(kind, Tensor) or has_identity(value, kind):
             return
         if is_fresh_iterator(kind):
             if id(value) in self.known:
@@ -336,7 +336,7 @@ class Watcher(Observer):
             self.guards.whole(value)
         elif is_fresh_iterator(kind) or kind in _VIEWS:
             raise GiveUp("outside_iterator", kind.__qualname__)
-        elif not (kind in PRIMITIVES or kind in _PINNED_AT_SIGHT or issubclass(kind, Tensor) or has_identity(value, kind)):
+        elif not (kind in BLIND_TYPES or issubclass(kind, Tensor) or has_identity(value, kind)):
             raise GiveUp("opaque_argument", f"a {kind.__module__}.{kind.__qualname__}")
 
     def pin_function(self, function: Any) -> None:
