@@ -148,7 +148,7 @@ def _schedule(guards, sources: int, objects) -> tuple[list[_Claim], list[list[_C
     due: list[list[_Claim]] = [[] for _ in range(sources)]
     for guard in guards:
         claim = _bind(guard, objects)
-        last = max((guard.source, *_mentioned(guard)))
+        last = max((guard.source, *mentioned(guard)))
         (ambient if last < 0 else due[last]).append(claim)
     return ambient, due
 
@@ -156,7 +156,7 @@ def _schedule(guards, sources: int, objects) -> tuple[list[_Claim], list[list[_C
 def _needed(trace: Trace, guards) -> frozenset[int]:
     """The sources that guards speak of, and those on the way to them."""
     needed: set[int] = set()
-    todo = [s for guard in guards for s in (guard.source, *_mentioned(guard))]
+    todo = [s for guard in guards for s in (guard.source, *mentioned(guard))]
     while todo:
         number = todo.pop()
         if number >= 0 and number not in needed:
@@ -177,7 +177,7 @@ def _bind(guard: Guard, objects) -> _Claim:
     return _Claim(guard, None if refers else constant(guard.expected, objects), refers)
 
 
-def _mentioned(guard: Guard) -> Iterator[int]:
+def mentioned(guard: Guard) -> Iterator[int]:
     """The sources that a guard speaks of besides its own."""
     yield from _references(guard.expected)
     if guard.kind == "overlap":

@@ -14,6 +14,8 @@ for ordinary programs): then the last row never passes, so that every call reach
 """
 
 import ctypes
+import functools
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -21,8 +23,8 @@ from typing import Any
 
 from preheat.ir.rows import ALL_BITS, ROW
 from preheat.ir.text_trace import show_guard, source_path
-from preheat.ir.trace import Guard, Live, Return, Trace
-from preheat.run.check import Checker, Failure
+from preheat.ir.trace import Guard, Live, Named, Return, Source, Trace
+from preheat.run.check import Checker, Failure, mentioned
 from preheat.run.claims import add_claim
 from preheat.run.layout import Layout, layout, word
 from preheat.run.places import NotNative, Places
@@ -89,20 +91,43 @@ class Rows:
 
     def _reads_the_same(self, space: dict) -> bool:
         """Whether every source read from dict `space`, and every guard on it, is as it was."""
-        trace = self.checker.trace
+        sources, guards = self._readers[id(space)]
         call = Call(self.checker.target, (), {}, self.checker.objects)
-        subjects = {n for n, value in enumerate(self.held) if value is space}
-        for number, source in enumerate(trace.sources):
-            if source.parent in subjects or source.kind == "named":
-                try:
-                    now = resolve_source(source, call, self.held)
-                except NotThere:
-                    return False
-                if now is not self.held[number]:
-                    return False
-        return all(
-            self.checker.judge(guard, self.held) is None for guard in self.checker.guards if guard.source in subjects
+        for number in sources:
+            try:
+                now = resolve_source(self.checker.trace.sources[number], call, self.held)
+            except NotThere:
+                return False
+            if now is not self.held[number]:
+                return False
+        if any(self.held[number] is None for guard in guards for number in mentioned(guard)):
+            return False  # it speaks of an argument, which only a full check knows
+        # ambient rows may lean on the dict of a module
+        return self.checker.check_ambient() is None and all(
+            self.checker.judge(guard, self.held) is None for guard in guards
         )
+
+    @functools.cached_property
+    def _readers(self) -> dict[int, tuple[list[int], list[Guard]]]:
+        """For each dict in `versions`, by id: the sources that are read from it, the guards on it."""
+        readers: dict[int, tuple[list[int], list[Guard]]] = {id(s): ([], []) for s in self.versions.values()}
+        for number, source in enumerate(self.checker.trace.sources):
+            for space in _spaces_of(source, self.held):
+                if id(space) in readers:
+                    readers[id(space)][0].append(number)
+        for guard in self.checker.guards:
+            space = self.held[guard.source] if guard.source >= 0 else None
+            if id(space) in readers:
+                readers[id(space)][1].append(guard)
+        return readers
+
+
+def _spaces_of(source: Source, held: Sequence[Any]) -> tuple[Any, ...]:
+    """What a source is read from: its parent, or the dicts on the way of a name."""
+    if source.kind == "named":
+        module = source.key.module if isinstance(source.key, Named) else source.key[0]
+        return sys.modules, vars(sys.modules.get(module, sys))
+    return (held[source.parent],) if source.parent >= 0 else ()
 
 
 def bind_rows(

@@ -3,8 +3,11 @@
 import abc
 import collections
 import functools
+import gc
+import sys
 import threading
 import types
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -155,7 +158,6 @@ def named_class_attribute():
 
 @case
 def named_module_replaced():
-    import sys
 
     module, other = types.ModuleType("named_world"), types.ModuleType("named_world")
     module.value = 5
@@ -163,7 +165,6 @@ def named_module_replaced():
 
 
 def _named(module, key, keep, spoil):
-    import sys
 
     sys.modules[module.__name__] = module
     book = Book()
@@ -573,8 +574,6 @@ def test_unknown_kinds_are_refused():
 
 
 def test_rows_keep_no_argument_alive():
-    import gc
-    import weakref
 
     book, value = Book(), Plain()
     value.tensor, value.parts = torch.zeros(3), [torch.zeros(2)]
@@ -592,3 +591,30 @@ def test_rows_keep_no_argument_alive():
 
 def test_source_noun_is_what_the_book_makes():
     assert Book().source(-1, "entry") == 0 and Source(-1, "entry") == Source(-1, "entry", None)
+
+
+def test_repairs_do_not_hide_ambient_changes():
+    """The level of forward AD is a module's global: a row of that dict has two readers."""
+    forward_ad = torch.autograd.forward_ad
+    book = Book()
+    space = book.source(book.source(-1, "named", Named(forward_ad.__name__, "")), "dict")
+    book.guard(space, "absent", "not_there")
+    book.ambient()
+    checker = Checker(book.trace(), None, book.objects)
+    rows = bind_rows(checker, checker.resolve((), {}), ())
+    with forward_ad.dual_level():
+        row = native_check(rows, ())
+        assert row != -1 and not rows.repair(row)
+    assert checker.check((), {}) is None
+
+
+def test_a_weak_reference_is_followed_and_keeps_nothing_alive():
+
+    value = Plain()
+    box = {"ref": weakref.ref(value)}
+    book = on_target(box, "type", lambda b: b.live(Plain), ("item", "ref"), ("result", ("",)))
+    checker = Checker(book.trace(), box, book.objects)
+    rows = bind_rows(checker, checker.resolve((), {}), ())
+    assert native_check(rows, ()) == -1 and not rows.in_python
+    del value
+    assert native_check(rows, ()) != -1 and isinstance(checker.check((), {}), Failure)
