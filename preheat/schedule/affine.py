@@ -37,12 +37,16 @@ class Affine:
     def __add__(self, other: "Affine | int") -> "Affine":
         if not isinstance(other, Affine):
             return Affine(self.base + other, self.terms)
+        if not self.terms or not other.terms:  # most positions are one axis or a constant
+            return Affine(self.base + other.base, self.terms or other.terms)
         strides = dict(self.terms)
         for key, stride in other.terms:
             strides[key] = strides.get(key, 0) + stride
         return affine(self.base + other.base, strides)
 
     def times(self, factor: Dim) -> "Affine":
+        if type(factor) is int and factor == 1:
+            return self
         return affine(self.base * factor, {key: stride * factor for key, stride in self.terms})
 
     def keys(self) -> tuple[Key, ...]:

@@ -16,7 +16,7 @@ Source: TorchInductor's scheduler (score by shared bytes), tinygrad (fusion as i
 """
 
 import heapq
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from preheat.base.errors import InternalError
@@ -316,7 +316,7 @@ class _Fusion:
         changed = True
         while changed:
             changed = False
-            for number in sorted(self.units, key=self._position):
+            for number in sorted(self.units, key=self._position, reverse=True):
                 while number in self.units and isinstance(self.units[number], Group):
                     merged = self._merge_one(number)
                     if merged is None:
@@ -329,46 +329,63 @@ class _Fusion:
         return max(self.problem.order[v] for v in values)
 
     def _merge_one(self, number: int) -> int | None:
-        """Merges unit `number` with its best partner; the new number, or None."""
-        for other in self._partners(number):
-            group = self._merged(number, other)
+        """Merges unit `number` with partners; the new number, or None when nothing pays."""
+        for numbers in self._candidates(number):
+            group = self._merged(numbers)
             if group is not None:
-                self._remove(number)
-                self._remove(other)
+                for k in numbers:
+                    self._remove(k)
                 return self._put(group)
         return None
 
-    def _partners(self, number: int) -> list[int]:
-        """Groups that make what this one reads, nearest first, then those that read the same memory."""
+    def _candidates(self, number: int) -> Iterator[frozenset[int]]:
+        """Sets of groups to try: all that make what this one reads at once (a normalisation is one
+        trial), each of them, nearest first, then those that read the same memory."""
         group = self.units[number]
         makers = {self.home[v] for v in group.reads if v in self.home and v in self.roots}
+        if len(makers) > 1 and not self.problem.written:
+            yield from self._closure(frozenset((number, *makers)))
+        for other in sorted(makers, key=self._position, reverse=True):
+            yield frozenset((number, other))
         sharing = {
             k for value in group.reads if _bytes(self.problem.types[value]) >= SHARING_BYTES
-            for k in self.readers[value] if isinstance(self.units[k], Group) and k != number
+            for k in self.readers[value] if isinstance(self.units[k], Group)
         }
-        return [*sorted(makers, key=self._position, reverse=True), *sorted(sharing - makers, key=self._position)]
+        for other in sorted(sharing - makers - {number}, key=self._position):
+            yield frozenset((number, other))
 
-    def _merged(self, first: int, second: int) -> Group | None:
-        a, b = self.units[first], self.units[second]
-        if len(a.roots) + len(b.roots) > MOST_ROOTS:
+    def _closure(self, numbers: frozenset[int]) -> Iterator[frozenset[int]]:
+        """`numbers` with the groups on paths between them; nothing when a call is on one."""
+        above = sorted(self._above(numbers), key=self._position)  # without writes: in order
+        between: set[int] = set()
+        for k in above:
+            if self._before(k) & (numbers | between):
+                between.add(k)
+        if all(isinstance(self.units[k], Group) for k in between):
+            yield numbers | between
+
+    def _merged(self, numbers: frozenset[int]) -> Group | None:
+        """The group of all roots of `numbers`, if it is legal and costs less than they do apart."""
+        parts = [self.units[k] for k in sorted(numbers)]
+        roots = sorted((r for part in parts for r in part.roots), key=self.problem.order.__getitem__)
+        if len(roots) > MOST_ROOTS:
             return None
-        writes = any(r in self.problem.written for r in (*a.roots, *b.roots))
-        if writes and (a.has_check or b.has_check):
+        is_writer = any(r in self.problem.written for r in roots)
+        if is_writer and any(part.has_check for part in parts):
             return None
-        if self._is_cyclic(first, second):
+        if any(self._before(k) & numbers for k in self._above(numbers)):  # a third unit is between
             return None
-        roots = tuple(sorted({*a.roots, *b.roots}, key=self.problem.order.__getitem__))
-        group = self._group(roots)
+        group = self._group(tuple(roots))
         if group is None or len(group.tiled.memories) > cost.MOST_PARAMS:
             return None
-        if group.cost >= a.cost + b.cost or self._starves(group, a, b):
+        if group.cost >= sum(part.cost for part in parts) or self._starves(group, parts):
             return None
         return group
 
-    def _starves(self, group: Group, a: Group, b: Group) -> bool:
-        """The merged kernel would leave threads idle that one of the two could use."""
+    def _starves(self, group: Group, parts: Iterable[Group]) -> bool:
+        """The merged kernel would leave threads idle that one of its parts could use."""
         rows = known(group.tiled.extent)
-        most = max(known(a.tiled.extent), known(b.tiled.extent))
+        most = max(known(part.tiled.extent) for part in parts)
         return rows < FEW_ROWS and most > rows and group.tiled.bytes > SHARED_BYTES
 
     # ------------------------------------------------------------------ bias
@@ -456,25 +473,20 @@ class _Fusion:
         checks = self.checks if root in self.problem.written else set()
         return makers | self.readers.get(replaced, set()) | checks
 
-    def _is_cyclic(self, first: int, second: int) -> bool:
-        """A third unit lies on a path between the two."""
-        pair = {first, second}
-        pending = list((self._before(first) | self._before(second)) - pair)
-        # Without writes a unit needs only what is earlier in the program: what ends before the pair
-        # begins depends on neither.
-        begin = min(self.problem.order[r] for k in pair for r in self.units[k].roots)
-        limit = begin if not self.problem.written else -1
-        seen: set[int] = set()
+    def _above(self, numbers: frozenset[int]) -> set[int]:
+        """The units that `numbers` wait for, as far as they may wait for one of `numbers` in turn."""
+        begin = min(self.problem.order[r] for k in numbers for r in self.units[k].roots)
+        # Without writes a unit needs only what is earlier in the program: what ends before the
+        # first of `numbers` begins waits for none of them.
+        limit = -1 if self.problem.written else begin
+        pending = [k for number in numbers for k in self._before(number)]
+        above: set[int] = set()
         while pending:
             k = pending.pop()
-            if k in seen or self._position(k) < limit:
-                continue
-            seen.add(k)
-            before = self._before(k)
-            if before & pair:
-                return True
-            pending += before
-        return False
+            if k not in above and k not in numbers and self._position(k) >= limit:
+                above.add(k)
+                pending += self._before(k)
+        return above
 
     def knot(self) -> int | None:
         """A written value whose unit waits for itself; None when there is an order."""

@@ -23,7 +23,16 @@ from preheat.ir.ops import ELEMENTWISE, REDUCE
 from preheat.ir.scalar import Dim, product
 from preheat.ir.types import TensorType
 from preheat.schedule.affine import (
-    ZERO, Affine, Key, Space, SplitAxis, affine, axis, elems, known, reshape_index,
+    ZERO,
+    Affine,
+    Key,
+    Space,
+    SplitAxis,
+    affine,
+    axis,
+    elems,
+    known,
+    reshape_index,
 )
 from preheat.schedule.views import Store
 

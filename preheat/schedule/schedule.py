@@ -16,7 +16,7 @@ which reads of an input precede its write and index checks precede every write; 
 from collections.abc import Mapping
 from dataclasses import replace
 
-from preheat.ir.graph import Graph, OutputAlias, map_refs, Ref
+from preheat.ir.graph import Graph, OutputAlias, Ref, map_refs
 from preheat.ir.loop import Kernel
 from preheat.ir.pack import digest
 from preheat.ir.plan import Call, KernelCall, LibraryCall, Output, Plan, ProductCall, Target
