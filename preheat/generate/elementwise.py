@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable
 
 from preheat.base.errors import InternalError
-from preheat.generate import vecmath
+from preheat.generate import angles, vecmath
 from preheat.generate.llvm import BITS, Builder, Value, round_to_float32
 from preheat.ir.types import DTYPES
 
@@ -313,7 +313,7 @@ FLOAT: dict[str, Emit] = {
     "copysign": lambda b, x, y: b.copysign(x, y), "truncdiv": _float_truncdiv,
     "eq": _comparison("oeq"), "ne": _comparison("une"), "lt": _comparison("olt"),
     "le": _comparison("ole"), "gt": _comparison("ogt"), "ge": _comparison("oge"),
-    **vecmath.FUNCTIONS,
+    **vecmath.FUNCTIONS, **angles.FUNCTIONS,
 }
 _INTEGER: dict[str, Emit] = {
     "add": _instruction("add"), "sub": _instruction("sub"), "mul": _instruction("mul"),

@@ -4,8 +4,9 @@
     @call_kernel    a kernel over its extent, alone or as a team of OpenMP threads
     @call_product   ?gemm for each matrix of a batch, or ?gemm_batch
 
-Notation: `runtime_text`; what each record holds: `ir/records.py`. Status of a step: 0 done, 1 fault,
-2 late fault, 3 a Python exception is set. Calls of the library are in `runtime_library`.
+Notation: `runtime_text`; what each record holds: `ir/records.py`. Status of a step: 0 done, 1
+fault, 3 a Python exception is set; a fault after a write is late (2). Calls of the library are in
+`runtime_library`.
 """
 
 CALLS_TEXT = """
@@ -144,7 +145,8 @@ restore:
 done:
   ret void
 }
-; Data pointers and the flag's address into scratch, then the kernel over its extent, alone or as a team.
+; Data pointers and the flag's address into scratch, then the kernel over its extent, alone or as
+; a team.
 define internal void @call_kernel(ptr %context, ptr %frame, ptr %scratch, ptr %call) #0 {
 entry:
   %team = alloca [4 x i64]

@@ -2,9 +2,9 @@
 
     ptr @preheat_entry(ptr self, ptr args, i64 given, ptr names)      METH_FASTCALL | METH_KEYWORDS
 
-`self` is a bytes object whose 8 bytes are the address of the entry's `program` record. A call checks
-the signature and the guards, leases a frame, takes the data pointers of its inputs, makes its
-outputs, runs the call records and builds the result; whatever is unusual calls the program's Python
+`self` is a bytes object whose 8 bytes are the address of the entry's `program` record. A call
+checks the signature and the guards, leases a frame, takes the data pointers of its inputs, makes
+its outputs, runs the call records and builds the result; whatever is unusual calls the program's Python
 function `slow` and returns what that returns. Layout of every record: `ir/records.py`.
 
 Before: this text, in the notation of `runtime_text`. After: plain LLVM IR without imports or
@@ -24,7 +24,8 @@ from preheat.generate.runtime_text import expand
 
 def driver_text() -> str:
     """The LLVM IR text of the driver. Its one public function is `@preheat_entry`."""
-    return expand("".join((_ENTRY, _SLOW, _RUN, _RESULT, TENSORS_TEXT, CALLS_TEXT, LIBRARY_TEXT, _ATTRIBUTES)))
+    parts = (_ENTRY, _SLOW, _RUN, _RESULT, TENSORS_TEXT, CALLS_TEXT, LIBRARY_TEXT, _ATTRIBUTES)
+    return expand("".join(parts))
 
 
 # ---------------------------------------------------------------------------- the builtin
@@ -202,7 +203,8 @@ failed:
 
 # ---------------------------------------------------------------------------- a run
 _RUN = """
-; The result, or null with an exception set, or the status 1 or 2 as a pointer (then *flag.out is the flag).
+; The result, or null with an exception set, or the status 1 or 2 as a pointer (then *flag.out is
+; the flag).
 define internal ptr @run(ptr %program, ptr %args, ptr %flag.out) #0 {
 entry:
   %context = FIELD ptr program.context, %program

@@ -129,8 +129,9 @@ define internal i64 @keep_result(ptr %context, ptr %frame, ptr %objects, i64 %sl
   ret i64 %status
 }
 
-; A C shim of torch by words. It may be declared with fewer words and doubles than it is called with:
-; in the calling conventions of x86-64 and AArch64 the rest is ignored (run/shims.py verifies each shim).
+; A C shim of torch by words. It may be declared with fewer words and doubles than it is called
+; with: in the calling conventions of x86-64 and AArch64 on Linux the rest is ignored (run/shims.py
+; verifies each shim).
 define internal i64 @call_shim(ptr %context, ptr %frame, ptr %objects, ptr %scratch, ptr %call) #0 {
 entry:
   %function = FIELD ptr shim.function, %call

@@ -3,7 +3,7 @@
     @take_inputs    objects of a call into their slots, with data pointers
     @make_outputs   fresh tensors into their slots;  @make_tensor  one of them
     @make_view      another tensor on the memory of one, for library calls
-    @keep_handle    a handle that torch made becomes an object in a slot, if its layout is the plan's
+    @keep_handle    a handle that torch made becomes the object of a slot, if its layout fits
 
 Notation: `runtime_text`. Requires the GIL, except for @data_pointer. Guarantees: a slot that got an
 object owns one reference to it, inputs excepted.
@@ -97,7 +97,7 @@ lost:
   ret i64 %judged
 }
 
-; Stores the address of the first element of the at::Tensor at `tensor`; 0, or the error code of torch.
+; Stores the address of the first element of the at::Tensor at `tensor`; 0, or torch's error code.
 ; Memory that will be written is asked of torch, which ends a sharing of lazy copies first.
 define internal i32 @data_pointer(ptr %context, ptr %tensor, i64 %itemsize, i1 %is.write,
     ptr %out) #0 {

@@ -2,10 +2,10 @@
 
     %slow = FIELD ptr program.slow, %program       load a word of a record
     STORE i64 0, frame.flag, %frame                store one
-    {size.frame} {reason.guard} {gemm.m}           bytes of a record, number of a table row, offset of a word
+    {size.frame} {reason.guard} {gemm.m}           size of a record, number of a row, place of a wor
 
-Before: text in this notation. After: plain LLVM IR, in which each field access is a getelementptr and
-a load or store. Layouts come from `ir/records.py`, so no number of a layout stands in the text.
+Before: text in this notation. After: plain LLVM IR, in which each field access is a getelementptr
+and a load or store. Layouts come from `ir/records.py`, so no number of a layout stands in the text.
 """
 
 import itertools

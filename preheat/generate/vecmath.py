@@ -1,13 +1,13 @@
-"""Mathematical functions as vector code: own polynomials, no library calls, no tables but 2/pi.
+"""Exponentials, logarithms, powers and the error function as vector code: no library calls.
 
     exp(x):  n = round(x / ln 2);  r = x - n ln 2;  (1 + r + r^2 P(r)) * 2^n
 
 Each function takes float32 or float64 lanes. The frequent ones have float32 forms of their own
-(exp, exp2, expm1, sigmoid, log*, tanh, erf, sin, cos); the rare ones compute float32 in float64 and
+(exp, exp2, expm1, sigmoid, log*, tanh, erf); the rare ones compute float32 in float64 and
 round once. Accuracy, measured against 60-digit references by tests/generate/test_vecmath.py:
 float32 within 1.5 ulp (rare ones 0.51; sigmoid 2.3), float64 within 2 ulp (sigmoid 2.3). Signed
-zeros, infinities, NaN and denormals come out as in C99 annex F. Sources: fdlibm (log, atan
-reduction), Cody and Waite (range reduction), Payne and Hanek (large angles), N. Juffa (erfcx).
+zeros, infinities, NaN and denormals come out as in C99 annex F. Sources: fdlibm (log), Cody and
+Waite (range reduction), N. Juffa (erfcx). Sines and their kin are in angles.py.
 """
 
 import math
@@ -29,16 +29,9 @@ LOG_BASE: dict[tuple[str, int], tuple[float, float, float, float]] = {
     ("float", 10): (0.4342944920063019, -1.0103050052231683e-08, 0.301025390625, 4.605038981195214e-06),
     ("double", 10): (0.4342944819032518, 1.098319650216765e-17, 0.30102999566383914, 1.42050232272661e-13),
 }
-PI_2 = {
-    "float": (1.57079601287841796875, 3.1391647326017846e-07, 5.390302858158119e-15),
-    "double": (1.5707963267948966, 6.123233995736766e-17, -1.4973849048591698e-33),
-}
 EXP_RANGE = {"float": (-105.0, 90.0), "double": (-746.0, 712.0)}
 EXP2_RANGE = {"float": (-151.0, 129.0), "double": (-1076.0, 1025.0)}
-ANGLE_LIMIT = {"float": 30000.0, "double": 1048576.0}  # above it, the three parts of pi/2 are too few
 EXP = {"float": C.EXP32, "double": C.EXP64}
-SIN = {"float": C.SIN32, "double": C.SIN64}
-COS = {"float": C.COS32, "double": C.COS64}
 
 
 # building blocks
@@ -52,20 +45,20 @@ def polynomial(b: Builder, x: Value, coefficients: Sequence[float]) -> Value:
     return result
 
 
-def _odd(b: Builder, x: Value, coefficients: Sequence[float]) -> Value:
+def odd(b: Builder, x: Value, coefficients: Sequence[float]) -> Value:
     """x + x^3 P(x^2)."""
     square = b.fmul(x, x)
     return b.fma(b.fmul(square, x), polynomial(b, square, coefficients), x)
 
 
-def _clamp(b: Builder, x: Value, low: float, high: float) -> Value:
+def clamp(b: Builder, x: Value, low: float, high: float) -> Value:
     """x within [low, high]; NaN stays."""
     least, most = b.constant(low, x), b.constant(high, x)
     x = b.select(b.compare("ogt", x, most), most, x)
     return b.select(b.compare("olt", x, least), least, x)
 
 
-def _where_equal(b: Builder, x: Value, number: float, value: Value, otherwise: Value) -> Value:
+def where_equal(b: Builder, x: Value, number: float, value: Value, otherwise: Value) -> Value:
     return b.select(b.compare("oeq", x, b.constant(number, x)), value, otherwise)
 
 
@@ -89,7 +82,7 @@ def _scale(b: Builder, x: Value, n: Value) -> Value:
     return b.fmul(first, _power_of_two(b, rest, x.element))
 
 
-def _in_double(function: Callable[..., Value]) -> Callable[..., Value]:
+def in_double(function: Callable[..., Value]) -> Callable[..., Value]:
     """`function` with float32 operands computed in float64 and rounded."""
     def emit(b: Builder, *args: Value) -> Value:
         if args[0].element == "double":
@@ -116,14 +109,14 @@ def exp(b: Builder, x: Value) -> Value:
 
 def _exp_over(b: Builder, x: Value, halvings: int) -> Value:
     """e**x / 2**halvings, which does not overflow before it must."""
-    n, s = _exp_parts(b, _clamp(b, x, *EXP_RANGE[x.element]))
+    n, s = _exp_parts(b, clamp(b, x, *EXP_RANGE[x.element]))
     if halvings:
         n = b.fsub(n, b.constant(float(halvings), n))
     return _scale(b, b.fadd(s, b.constant(1.0, s)), n)
 
 
 def exp2(b: Builder, x: Value) -> Value:
-    x = _clamp(b, x, *EXP2_RANGE[x.element])
+    x = clamp(b, x, *EXP2_RANGE[x.element])
     n = b.round_even(x)
     high, low = _two_parts(math.log(2), x.element, 2.3190468138462996e-17)
     fraction = b.fsub(x, n)
@@ -143,7 +136,7 @@ def _two_parts(number: float, element: str, beyond_double: float) -> tuple[float
 def expm1(b: Builder, x: Value) -> Value:
     """2**n * (1 + s) - 1, from halves so that 2**128 never occurs."""
     bounds = (-26.0, 89.0) if x.element == "float" else (-56.0, 710.0)
-    n, s = _exp_parts(b, _clamp(b, x, *bounds))
+    n, s = _exp_parts(b, clamp(b, x, *bounds))
     exponent = b.convert("fptosi", b.fsub(n, b.constant(1.0, n)), "i32")
     half = _power_of_two(b, exponent, x.element)
     result = b.fma(half, s, b.fsub(half, b.constant(0.5, x)))
@@ -170,8 +163,8 @@ def sigmoid(b: Builder, x: Value) -> Value:
 def tanh(b: Builder, x: Value) -> Value:
     limit, saturated = (0.625, 10.0) if x.element == "float" else (0.6, 20.0)
     magnitude = b.fabs(x)
-    small = _odd(b, magnitude, C.TANH32 if x.element == "float" else C.TANH64)
-    bounded = _clamp(b, magnitude, 0.0, saturated)
+    small = odd(b, magnitude, C.TANH32 if x.element == "float" else C.TANH64)
+    bounded = clamp(b, magnitude, 0.0, saturated)
     e = exp(b, b.fadd(bounded, bounded))
     one = b.constant(1.0, x)
     large = b.fsub(one, b.fdiv(b.constant(2.0, x), b.fadd(e, one)))
@@ -179,16 +172,16 @@ def tanh(b: Builder, x: Value) -> Value:
     return b.copysign(result, x)
 
 
-@_in_double
+@in_double
 def sinh(b: Builder, x: Value) -> Value:
     magnitude = b.fabs(x)
     half = _exp_over(b, magnitude, 1)
     large = b.fsub(half, b.fdiv(b.constant(0.25, x), half))
     is_small = b.compare("olt", magnitude, b.constant(1.0, x))
-    return b.copysign(b.select(is_small, _odd(b, magnitude, C.SINH64), large), x)
+    return b.copysign(b.select(is_small, odd(b, magnitude, C.SINH64), large), x)
 
 
-@_in_double
+@in_double
 def cosh(b: Builder, x: Value) -> Value:
     half = _exp_over(b, b.fabs(x), 1)
     return b.fadd(half, b.fdiv(b.constant(0.25, x), half))
@@ -228,8 +221,8 @@ def _log_tail(b: Builder, f: Value) -> tuple[Value, Value]:
 
 def _log_special(b: Builder, x: Value, result: Value) -> Value:
     """The logarithm of zero, infinity, negative numbers and NaN."""
-    result = _where_equal(b, x, 0.0, b.constant(-INF, x), result)
-    result = _where_equal(b, x, INF, x, result)
+    result = where_equal(b, x, 0.0, b.constant(-INF, x), result)
+    result = where_equal(b, x, INF, x, result)
     return b.select(b.compare("ult", x, b.constant(0.0, x)), b.constant(NAN, x), result)
 
 
@@ -277,7 +270,7 @@ def _log_base(base: int) -> Callable[[Builder, Value], Value]:
 log2, log10 = _log_base(2), _log_base(10)
 
 
-@_in_double
+@in_double
 def asinh(b: Builder, x: Value) -> Value:
     one, a = b.constant(1.0, x), b.fabs(x)
     square = b.fmul(a, a)
@@ -285,11 +278,11 @@ def asinh(b: Builder, x: Value) -> Value:
     medium = log1p(b, b.fadd(a, b.fdiv(square, b.fadd(root, one))))
     large = b.fadd(log(b, a), b.constant(math.log(2), x))
     result = b.select(b.compare("ogt", a, b.constant(2.0 ** 28, x)), large, medium)
-    result = b.select(b.compare("olt", a, b.constant(0.5, x)), _odd(b, a, C.ASINH64), result)
+    result = b.select(b.compare("olt", a, b.constant(0.5, x)), odd(b, a, C.ASINH64), result)
     return b.copysign(result, x)
 
 
-@_in_double
+@in_double
 def acosh(b: Builder, x: Value) -> Value:
     one = b.constant(1.0, x)
     t = b.fsub(x, one)
@@ -300,19 +293,19 @@ def acosh(b: Builder, x: Value) -> Value:
     return b.select(b.compare("ult", x, one), b.constant(NAN, x), result)
 
 
-@_in_double
+@in_double
 def atanh(b: Builder, x: Value) -> Value:
     a = b.fabs(x)
     ratio = b.fdiv(b.fadd(a, a), b.fsub(b.constant(1.0, x), a))
     large = b.fmul(log1p(b, ratio), b.constant(0.5, x))
     is_small = b.compare("olt", a, b.constant(0.3, x))
-    return b.copysign(b.select(is_small, _odd(b, a, C.ATANH64), large), x)
+    return b.copysign(b.select(is_small, odd(b, a, C.ATANH64), large), x)
 
 
 # powers
 
 
-@_in_double
+@in_double
 def pow(b: Builder, x: Value, y: Value) -> Value:
     """2**(y log2|x|), with the signs and special values of C99; accurate for float32 only."""
     one, zero = b.constant(1.0, x), b.constant(0.0, x)
@@ -327,8 +320,8 @@ def pow(b: Builder, x: Value, y: Value) -> Value:
     # |x| = 1 with an infinite y gives 0 * inf above
     unit = b.binary("and", b.compare("oeq", b.fabs(x), one), b.compare("oeq", b.fabs(y), b.constant(INF, y)))
     result = b.select(unit, one, result)
-    result = _where_equal(b, x, 1.0, one, result)
-    return _where_equal(b, y, 0.0, one, result)
+    result = where_equal(b, x, 1.0, one, result)
+    return where_equal(b, y, 0.0, one, result)
 
 
 # error function
@@ -343,7 +336,7 @@ def erf(b: Builder, x: Value) -> Value:
         limit = 1.0
     else:
         small = b.fma(polynomial(b, square, C.ERF_SMALL32), x, x)
-        bounded = _clamp(b, t, 0.0, 3.95)
+        bounded = clamp(b, t, 0.0, 3.95)
         n, s = _exp_parts(b, b.fma(polynomial(b, bounded, C.ERF_LARGE32), bounded, b.fneg(bounded)))
         # here exp is at least 2**-25, so its scale is a normal number
         power = _power_of_two(b, b.convert("fptosi", n, "i32"), x.element)
@@ -353,7 +346,7 @@ def erf(b: Builder, x: Value) -> Value:
     return b.select(is_large, b.copysign(large, x), small)
 
 
-@_in_double
+@in_double
 def erfc(b: Builder, x: Value) -> Value:
     square, t = b.fmul(x, x), b.fabs(x)
     small = b.fsub(b.constant(1.0, x), b.fma(polynomial(b, square, C.ERF64), x, x))
@@ -365,7 +358,7 @@ def erfc(b: Builder, x: Value) -> Value:
 
 def _erfc_of_positive(b: Builder, x: Value) -> Value:
     """exp(-x^2) P(u) / (1 + 2x), u = (x - 4)/(x + 4); every quotient corrected by its remainder."""
-    a = _clamp(b, x, 0.0, 28.0)
+    a = clamp(b, x, 0.0, 28.0)
     one, four, two = (b.constant(c, x) for c in (1.0, 4.0, 2.0))
     inverse = b.fdiv(one, b.fadd(a, four))
     u = b.fmul(b.fsub(a, four), inverse)
@@ -380,254 +373,8 @@ def _erfc_of_positive(b: Builder, x: Value) -> Value:
     scaled = b.fmul(exp(b, b.fneg(square)), q)
     return b.fma(scaled, b.fneg(lost), scaled)
 
-
-# angles
-
-
-def _reduce_angle(b: Builder, x: Value) -> tuple[Value, Value]:
-    """q (i32, modulo 4) and r with x = q pi/2 + r, |r| <= pi/4; NaN for infinite x."""
-    n = b.round_even(b.fmul(x, b.constant(2 / math.pi, x)))
-    r = x
-    for part in PI_2[x.element]:
-        r = b.fma(n, b.constant(-part, x), r)
-    q = b.convert("fptosi", n, "i32")
-    is_large = b.compare("oge", b.fabs(x), b.constant(ANGLE_LIMIT[x.element], x))
-    return tuple(b.when(b.any(is_large), lambda: _far_angle(b, x, is_large, q, r), (q, r)))
-
-
-def _far_angle(b: Builder, x: Value, is_large: Value, q: Value, r: Value) -> list[Value]:
-    """Payne and Hanek's reduction in the lanes that need it."""
-    b.helpers.add(_payne_hanek(b.has_fma))
-    wide = x if x.element == "double" else b.convert("fpext", x, "double")
-    angles, quadrants = b.scratch("double", x.lanes), b.scratch("i32", x.lanes)
-    b.store(wide, angles)
-    b.emit(f"call void @preheat_reduce_angles({angles.operand}, {quadrants.operand}, i64 {x.lanes})")
-    far_q, far_r = b.load(quadrants, "i32", x.lanes), b.load(angles, "double", x.lanes)
-    if x.element == "float":
-        far_r = b.convert("fptrunc", far_r, "float")
-    # x * 0 is NaN for infinite x
-    far_r = b.fadd(far_r, b.fmul(x, b.constant(0.0, x)))
-    return [b.select(is_large, far_q, q), b.select(is_large, far_r, r)]
-
-
-def _sine_cosine(b: Builder, r: Value) -> tuple[Value, Value]:
-    square = b.fmul(r, r)
-    sine = b.fma(b.fmul(square, r), polynomial(b, square, SIN[r.element]), r)
-    tail = b.fmul(b.fmul(square, square), polynomial(b, square, COS[r.element]))
-    half = b.fmul(square, b.constant(0.5, r))
-    main = b.fsub(b.constant(1.0, r), half)
-    lost = b.fsub(b.fsub(b.constant(1.0, r), main), half)
-    return sine, b.fadd(main, b.fadd(lost, tail))
-
-
-def _with_sign_bit(b: Builder, x: Value, q: Value) -> Value:
-    """x negated where bit 1 of q (i32) is set."""
-    bits = b.bits(x)
-    if x.element == "double":
-        q = b.convert("zext", q, "i64")
-    sign = b.binary("and", q, b.constant(2, q))
-    sign = b.binary("shl", sign, b.constant(30 if x.element == "float" else 62, sign))
-    return b.from_bits(b.binary("xor", bits, sign), x.element)
-
-
-def sin(b: Builder, x: Value) -> Value:
-    q, r = _reduce_angle(b, x)
-    sine, cosine = _sine_cosine(b, r)
-    is_odd = b.convert("trunc", q, "i1")
-    return _where_equal(b, x, 0.0, x, _with_sign_bit(b, b.select(is_odd, cosine, sine), q))
-
-
-def cos(b: Builder, x: Value) -> Value:
-    q, r = _reduce_angle(b, x)
-    sine, cosine = _sine_cosine(b, r)
-    is_odd = b.convert("trunc", q, "i1")
-    following = b.binary("add", q, b.constant(1, q))
-    return _with_sign_bit(b, b.select(is_odd, sine, cosine), following)
-
-
-@_in_double
-def tan(b: Builder, x: Value) -> Value:
-    q, r = _reduce_angle(b, x)
-    sine, cosine = _sine_cosine(b, r)
-    is_odd = b.convert("trunc", q, "i1")
-    top = b.select(is_odd, b.fneg(cosine), sine)
-    return _where_equal(b, x, 0.0, x, b.fdiv(top, b.select(is_odd, sine, cosine)))
-
-
-def _atan_of_ratio(b: Builder, y: Value, x: Value) -> Value:
-    """atan(y / x) for y, x >= 0, not both zero or infinite; one division.
-
-    Above tan(pi/8) the angle is taken from pi/4, above its inverse from pi/2.
-    """
-    middle = b.compare("ogt", y, b.fmul(x, b.constant(math.tan(math.pi / 8), x)))
-    upper = b.compare("ogt", y, b.fmul(x, b.constant(1 / math.tan(math.pi / 8), x)))
-    top = b.select(upper, b.fneg(x), b.select(middle, b.fsub(y, x), y))
-    bottom = b.select(upper, y, b.select(middle, b.fadd(y, x), x))
-    zero = b.constant(0.0, x)
-    base = b.select(upper, b.constant(math.pi / 2, x), b.select(middle, b.constant(math.pi / 4, x), zero))
-    rest = b.select(
-        upper, b.constant(6.123233995736766e-17, x), b.select(middle, b.constant(3.061616997868383e-17, x), zero)
-    )
-    return b.fadd(base, b.fadd(_odd(b, b.fdiv(top, bottom), C.ATAN64), rest))
-
-
-@_in_double
-def atan(b: Builder, x: Value) -> Value:
-    # beyond 2**60 the angle is pi/2, and infinity would give NaN
-    magnitude = _clamp(b, b.fabs(x), 0.0, 2.0 ** 60)
-    return b.copysign(_atan_of_ratio(b, magnitude, b.constant(1.0, x)), x)
-
-
-@_in_double
-def atan2(b: Builder, y: Value, x: Value) -> Value:
-    """The angle of (x, y) in [-pi, pi], zeros and infinities as quadrants have them."""
-    zero, one, infinity = b.constant(0.0, x), b.constant(1.0, x), b.constant(INF, x)
-    up, along = b.fabs(y), b.fabs(x)
-    # two zeros count as (0, 1), two infinities as (1, 1)
-    is_origin = b.binary("and", b.compare("oeq", up, zero), b.compare("oeq", along, zero))
-    is_corner = b.binary("and", b.compare("oeq", up, infinity), b.compare("oeq", along, infinity))
-    up, along = b.select(is_corner, one, up), b.select(b.binary("or", is_corner, is_origin), one, along)
-    angle = _atan_of_ratio(b, up, along)
-    bits = b.bits(x)
-    is_left = b.compare("slt", bits, b.constant(0, bits))
-    turned = b.fadd(b.fsub(b.constant(math.pi, x), angle), b.constant(1.2246467991473532e-16, x))
-    result = b.copysign(b.select(is_left, turned, angle), y)
-    return b.select(b.compare("uno", x, y), b.fadd(x, y), result)
-
-
-def _asin_root(b: Builder, z: Value) -> Value:
-    """asin(sqrt(z)) for 0 <= z <= 1/4, the root corrected by its remainder."""
-    root = b.intrinsic("sqrt", z)
-    rest = b.fdiv(b.fma(b.fneg(root), root, z), b.fadd(root, root))
-    rest = b.select(b.compare("ogt", root, b.constant(0.0, root)), rest, b.constant(0.0, root))
-    cube = b.fmul(z, root)
-    return b.fadd(root, b.fma(cube, polynomial(b, z, C.ASIN64), rest))
-
-
-@_in_double
-def asin(b: Builder, x: Value) -> Value:
-    one, half, a = b.constant(1.0, x), b.constant(0.5, x), b.fabs(x)
-    root = _asin_root(b, b.fmul(b.fsub(one, a), half))
-    large = b.fsub(b.constant(math.pi / 2, x), b.fadd(root, root))
-    large = b.fadd(large, b.constant(6.123233995736766e-17, x))
-    return b.copysign(b.select(b.compare("ogt", a, half), large, _odd(b, a, C.ASIN64)), x)
-
-
-@_in_double
-def acos(b: Builder, x: Value) -> Value:
-    one, half, a = b.constant(1.0, x), b.constant(0.5, x), b.fabs(x)
-    root = _asin_root(b, b.fmul(b.fsub(one, a), half))
-    double = b.fadd(root, root)
-    left = b.fadd(b.fsub(b.constant(math.pi, x), double), b.constant(1.2246467991473532e-16, x))
-    outer = b.select(b.compare("olt", x, b.constant(0.0, x)), left, double)
-    inner = b.fsub(b.constant(6.123233995736766e-17, x), _odd(b, x, C.ASIN64))
-    inner = b.fadd(b.constant(math.pi / 2, x), inner)
-    return b.select(b.compare("ogt", a, half), outer, inner)
-
-
 FUNCTIONS: dict[str, Callable[..., Value]] = {
     "exp": exp, "exp2": exp2, "expm1": expm1, "sigmoid": sigmoid, "tanh": tanh, "sinh": sinh,
     "cosh": cosh, "log": log, "log2": log2, "log10": log10, "log1p": log1p, "asinh": asinh,
-    "acosh": acosh, "atanh": atanh, "pow": pow, "erf": erf, "erfc": erfc, "sin": sin, "cos": cos,
-    "tan": tan, "asin": asin, "acos": acos, "atan": atan, "atan2": atan2,
+    "acosh": acosh, "atanh": atanh, "pow": pow, "erf": erf, "erfc": erfc,
 }
-
-
-def _payne_hanek(has_fma: bool) -> str:
-    """A function that reduces `n` doubles in place and writes their quadrants.
-
-    x = M 2^E with an integer M; of the bits of 2/pi only those matter whose product with M lies
-    below 2 (higher ones are whole turns) and above 2^-126. Three words of them times M, modulo
-    2^192, hold the quadrant in the top two bits and the fraction of a quarter turn below.
-    """
-    table = ", ".join(f"i64 {word - (1 << 64) if word >> 63 else word}" for word in C.TWO_OVER_PI)
-    product = _FMA_PRODUCT if has_fma else _PLAIN_PRODUCT
-    fma = "declare double @llvm.fma.f64(double, double, double)\n" if has_fma else ""
-    return _PAYNE_HANEK.replace("TABLE", f"[{len(C.TWO_OVER_PI)} x i64] [{table}]").replace("PRODUCT", product) + fma
-
-
-_FMA_PRODUCT = """%r0 = fmul double %f, 0x3FF921FB54442D18
-  %r0n = fneg double %r0
-  %r1 = call double @llvm.fma.f64(double %f, double 0x3FF921FB54442D18, double %r0n)"""
-_PLAIN_PRODUCT = """%r0 = fmul double %f, 0x3FF921FB54442D18
-  %r1 = fadd double 0.0, 0.0"""
-_PAYNE_HANEK = """
-@preheat_two_over_pi = private unnamed_addr constant TABLE, align 8
-declare i64 @llvm.fshl.i64(i64, i64, i64)
-define internal void @preheat_reduce_angles(ptr %angles, ptr %quadrants, i64 %n) noinline nounwind {
-entry:
-  br label %loop
-loop:
-  %i = phi i64 [ 0, %entry ], [ %following, %loop ]
-  %place = getelementptr double, ptr %angles, i64 %i
-  %x = load double, ptr %place, align 8
-  %bits = bitcast double %x to i64
-  %magnitude = and i64 %bits, 9223372036854775807
-  %exponent = lshr i64 %magnitude, 52
-  %low52 = and i64 %magnitude, 4503599627370495
-  %m = or i64 %low52, 4503599627370496
-  ; the bit of weight 2^(1 - E), counted in a table that starts with 64 zeros
-  %bit0 = sub i64 %exponent, 1013
-  %small = icmp slt i64 %bit0, 0
-  %bit = select i1 %small, i64 0, i64 %bit0
-  %word = lshr i64 %bit, 6
-  %shift = and i64 %bit, 63
-  %p0 = getelementptr i64, ptr @preheat_two_over_pi, i64 %word
-  %p1 = getelementptr i64, ptr %p0, i64 1
-  %p2 = getelementptr i64, ptr %p0, i64 2
-  %p3 = getelementptr i64, ptr %p0, i64 3
-  %t0 = load i64, ptr %p0, align 8
-  %t1 = load i64, ptr %p1, align 8
-  %t2 = load i64, ptr %p2, align 8
-  %t3 = load i64, ptr %p3, align 8
-  %w0 = call i64 @llvm.fshl.i64(i64 %t0, i64 %t1, i64 %shift)
-  %w1 = call i64 @llvm.fshl.i64(i64 %t1, i64 %t2, i64 %shift)
-  %w2 = call i64 @llvm.fshl.i64(i64 %t2, i64 %t3, i64 %shift)
-  %M = zext i64 %m to i128
-  %W1 = zext i64 %w1 to i128
-  %W2 = zext i64 %w2 to i128
-  %M2 = mul i128 %M, %W2
-  %carry = lshr i128 %M2, 64
-  %M1 = mul i128 %M, %W1
-  %middle = add i128 %M1, %carry
-  %above128 = lshr i128 %middle, 64
-  %above = trunc i128 %above128 to i64
-  %M0 = mul i64 %m, %w0
-  %high = add i64 %M0, %above
-  %low = trunc i128 %middle to i64
-  %nearest = add i64 %high, 2305843009213693952
-  %quadrant = lshr i64 %nearest, 62
-  %whole = shl i64 %quadrant, 62
-  %part = sub i64 %high, %whole
-  %f0 = sitofp i64 %part to double
-  %back = fptosi double %f0 to i64
-  %left = sub i64 %part, %back
-  %left64 = sitofp i64 %left to double
-  %low64 = uitofp i64 %low to double
-  %low0 = fmul double %low64, 0x3BF0000000000000
-  %left0 = fadd double %left64, %low0
-  ; quarter turns are in units of 2^-62
-  %f = fmul double %f0, 0x3C10000000000000
-  %g = fmul double %left0, 0x3C10000000000000
-  PRODUCT
-  %r2 = fmul double %f, 0x3C91A62633145C07
-  %r3 = fmul double %g, 0x3FF921FB54442D18
-  %r4 = fadd double %r2, %r3
-  %r5 = fadd double %r1, %r4
-  %r = fadd double %r0, %r5
-  %minus = fneg double %r
-  %is_negative = icmp slt i64 %bits, 0
-  %signed = select i1 %is_negative, double %minus, double %r
-  store double %signed, ptr %place, align 8
-  %q = trunc i64 %quadrant to i32
-  %qn = sub i32 0, %q
-  %turned = select i1 %is_negative, i32 %qn, i32 %q
-  %slot = getelementptr i32, ptr %quadrants, i64 %i
-  store i32 %turned, ptr %slot, align 4
-  %following = add i64 %i, 1
-  %again = icmp slt i64 %following, %n
-  br i1 %again, label %loop, label %exit
-exit:
-  ret void
-}
-"""
