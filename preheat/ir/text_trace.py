@@ -124,26 +124,33 @@ def show_constant(trace: Trace, constant: Constant) -> str:
 # ---------------------------------------------------------------------------- guards
 _CLAIMS: dict[str, str] = {
     "type": "type({o}) is {e}", "is": "{o} is {e}", "isnot": "{o} is not {e}",
-    "value": "{o} == {e}",
-    "tensor": "{o}: {e}", "code": "{o}.__code__ has digest {e}", "absent": "{e} not in {o}",
-    "contains": "({e}) for `in {o}`", "keys": "list({o}) == {e}", "len": "len({o}) == {e}",
-    "set": "{o} == {{{e}}}", "noattr": "not hasattr({o}, {e})",
-    "class": "in the MRO of {o}: {e}",
-    "mro": "{o}.__mro__ is {e}", "isinstance": "isinstance({o}, ...) is {e}",
-    "ambient": "ambient {e}",
-    "overlap": "memory of {o} overlaps: {e}",
+    "value": "{o} == {e}", "tensor": "{o}: {e}", "code": "{o}.__code__ has digest {e}",
+    "absent": "{e} not in {o}", "keys": "list({o}) == {e}", "len": "len({o}) == {e}",
+    "set": "{o} == set({e})", "noattr": "not hasattr({o}, {e})", "mro": "{o}.__mro__ is {e}",
+}
+# The expected value is a pair: {a} and {b}.
+_PAIR_CLAIMS: dict[str, str] = {
+    "contains": "({a} in {o}) is {b}", "isinstance": "isinstance({o}, {a}) is {b}",
+    "class": "{o} has {b} as {a} in its MRO", "ambient": "ambient {a} is {b}",
 }
 
 
 def show_guard(trace: Trace, guard: Guard) -> str:
     """A guard as a claim in Python-like text."""
-    if isinstance(guard.expected, TensorFacts):
-        facts = guard.expected
-        expected = show_type(facts.type) + (" requires_grad" if facts.requires_grad else "")
+    path, expected = source_path(trace, guard.source), guard.expected
+    if guard.kind in _PAIR_CLAIMS:
+        first, second = (show_constant(trace, part) for part in expected)
+        name = expected[0] if guard.kind in ("class", "ambient") else first
+        return _PAIR_CLAIMS[guard.kind].format(o=path, a=name, b=second)
+    if guard.kind == "overlap":
+        other, is_met = expected
+        verb = "meets" if is_met else "is apart from"
+        return f"memory of {path} {verb} that of {source_path(trace, other)}"
+    if isinstance(expected, TensorFacts):
+        text = show_type(expected.type) + (" requires_grad" if expected.requires_grad else "")
     else:
-        expected = show_constant(trace, guard.expected)
-    claim = _CLAIMS.get(guard.kind, guard.kind + " {o} {e}")
-    return claim.format(o=source_path(trace, guard.source), e=expected)
+        text = show_constant(trace, expected)
+    return _CLAIMS.get(guard.kind, guard.kind + " {o} {e}").format(o=path, e=text)
 
 
 # ---------------------------------------------------------------------------- recipes
