@@ -2,12 +2,12 @@
 
     offset("program", "slow") == 8        size("input") == 32
 
-The driver is one piece of machine code for all plans (`generate/runtime_driver.py`); what it does is
-in tables that `run/driver.py` fills when a plan is bound. Both sides take the layout from here, so
-a word has one name. No address is ever stored on disk: tables live in the process that made them.
+The driver is one piece of machine code for all plans (`generate/runtime_driver.py`); what it does
+is in tables that `run/driver.py` fills when a plan is bound. Both sides take the layout from here,
+so a word has one name. No address is stored on disk: tables live in the process that made them.
 
-A *slot* is one value of a call: a data pointer and, where Python sees it, a tensor object. The first
-slots are the plan's buffers; objects that only the result needs follow.
+A *slot* is one value of a call: a data pointer and, where Python sees it, a tensor object. The
+first slots are the plan's buffers; objects that only the result needs follow.
 """
 
 WORD_BYTES = 8
@@ -31,7 +31,7 @@ RECORDS: dict[str, tuple[str, ...]] = {
     # One an entry.
     "program": (
         "context", "slow",
-        "positional", "keywords", "keyword_names",  # counts, and a tuple object (0 without keywords)
+        "positional", "keywords", "keyword_names",  # counts, and a tuple (0 without keywords)
         "rows", "row_count",  # for preheat_check
         "frames", "new_frame",  # head of the list of free frames; a callable that makes another one
         "objects_at", "scratch_at",  # offsets within a frame, in bytes
@@ -42,34 +42,38 @@ RECORDS: dict[str, tuple[str, ...]] = {
         "shape", "rebuild",  # see SHAPES
     ),
     # Leased by one call. Followed by a pointer a slot, an object a slot, and scratch.
-    "frame": ("next", "flag", "written", "thread_state", "deep", "threads"),  # written: 1 after "write"
+    # `written` is 1 after a "write" record.
+    "frame": ("next", "flag", "written", "thread_state", "deep", "threads"),
     # One an object that comes from outside. origin: see ORIGINS. access: see ACCESS.
     "input": ("origin", "value", "slot", "access", "itemsize"),
     # One a fresh output tensor.
     "output": ("slot", "rank", "sizes", "strides", "dtype", "itemsize"),
     # One step of the plan: `kind` is a row of CALLS, which names the other words.
     "call": ("kind", "a", "b", "c", "d", "e", "f", "g"),
-    # Arguments of ?gemm, in the order and form that it takes them (pointers to each of these words).
+    # Arguments of ?gemm, which takes a pointer to each of these words.
     "gemm": ("left_flag", "right_flag", "m", "n", "k", "alpha", "left_leading", "right_leading",
              "beta", "out_leading", "group_count", "group_size"),
     # What the threads of a region share.
     "team": ("kernel", "arguments", "extent", "context"),
 }
 
-ORIGINS = ("object", "argument", "deep")  # value: the object | its position | its position in `deep`
+ORIGINS = ("object", "argument", "deep")  # value: the object | its position | its place in `deep`
 ACCESS = ("none", "read", "write")  # whether the data pointer is needed, and may be written
-SHAPES = ("value", "tuple", "rebuild")  # the result: the one value, the tuple of values, rebuild(...)
+SHAPES = ("value", "tuple", "rebuild")  # the one value, the tuple of values, rebuild(...)
 
 # kind -> the words a, b, c, ... of its call records
 CALLS: dict[str, tuple[str, ...]] = {
     "end": (),
-    "kernel": ("address", "params", "slots", "extent", "grain"),  # grain: extents a thread, 0: one thread
-    "product": ("routine", "gemm", "left", "right", "out", "batch", "offsets"),  # offsets: 3 byte offsets a batch
-    "products": ("routine", "gemm", "left", "right", "out", "batch", "offsets"),  # one call of ?gemm_batch
+    # grain: extents that make a thread worth its start; 0: one thread
+    "kernel": ("address", "params", "slots", "extent", "grain"),
+    # offsets: three byte offsets a matrix; "products" is one call of ?gemm_batch
+    "product": ("routine", "gemm", "left", "right", "out", "batch", "offsets"),
+    "products": ("routine", "gemm", "left", "right", "out", "batch", "offsets"),
     "library": ("function", "arguments", "slots", "results", "result_slots"),
     "shim": ("function", "words", "word_count", "doubles", "results", "result_count", "is_long"),
     "make": ("output",),  # a fresh tensor by an output record
-    "view": ("slot", "base", "rank", "sizes", "strides", "elems"),  # for library calls only: no ._base
+    # for library calls only: it has no ._base
+    "view": ("slot", "base", "rank", "sizes", "strides", "elems"),
     "offset": ("slot", "base", "bytes"),  # pointer of slot = pointer of base + bytes
     "free": ("slot",),
     "release": (),  # of the GIL, until "acquire"
@@ -80,9 +84,9 @@ CALLS: dict[str, tuple[str, ...]] = {
 CALL_KINDS = tuple(CALLS)
 
 # A C shim of torch takes words (integers and pointers), then doubles. Its `words` are pairs of one
-# of these kinds and a value: the word itself | the slot of a tensor | the slot of an optional tensor |
-# where the shim shall store the handle of a result (the last `result_count` words; `results` are their
-# output records, with slot -1 for one that is not needed).
+# of these kinds and a value: the word itself | the slot of a tensor | the slot of an optional one |
+# where the shim shall store the handle of a result (the last `result_count` words; `results` are
+# their output records, with slot -1 for one that is not needed).
 SHIM_WORDS = ("word", "tensor", "optional", "result")
 SHIM_WORD_LIMIT, SHIM_DOUBLE_LIMIT = 20, 2
 REASONS = ("signature", "guard", "fault", "late_fault")  # why `slow` is called

@@ -22,7 +22,7 @@ from preheat.ir.types import TensorType
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """`offset_bytes` from the start of buffer `root` (no view); from the arena's start for an arena."""
+    """`offset_bytes` from the start of buffer `root` (no view), or from that of the arena."""
 
     root: int
     kind: str
@@ -55,7 +55,7 @@ def known(dim: Dim) -> int:
 
 
 def extent_bytes(type: TensorType) -> int:
-    """From the first byte of a tensor of `type` to the one after its last; 0 when it has no element."""
+    """From the first byte of a tensor of `type` to the one after its last; 0 if it is empty."""
     if known(type.elems) == 0:
         return 0
     return (sum((s - 1) * t for s, t in zip(type.sizes, type.strides)) + 1) * type.itemsize

@@ -47,7 +47,7 @@ _PYTHON = {
     "error_clear": "PyErr_Clear",
     "unicode_compare": "PyUnicode_Compare",
 }
-# THPVariable_Wrap(const at::TensorBase&), and the older by-value form: both get the handle's address.
+# THPVariable_Wrap(const at::TensorBase&), and the older by-value form: both get an address.
 _WRAP = ("_Z16THPVariable_WrapRKN2at10TensorBaseE", "_Z16THPVariable_WrapN2at10TensorBaseE")
 _TENSOR_IMPL_BYTES, _STORAGE_IMPL_BYTES = 184, 64  # no further than these objects reach
 

@@ -4,8 +4,8 @@
     builtin with self = the bytes of program.address      (run/entry.py)
 
 The call records come from `lowering`; here they get addresses, frames and everything around them:
-inputs, outputs, result, guards. `ir/records.py` has every layout. Tables hold addresses, so they never
-leave the process; a `Program` keeps alive all that its tables point to.
+inputs, outputs, result, guards. `ir/records.py` has every layout. Tables hold addresses, so they
+never leave the process; a `Program` keeps alive all that its tables point to.
 """
 
 import ctypes
@@ -106,7 +106,7 @@ class Program:
 
 
 class Frames:
-    """The frames of a program, each with an arena: made when a call finds no free one, kept for good.
+    """The frames of a program, each with an arena: made when none is free, and then kept.
 
     There are as many as calls were ever under way at once (threads and recursion).
     pinned   arena buffers that library calls see as tensors

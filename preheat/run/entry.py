@@ -1,12 +1,12 @@
 """Entries: the callable of one bound variant. A native builtin where the process allows it.
 
     entry = make_entry(trace, found, rows, executable, rebuild, slow)
-    entry.call(x)  ->  guards, plan, result; or slow(reason, detail, (x,), ()) when anything is unusual
+    entry.call(x)  ->  guards, plan, result; or slow(reason, detail, (x,), ()) if all is not usual
 
 `slow(reason, detail, arguments, names)` is Python: reason is a row of `records.REASONS`, detail the
 number of the guard row or the bits of the error flag, arguments all objects of the call with the
-keyword ones last, names the keywords' names. What it returns is the call's result. At reason "fault"
-nothing outside has changed, so it may run the program eager.
+keyword ones last, names the keywords' names. What it returns is the call's result. At reason
+"fault" nothing outside has changed, so it may run the program eager; at "late_fault" it must raise.
 
 Guarantees: reference counts are exact; two threads and a recursion may be inside one entry;
 exceptions of library calls before the first write to an input become faults, later ones propagate.
@@ -62,7 +62,7 @@ class Entry:
         return self._program is not None
 
     def run(self, found: Sequence[Any]) -> Any:
-        """The result, from Python, for the resolved objects `found` of all sources. Raises Fault."""
+        """The result, from Python, for the objects `found` of all sources. Raises Fault."""
         values = self._executable([found[source] for source in self._inputs])
         return self._rebuild.function(*values, *(found[source] for source in self._rebuild.sources))
 

@@ -68,8 +68,9 @@ def library_function(
         }
         lines += [
             f"r{k} = r" if is_single else f"r{k} = r[{k}]",
-            f"if r{k}.stride() != strides{k} or r{k}.shape != sizes{k} or r{k}.dtype is not dtype{k}: "
-            f"r{k} = conform(r{k}, type{k})",
+            f"is_same = r{k}.stride() == strides{k} and r{k}.shape == sizes{k}",
+            f"if not is_same or r{k}.dtype is not dtype{k}:",
+            f"    r{k} = conform(r{k}, type{k})",
         ]
     results = [f"r{k}" for k, _ in needed]
     lines.append(
@@ -84,7 +85,7 @@ def library_function(
 
 
 def conform(tensor: Any, type: TensorType) -> torch.Tensor:
-    """`tensor` in the layout of `type`: itself if it has it, else a copy. Raises Fault if it cannot."""
+    """`tensor` in the layout of `type`: itself if it has it, else a copy. Or raises Fault."""
     if not isinstance(tensor, torch.Tensor):
         raise Fault(f"a library result should be {type} and is {tensor!r}")
     if has_type(tensor, type):

@@ -48,7 +48,7 @@ _GROUP_FLOPS = 4 << 20  # matrices smaller than this go to the BLAS as one group
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A call record before it has an address. `nanoseconds` estimates native work, -1 marks Python's."""
+    """A call record without an address. `nanoseconds` estimates native work, -1: needs the GIL."""
 
     kind: str
     words: tuple[int, ...] = ()
@@ -153,7 +153,7 @@ class _Writer:
         return self.slots - 1
 
     def make_outputs(self) -> None:
-        """Records of the fresh outputs, then the pointers of views on what exists from the start."""
+        """Records of the fresh outputs, then the pointers of views on inputs."""
         fresh = [
             number
             for number, buffer in enumerate(self.plan.buffers)
@@ -172,7 +172,7 @@ class _Writer:
                 self.rows.append(Row("offset", (number, place.root, place.offset_bytes), 0))
 
     def output_words(self, slot: int, type: TensorType | None) -> tuple[int, ...] | None:
-        """The words of an output record; slot -1 takes any type. None if it cannot be made natively."""
+        """The words of an output record; slot -1 takes any type. None if it cannot be native."""
         if type is None:
             return -1, 0, 0, 0, 0, 0
         if (
@@ -225,7 +225,9 @@ class _Writer:
         self.rows.append(Row("view", (slot, place.root, *self.layout(type), elems)))
         self.made((slot,))
 
-    def append(self, kind: str, words: Sequence[int], nanoseconds: int = -1, scratch_words: int = 0):
+    def append(
+        self, kind: str, words: Sequence[int], nanoseconds: int = -1, scratch_words: int = 0
+    ) -> None:
         """A record that needs `scratch_words` of the frame while it runs."""
         self.scratch_words = max(self.scratch_words, scratch_words)
         self.rows.append(Row(kind, tuple(words), nanoseconds))
@@ -242,7 +244,7 @@ class _Writer:
                 self.rows.append(Row("free", (slot,)))
 
     def output_slots(self, outputs: Sequence[Output]) -> list[int]:
-        """The slots that hold the results in the end. Views come last: their base may stand further on."""
+        """The slots of the results. Views come last: their base may stand further on."""
         for output in outputs:
             if not output.alias:
                 self.object(output.buffer)
@@ -329,7 +331,7 @@ def _lower_library(writer: _Writer, call: LibraryCall) -> None:
 
 
 def _lower_shim(writer: _Writer, call: LibraryCall, shim: ShimCall) -> bool:
-    """The records of a call by C shim; False, and no record, if a result cannot be made natively."""
+    """The records of a call by C shim; False, and no record, if a result cannot be native."""
     types = [writer.plan.buffers[b].type if b >= 0 else None for b in call.results]
     records = [writer.output_words(b, type) for b, type in zip(call.results, types)]
     if None in records or (shim.takes_out and call.results[0] < 0):

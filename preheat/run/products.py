@@ -1,10 +1,10 @@
 """Matrix products as the BLAS wants them: column-major matrices with leading dimensions.
 
-    out[b, m, n] = a[b, m, k] @ b[b, k, n]   ->   C (n x m) = op(B) (n x k) * op(A) (k x m), a batch of them
+    out[b, m, n] = a[b, m, k] @ b[b, k, n]   ->   C (n x m) = op(B) (n x k) * op(A) (k x m)
 
-A row-major matrix is its own transpose in column-major terms, so no operand is ever copied: each one
-is taken plain or transposed. Batch axes are flattened; axes that step evenly for all operands merge,
-and a batch that steps evenly along the rows of `a` and `out` with one `b` becomes more rows.
+A row-major matrix is its own transpose in column-major terms, so no operand is ever copied: each
+one is taken plain or transposed. Batch axes are flattened; axes that step evenly for all operands
+merge, and a batch that steps evenly along the rows of `a` and `out` with one `b` becomes more rows.
 
 Requires: all sizes known, one unit stride a matrix (axes of size 1 count as any stride).
 Guarantees: `blas_form` covers exactly the elements of the three types; `None` when the BLAS cannot.
@@ -116,7 +116,7 @@ def _matrix(rows: int, columns: int, row_step: int, column_step: int) -> tuple[s
 def _batch_axes(
     a: TensorType, b: TensorType, out: TensorType
 ) -> list[tuple[int, tuple[int, int, int]]]:
-    """(size, strides of a, b, out) of the batch axes, outermost first, merged where they step evenly."""
+    """(size, strides of a, b, out) of the batch axes, outermost first, merged where even."""
     merged: list[tuple[int, tuple[int, int, int]]] = []
     for axis, size in enumerate(out.sizes[:-2]):
         steps = (a.strides[axis], b.strides[axis], out.strides[axis])

@@ -22,7 +22,7 @@ _EXACT = (list, tuple, dict)
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """kind "object": `value` is it; "argument": its position; "deep": its place in what `deep` yields."""
+    """kind "object": `value` is it; "argument": its position; "deep": its place in deep's tuple."""
 
     kind: str
     value: Any

@@ -6,8 +6,8 @@
     t3 = new ModelOutput                        setitem(t3, 'x', v0)
     setitem t3 "x" t0; return t3                return t3
 
-One straight-line Python function a recipe, made once when the recipe is bound; a step costs 0.1-1 us.
-Every step makes its object exactly once, so identity and cycles are as they were. No code of the
+One straight-line Python function a recipe, made once when it is bound; a step costs 0.1-1 us. Every
+step makes its object exactly once, so identity and cycles are as they were. No code of the
 user runs but what a step names: containers are filled through their exact base class.
 """
 
@@ -127,7 +127,7 @@ class _Writer:
         return name
 
 
-# ---------------------------------------------------------------------------- one function a step kind
+# ------------------------------------------------------------ one function a step kind
 def _value(w: _Writer, place: int, index: int) -> None:
     w.names[place] = f"v{index}"
 
@@ -234,7 +234,7 @@ _STEPS: dict[str, Callable] = {
 }
 
 
-# ---------------------------------------------------------------------------- what the functions call
+# ------------------------------------------------------------ what the functions call
 def _append_exactly(container: Any, item: Any) -> None:
     if isinstance(container, list):
         list.append(container, item)

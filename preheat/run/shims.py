@@ -1,12 +1,12 @@
 """Library calls that torch offers as C shims: no Python objects parsed, no overload resolved.
 
     b4 = aten.mm.default(b0, b1)      ->   aoti_torch_cpu_mm_out(b4, b0, b1), b4 made before
-    b4 = aten.convolution.default(..) ->   aoti_torch_cpu_convolution(b0, b1, &b2, strides, 2, ..., &b4)
+    b4 = aten.convolution.default(..) ->   aoti_torch_cpu_convolution(b0, b1, &b2, .., &b4)
 
 Words and doubles follow from the overload's schema, as torch's generator of the shims has them: a
-Tensor is a handle, an optional one the address of a handle, a list a pointer and a length, a float a
-double. Each row of `SHIMS` is verified once a process on an example against the overload itself; a
-shim that is absent or differs is left to Python (`run/library.py`).
+Tensor is a handle, an optional one the address of a handle, a list a pointer and a length, a float
+a double. Each row of `SHIMS` is verified once a process on an example against the overload itself;
+a shim that is absent or differs is left to Python (`run/library.py`).
 
 Source: torch/csrc/inductor/aoti_torch/generated/c_shim_cpu.h (stable C interface of AOTInductor).
 """
@@ -20,17 +20,16 @@ from typing import Any
 
 import torch
 
-from preheat.bridge.ops import Parameter, decode, overload, schema
+from preheat.bridge.ops import Parameter, arguments, decode, overload, schema
 from preheat.ir.graph import Arg, Op, Ref
 from preheat.ir.plan import LibraryCall
 from preheat.ir.records import SHIM_DOUBLE_LIMIT, SHIM_WORD_LIMIT
-from preheat.bridge.ops import arguments
 from preheat.run.device import Context, address_of, function_of, wrapped
 
 
 @dataclass(frozen=True)
 class Shim:
-    """`symbol` computes the overload. takes_out: its first word is the result's tensor, made before.
+    """`symbol` computes the overload. takes_out: its first word is the result, made before.
 
     example   arguments by position, tensors numbered by Ref, and those tensors
     """

@@ -43,8 +43,18 @@ def tuple_of(count):
     return Recipe((*steps, Step("tuple", tuple(range(count)))), count)
 
 
-def entry_of(plan, *, recipe=None, sources=None, inputs=None, found=None, signature=None, slow=None,
-             without=(), rows=NoRows):
+def entry_of(
+    plan,
+    *,
+    recipe=None,
+    sources=None,
+    inputs=None,
+    found=None,
+    signature=None,
+    slow=None,
+    without=(),
+    rows=NoRows,
+):
     """The entry of `plan`, its inputs the positional arguments unless `sources` say otherwise."""
     count = len(plan.inputs)
     sources = sources or tuple(Source(-1, "arg", k) for k in range(count))
@@ -55,6 +65,12 @@ def entry_of(plan, *, recipe=None, sources=None, inputs=None, found=None, signat
     executable = Executable(plan, hand_kernels())
     rebuild = compile_recipe(recipe, len(plan.outputs))
     return make_entry(
-        trace, found or [None] * len(sources), rows, executable, rebuild, slow or Slow(),
-        runtime=runtime(), context=context(frozenset(without)),
+        trace,
+        found or [None] * len(sources),
+        rows,
+        executable,
+        rebuild,
+        slow or Slow(),
+        runtime=runtime(),
+        context=context(frozenset(without)),
     )

@@ -13,7 +13,16 @@ from preheat.run.lowering import Row, lower, with_releases
 from preheat.run.memory import Memory
 from preheat.run.shims import SHIMS, _is_right
 
-WITHOUT = [(), ("storage",), ("wrap",), ("shims",), ("blas",), ("batch",), ("openmp",), ("storage", "wrap", "blas", "openmp")]
+WITHOUT = [
+    (),
+    ("storage",),
+    ("wrap",),
+    ("shims",),
+    ("blas",),
+    ("batch",),
+    ("openmp",),
+    ("storage", "wrap", "blas", "openmp"),
+]
 
 
 def same_layout(tensor):
@@ -40,7 +49,10 @@ def test_native_equals_python(name, without):
         assert not slow.calls
         results = [result] if len(given.outputs) == 1 else list(result)
         for mine, theirs, output in zip(results, expected, given.outputs, strict=True):
-            assert mine.dtype == theirs.dtype and mine.stride() == theirs.stride() == output.type.strides
+            assert (
+                mine.dtype == theirs.dtype
+                and mine.stride() == theirs.stride() == output.type.strides
+            )
             torch.testing.assert_close(mine, theirs)
         for mine, theirs in zip(inputs_now, twins):
             torch.testing.assert_close(mine, theirs)
@@ -62,13 +74,30 @@ def test_environment_leaves_features_out(monkeypatch):
 
 
 def test_the_gil_is_released_around_long_stretches_only():
-    rows = [Row("kernel", (), 15_000), Row("offset", (), 0), Row("product", (), 15_000), Row("library"),
-            Row("kernel", (), 100), Row("end")]
+    rows = [
+        Row("kernel", (), 15_000),
+        Row("offset", (), 0),
+        Row("product", (), 15_000),
+        Row("library"),
+        Row("kernel", (), 100),
+        Row("end"),
+    ]
     kinds = [row.kind for row in with_releases(rows)]
-    assert kinds == ["release", "kernel", "offset", "product", "acquire", "library", "kernel", "end"]
+    assert kinds == [
+        "release",
+        "kernel",
+        "offset",
+        "product",
+        "acquire",
+        "library",
+        "kernel",
+        "end",
+    ]
 
 
-@pytest.mark.parametrize("name", ["bf16 linear", "attention", "masked attention", "convolution with bias"])
+@pytest.mark.parametrize(
+    "name", ["bf16 linear", "attention", "masked attention", "convolution with bias"]
+)
 def test_frequent_library_calls_go_through_shims(name):
     executable = Executable(ZOO[name], hand_kernels())
     rows = lower(executable, context(), Memory(), 0).rows
@@ -86,15 +115,29 @@ def test_a_shim_that_reports_an_error_is_a_fault():
     call = LibraryCall("aten.mm.default", (Ref(0), Ref(0)), (), (1,))  # [4, 6] @ [4, 6]
     x = f32(4, 6)
     wrong = plan((x,), [("input", 0, x), ("output", 0, x)], [], [call], [1])
-    assert entry_of(wrong, slow=slow).call(torch.randn(4, 6)) == "slow" and slow.calls[0][0] == "fault"
+    assert (
+        entry_of(wrong, slow=slow).call(torch.randn(4, 6)) == "slow" and slow.calls[0][0] == "fault"
+    )
 
 
 def test_a_shim_result_of_another_layout_is_a_fault():
     slow = Slow()
     x, heads = f32(2, 5, 3, 4), f32(2, 3, 5, 4)  # the library gives permuted strides
-    call = LibraryCall("aten._scaled_dot_product_flash_attention_for_cpu.default", (Ref(1), Ref(1), Ref(1)), (), (2, -1))
-    buffers = [("input", 0, x), ("view", 0, f32(2, 3, 5, 4, strides=(60, 4, 12, 1)), 0), ("output", 0, heads)]
-    assert entry_of(plan((x,), buffers, [], [call], [2]), slow=slow).call(torch.randn(2, 5, 3, 4)) == "slow"
+    call = LibraryCall(
+        "aten._scaled_dot_product_flash_attention_for_cpu.default",
+        (Ref(1), Ref(1), Ref(1)),
+        (),
+        (2, -1),
+    )
+    buffers = [
+        ("input", 0, x),
+        ("view", 0, f32(2, 3, 5, 4, strides=(60, 4, 12, 1)), 0),
+        ("output", 0, heads),
+    ]
+    assert (
+        entry_of(plan((x,), buffers, [], [call], [2]), slow=slow).call(torch.randn(2, 5, 3, 4))
+        == "slow"
+    )
     assert slow.calls[0][0] == "fault"
 
 
@@ -106,4 +149,6 @@ def test_autocast_changes_no_recorded_call():
     expected = value @ value.T
     with torch.autocast("cpu", torch.bfloat16):
         entry = entry_of(plan((x,), buffers, [], [call], [2]))
-        assert torch.equal(entry.call(value), expected) and torch.equal(entry.run([value]), expected)
+        assert torch.equal(entry.call(value), expected) and torch.equal(
+            entry.run([value]), expected
+        )

@@ -1,4 +1,4 @@
-"""Entries: signatures, ways out, reference counts, threads, recursion, forks, what results may be."""
+"""Entries: signatures, ways out, reference counts, threads, recursion, forks, results."""
 
 import ctypes
 import gc
@@ -13,8 +13,18 @@ import torch
 
 from entries import VALUE, Slow, entry_of, tuple_of
 from plans import (
-    add_plan, alias_plan, checked_plan, checked_write_plan, f32, failing_after_write_plan, failing_plan,
-    library_plan, plan, product_plan, wide_plan, write_plan,
+    add_plan,
+    alias_plan,
+    checked_plan,
+    checked_write_plan,
+    f32,
+    failing_after_write_plan,
+    failing_plan,
+    library_plan,
+    plan,
+    product_plan,
+    wide_plan,
+    write_plan,
 )
 from preheat.ir.graph import Ref
 from preheat.ir.plan import KernelCall, LibraryCall
@@ -27,10 +37,16 @@ def pair(n=1000):
 
 
 # ---------------------------------------------------------------------------- signatures
-@pytest.mark.parametrize("call", [
-    lambda f, x, y: f(x), lambda f, x, y: f(x, y, y), lambda f, x, y: f(), lambda f, x, y: f(x, y=y),
-    lambda f, x, y: f(x, y, z=1),
-])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda f, x, y: f(x),
+        lambda f, x, y: f(x, y, y),
+        lambda f, x, y: f(),
+        lambda f, x, y: f(x, y=y),
+        lambda f, x, y: f(x, y, z=1),
+    ],
+)
 def test_another_signature_is_slow(call):
     slow = Slow()
     x, y = pair()
@@ -46,16 +62,30 @@ def test_keywords_in_order():
     assert torch.equal(entry.call(x, other=y), (x + y) * 2)
     assert torch.equal(entry.call(x, **{"".join(["oth", "er"]): y}), (x + y) * 2)  # not interned
     assert entry.call(x, another=y) == "slow" and entry.call(x, y) == "slow"
-    assert slow.calls[0][0] == "signature" and slow.calls[0][2][1] is y and slow.calls[0][3] == ("another",)
+    assert (
+        slow.calls[0][0] == "signature"
+        and slow.calls[0][2][1] is y
+        and slow.calls[0][3] == ("another",)
+    )
 
 
 def test_arguments_inside_arguments_and_bound_tensors():
     bound = torch.randn(1000)
-    sources = (Source(-1, "arg", 0), Source(0, "item", "x"), Source(1, "item", 1), Source(-1, "live", 0))
+    sources = (
+        Source(-1, "arg", 0),
+        Source(0, "item", "x"),
+        Source(1, "item", 1),
+        Source(-1, "live", 0),
+    )
     x = torch.randn(1000)
     argument = {"x": [None, x]}
-    entry = entry_of(add_plan(), sources=sources, inputs=(2, 3), signature=Signature(1),
-                     found=[argument, argument["x"], x, bound])
+    entry = entry_of(
+        add_plan(),
+        sources=sources,
+        inputs=(2, 3),
+        signature=Signature(1),
+        found=[argument, argument["x"], x, bound],
+    )
     assert torch.equal(entry.call(argument), (x + bound) * 2)
     other = torch.randn(1000)
     before = sys.getrefcount(other)
@@ -69,7 +99,9 @@ class OneRow:
 
     def __init__(self, value):
         self.word = ctypes.c_int64(value)
-        self.rows = ctypes.create_string_buffer(ROW.pack(ctypes.addressof(self.word), 7, ALL_BITS, 0, 0, 0, 0))
+        self.rows = ctypes.create_string_buffer(
+            ROW.pack(ctypes.addressof(self.word), 7, ALL_BITS, 0, 0, 0, 0)
+        )
         self.address, self.count = ctypes.addressof(self.rows), 1
 
 
@@ -87,7 +119,12 @@ def test_a_guard_that_differs_is_slow():
 def test_faults_run_slow_and_change_nothing():
     slow = Slow()
     value = -torch.ones(10)
-    assert entry_of(checked_write_plan(), recipe=Recipe((Step("const", (None,)),), 0), slow=slow).call(value) == "slow"
+    assert (
+        entry_of(checked_write_plan(), recipe=Recipe((Step("const", (None,)),), 0), slow=slow).call(
+            value
+        )
+        == "slow"
+    )
     assert slow.calls[0][:2] == ("fault", 1) and torch.equal(value, -torch.ones(10))
     assert entry_of(checked_plan(), slow=slow).call(value) == "slow"
     assert entry_of(failing_plan(), slow=slow).call(torch.randn(4, 6)) == "slow"
@@ -110,7 +147,13 @@ def test_library_error_after_a_write_propagates():
 def library_of(function):
     """A plan whose library call is `function`, registered as an overload of the tests."""
     x = f32(4)
-    return plan((x,), [("input", 0, x), ("output", 0, x)], [], [LibraryCall(function, (Ref(0),), (), (1,))], [1])
+    return plan(
+        (x,),
+        [("input", 0, x), ("output", 0, x)],
+        [],
+        [LibraryCall(function, (Ref(0),), (), (1,))],
+        [1],
+    )
 
 
 @pytest.fixture(scope="module")
@@ -154,7 +197,13 @@ def test_an_unexpected_library_result_is_a_fault_or_copied(overloads):
 # ---------------------------------------------------------------------------- results
 def test_results_by_recipe():
     x, y = pair()
-    steps = (Step("value", (0,)), Step("source", (1,)), Step("const", ("a",)), Step("dict", (2, 0)), Step("list", (3, 1, 0)))
+    steps = (
+        Step("value", (0,)),
+        Step("source", (1,)),
+        Step("const", ("a",)),
+        Step("dict", (2, 0)),
+        Step("list", (3, 1, 0)),
+    )
     result = entry_of(add_plan(), recipe=Recipe(steps, 4)).call(x, y)
     assert result[1] is y and result[0]["a"] is result[2] and torch.equal(result[2], (x + y) * 2)
 
@@ -199,15 +248,27 @@ def test_written_inputs_count_a_version():
 
 
 # ---------------------------------------------------------------------------- reference counts
-@pytest.mark.parametrize("make, arguments", [
-    (add_plan, lambda: pair()), (library_plan, lambda: (torch.randn(4, 6),)),
-    (lambda: alias_plan("input"), lambda: (torch.randn(4, 6),)), (write_plan, lambda: (torch.randn(10),)),
-    (failing_plan, lambda: (torch.randn(4, 6),)), (checked_plan, lambda: (-torch.ones(10),)),
-])
+@pytest.mark.parametrize(
+    "make, arguments",
+    [
+        (add_plan, lambda: pair()),
+        (library_plan, lambda: (torch.randn(4, 6),)),
+        (lambda: alias_plan("input"), lambda: (torch.randn(4, 6),)),
+        (write_plan, lambda: (torch.randn(10),)),
+        (failing_plan, lambda: (torch.randn(4, 6),)),
+        (checked_plan, lambda: (-torch.ones(10),)),
+    ],
+)
 def test_reference_counts_are_exact(make, arguments):
     p = make()
     steps = tuple(Step("value", (k,)) for k in range(len(p.outputs)))
-    recipes = [tuple_of(len(p.outputs)), Recipe((*steps, Step("source", (0,)), Step("list", tuple(range(len(steps) + 1)))), len(steps) + 1)]
+    recipes = [
+        tuple_of(len(p.outputs)),
+        Recipe(
+            (*steps, Step("source", (0,)), Step("list", tuple(range(len(steps) + 1)))),
+            len(steps) + 1,
+        ),
+    ]
     if len(p.outputs) == 1:
         recipes.append(VALUE)
     for recipe in recipes:
@@ -220,7 +281,9 @@ def test_reference_counts_are_exact(make, arguments):
             result = entry.call(*values)
         del result
         after = [sys.getrefcount(v) for v in counted]
-        assert all(abs(a - b) <= (5 if v is None else 0) for a, b, v in zip(after, before, counted)), (before, after)
+        assert all(
+            abs(a - b) <= (5 if v is None else 0) for a, b, v in zip(after, before, counted)
+        ), (before, after)
 
 
 def test_results_are_freed():
@@ -298,7 +361,9 @@ def test_a_forked_child_uses_one_thread():
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     x, a, b = torch.randn(1 << 20), torch.randn(300, 300), torch.randn(300, 300)
-    double, multiply = entry_of(wide_plan()), entry_of(product_plan((300, 300), None, (300, 300), None, None))
+    double, multiply = entry_of(wide_plan()), entry_of(
+        product_plan((300, 300), None, (300, 300), None, None)
+    )
     expected = multiply.call(a, b)
     assert torch.equal(double.call(x), x * 2)  # the pool of threads exists now
     child = os.fork()

@@ -6,9 +6,22 @@ import pytest
 import torch
 
 from plans import (
-    PRODUCTS, add_plan, alias_plan, checked_plan, checked_write_plan, empty_plan, failing_after_write_plan,
-    failing_plan, filled, hand_kernels, library_plan, mixed_plan, product_plan, row_write_plan,
-    strided_output_plan, write_plan,
+    PRODUCTS,
+    add_plan,
+    alias_plan,
+    checked_plan,
+    checked_write_plan,
+    empty_plan,
+    failing_after_write_plan,
+    failing_plan,
+    filled,
+    hand_kernels,
+    library_plan,
+    mixed_plan,
+    product_plan,
+    row_write_plan,
+    strided_output_plan,
+    write_plan,
 )
 from preheat.run.executable import Executable
 from preheat.run.library import Fault
@@ -42,7 +55,11 @@ def test_input_is_written_in_place_and_its_version_counts():
     value = torch.randn(10)
     before, version = value.clone(), value._version
     (out,) = run(write_plan(), value)
-    assert torch.equal(value, before.relu()) and torch.equal(out, before * 2) and value._version > version
+    assert (
+        torch.equal(value, before.relu())
+        and torch.equal(out, before * 2)
+        and value._version > version
+    )
 
 
 def test_only_the_row_is_written():

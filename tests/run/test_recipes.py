@@ -14,7 +14,10 @@ from preheat.run.recipes import compile_recipe
 
 
 def build(steps, values=(), objects=(), live=(), result=None):
-    recipe = Recipe(tuple(Step(kind, tuple(args)) for kind, *args in steps), len(steps) - 1 if result is None else result)
+    recipe = Recipe(
+        tuple(Step(kind, tuple(args)) for kind, *args in steps),
+        len(steps) - 1 if result is None else result,
+    )
     made = compile_recipe(recipe, len(values), live)
     return made.function(*values, *(objects[s] for s in made.sources)), made
 
@@ -32,10 +35,22 @@ def test_tuple_of_all_values_needs_no_call():
 
 
 def test_containers_and_constants():
-    result, _ = build([
-        ("value", 0), ("const", "key"), ("const", None), ("const", 1.5), ("list", 0, 2, 3), ("dict", 1, 4),
-        ("const", (1, "x", Named("math", "inf"))), ("tuple", 5, 6), ("set", 3), ("frozenset", 3), ("tuple", 7, 8, 9),
-    ], ["v"])
+    result, _ = build(
+        [
+            ("value", 0),
+            ("const", "key"),
+            ("const", None),
+            ("const", 1.5),
+            ("list", 0, 2, 3),
+            ("dict", 1, 4),
+            ("const", (1, "x", Named("math", "inf"))),
+            ("tuple", 5, 6),
+            ("set", 3),
+            ("frozenset", 3),
+            ("tuple", 7, 8, 9),
+        ],
+        ["v"],
+    )
     assert result == (({"key": ["v", None, 1.5]}, (1, "x", math.inf)), {1.5}, frozenset({1.5}))
 
 
@@ -47,7 +62,8 @@ def test_identity_and_cycles():
 def test_sources_in_order_of_use_and_live_objects():
     live = object()
     result, made = build(
-        [("source", 7), ("const", At(3)), ("const", Live(0)), ("tuple", 0, 1, 2)], objects={7: "seven", 3: "three"},
+        [("source", 7), ("const", At(3)), ("const", Live(0)), ("tuple", 0, 1, 2)],
+        objects={7: "seven", 3: "three"},
         live=(live,),
     )
     assert made.sources == (7, 3) and result == ("seven", "three", live)
@@ -71,13 +87,28 @@ class Stack(list):
 
 
 def test_objects_are_filled_without_user_code():
-    result, _ = build([
-        ("const", Live(0)), ("new", 0), ("const", 5), ("setattr", 1, "x", 2), ("update_dict", 1, "y", 2),
-        ("const", Live(1)), ("call", 5), ("const", "k"), ("setitem", 6, 7, 2),
-        ("const", Live(2)), ("new", 9), ("append", 10, 2), ("tuple", 1, 6, 10),
-    ], live=(Point, Ordered, Stack))
+    result, _ = build(
+        [
+            ("const", Live(0)),
+            ("new", 0),
+            ("const", 5),
+            ("setattr", 1, "x", 2),
+            ("update_dict", 1, "y", 2),
+            ("const", Live(1)),
+            ("call", 5),
+            ("const", "k"),
+            ("setitem", 6, 7, 2),
+            ("const", Live(2)),
+            ("new", 9),
+            ("append", 10, 2),
+            ("tuple", 1, 6, 10),
+        ],
+        live=(Point, Ordered, Stack),
+    )
     point, ordered, stack = result
-    assert (point.x, point.y) == (5, 5) and list(ordered.items()) == [("k", 5)] and list(stack) == [5]
+    assert (
+        (point.x, point.y) == (5, 5) and list(ordered.items()) == [("k", 5)] and list(stack) == [5]
+    )
 
 
 def test_cells_functions_and_methods():
@@ -85,11 +116,26 @@ def test_cells_functions_and_methods():
         return lambda self: (self, x)
 
     code = outer(1).__code__
-    result, _ = build([
-        ("value", 0), ("cell",), ("set_cell", 1, 0), ("const", Live(0)), ("const", Live(1)), ("const", "made"),
-        ("const", None), ("function", 3, 4, 5, 6, 1), ("method", 7, 0),
-    ], ["v"], live=(code, globals()))
-    assert isinstance(result, types.MethodType) and result() == ("v", "v") and result.__name__ == "made"
+    result, _ = build(
+        [
+            ("value", 0),
+            ("cell",),
+            ("set_cell", 1, 0),
+            ("const", Live(0)),
+            ("const", Live(1)),
+            ("const", "made"),
+            ("const", None),
+            ("function", 3, 4, 5, 6, 1),
+            ("method", 7, 0),
+        ],
+        ["v"],
+        live=(code, globals()),
+    )
+    assert (
+        isinstance(result, types.MethodType)
+        and result() == ("v", "v")
+        and result.__name__ == "made"
+    )
 
 
 def test_named_constants():
