@@ -58,7 +58,11 @@ ZERO = Affine()
 
 def affine(base: Dim, strides: dict[Key, Dim]) -> Affine:
     """The expression with canonical terms."""
-    kept = [(key, stride) for key, stride in strides.items() if not (type(stride) is int and stride == 0)]
+    kept = [
+        (key, stride)
+        for key, stride in strides.items()
+        if not (type(stride) is int and stride == 0)
+    ]
     return Affine(base, tuple(sorted(kept, key=lambda term: (isinstance(term[0], int), term[0]))))
 
 
@@ -68,7 +72,7 @@ def axis(name: str) -> Affine:
 
 
 class SplitAxis(Exception):
-    """The loop axis `name` must become two, the inner of extent `inner`, for a reshape to divide."""
+    """Loop axis `name` must become two, the inner of extent `inner`, for a reshape to divide."""
 
     def __init__(self, name: str, inner: int):
         super().__init__(name, inner)
@@ -138,12 +142,14 @@ def unflatten(position: Affine, sizes: tuple[Dim, ...], space: Space) -> tuple[A
     return tuple(reversed(index))
 
 
-def reshape_index(index: tuple[Affine, ...], old: tuple[Dim, ...], new: tuple[Dim, ...], space: Space) -> tuple[Affine, ...]:
+def reshape_index(
+    index: tuple[Affine, ...], old: tuple[Dim, ...], new: tuple[Dim, ...], space: Space
+) -> tuple[Affine, ...]:
     """`index` into sizes `old` as the index of the same element in sizes `new`."""
     result: list[Affine] = []
     for first, second in common_groups(old, new):
-        part = flatten(index[first.start: first.stop], old[first.start: first.stop])
-        result += unflatten(part, new[second.start: second.stop], space)
+        part = flatten(index[first.start : first.stop], old[first.start : first.stop])
+        result += unflatten(part, new[second.start : second.stop], space)
     return tuple(result)
 
 

@@ -6,10 +6,7 @@ Agner Fog's instruction tables (Ice Lake, Sapphire Rapids), math functions from 
 matter: they decide what is computed again and what is kept.
 """
 
-from collections.abc import Iterable
-
-from preheat.ir.loop import Index
-from preheat.ir.scalar import Dim, product
+from preheat.ir.scalar import Dim
 from preheat.schedule.affine import known
 
 OP_CYCLES: dict[str, float] = {
@@ -44,25 +41,14 @@ def load_cycles(stride: Dim) -> float:
     return LOAD_CYCLES if stride in (0, 1) else GATHER_CYCLES
 
 
-def footprint(extents: Iterable[Dim]) -> Dim:
-    """How many different elements an access touches that varies along axes of these extents."""
-    return product(extents)
-
-
-def product_flops(batch: Dim, rows: Dim, columns: Dim, inner: Dim) -> Dim:
-    """Floating point operations of a matrix product."""
-    return batch * rows * columns * inner * 2
-
-
 def padding(extent: Dim, lanes: int) -> float:
     """How much work a vector axis of `extent` wastes in its tail: 1.0 for none."""
     extent = known(extent)
     return -(-extent // lanes) * lanes / extent if extent else 1.0
 
 
-def access_penalty(index: Index, axis: str) -> float:
-    """The cost of an access along vector axis `axis`, relative to consecutive elements."""
-    stride = index.stride(axis)
+def access_penalty(stride: Dim) -> float:
+    """The cost of an access with neighbours `stride` apart, relative to consecutive elements."""
     if stride == 1:
         return 1.0
     return 0.25 if stride == 0 else GATHER_CYCLES

@@ -132,7 +132,9 @@ class _Work:
 def _settle(problem: Problem, fixed: set[int], shared: Mapping[int, bool]) -> tuple[int, ...]:
     """Decides for each shared value, operands first, whether it is computed again or a root."""
     roots = set(fixed)
-    work: dict[int, _Work] = {v: _Work(0.0, frozenset({v})) for v in (*problem.inputs, *problem.results)}
+    work: dict[int, _Work] = {
+        v: _Work(0.0, frozenset({v})) for v in (*problem.inputs, *problem.results)
+    }
     for value in sorted(shared, key=problem.order.__getitem__):
         op = problem.ops[value]
         for arg in problem.operands(value):
@@ -143,10 +145,15 @@ def _settle(problem: Problem, fixed: set[int], shared: Mapping[int, bool]) -> tu
         args = [work[a] for a in problem.operands(value)]
         here = cost.op_cycles(op.name) if CORE[op.name].kind in ("elementwise", "gather") else 0.0
         found = _Work(
-            here + sum(a.cycles for a in args), frozenset().union(*(a.reads for a in args)),
+            here + sum(a.cycles for a in args),
+            frozenset().union(*(a.reads for a in args)),
             1 + max((a.depth for a in args), default=0),
         )
-        if value in fixed or found.depth > MOST_DEPTH or (shared[value] and not _is_cheap(problem, value, found)):
+        if (
+            value in fixed
+            or found.depth > MOST_DEPTH
+            or (shared[value] and not _is_cheap(problem, value, found))
+        ):
             roots.add(value)
         work[value] = _Work(0.0, frozenset({value})) if value in roots else found
     return tuple(sorted(roots, key=problem.order.__getitem__))
@@ -167,7 +174,13 @@ def _repeats(problem: Problem, value: int, arg: int) -> bool:
 
 def _computed(problem: Problem, value: int) -> int:
     """The value whose elements `value` moves."""
-    while not problem.is_given(value) and problem.ops[value].name in ("reshape", "permute", "expand", "slice", "flip"):
+    while not problem.is_given(value) and problem.ops[value].name in (
+        "reshape",
+        "permute",
+        "expand",
+        "slice",
+        "flip",
+    ):
         value = problem.ops[value].args[0].id
     return value
 
@@ -190,7 +203,9 @@ class _Fusion:
         self.units: dict[int, Unit] = {}
         self.readers: dict[int, set[int]] = {}
         self.checks: set[int] = set()
-        self.fillers: dict[int, int] = {}  # product -> the group that fills its memory before it adds
+        self.fillers: dict[
+            int, int
+        ] = {}  # product -> the group that fills its memory before it adds
         self.failed: set[int] = set()
         for root in live:
             group = self._group((root,), is_alone=True)
@@ -232,7 +247,9 @@ class _Fusion:
         stores = [self._store(r, inside) for r in stored]
         for frame in self._frames(roots, stores):
             try:
-                nest = lower(stores, frame, self.problem.ops, self.problem.types, self._memory(inside))
+                nest = lower(
+                    stores, frame, self.problem.ops, self.problem.types, self._memory(inside)
+                )
                 return Group(roots, stored, nest, tile(nest, self.problem.types, self.target))
             except NoFit:
                 continue
@@ -264,7 +281,9 @@ class _Fusion:
         if root in self.problem.required:
             return True
         readers = (self.units[k] for k in self.readers.get(root, ()))
-        return any(isinstance(unit, CallUnit) or not inside.issuperset(unit.roots) for unit in readers)
+        return any(
+            isinstance(unit, CallUnit) or not inside.issuperset(unit.roots) for unit in readers
+        )
 
     def _frames(self, roots: tuple[int, ...], stores: list[Store]) -> list[Frame]:
         """The loops to try: those of the reductions, or those of the largest stored value."""
@@ -292,7 +311,9 @@ class _Fusion:
             found = self._operands_to_store(root)
             missing.update(found)
             if not found and root not in self.problem.written:
-                raise InternalError(f"value {root} = {self.problem.ops[root].name} fits no loop nest")
+                raise InternalError(
+                    f"value {root} = {self.problem.ops[root].name} fits no loop nest"
+                )
             if not found:
                 knotted.append(root)
         return frozenset(missing), min(knotted, default=None)
@@ -308,7 +329,9 @@ class _Fusion:
         part = self._store(root, frozenset((root,))).value
         if root in problem.written and part != root and self._memory(frozenset())(part) is None:
             return [part]
-        return [a for a in problem.operands(root) if not problem.is_given(a) and a not in self.roots]
+        return [
+            a for a in problem.operands(root) if not problem.is_given(a) and a not in self.roots
+        ]
 
     # ------------------------------------------------------------------ merging
     def merge(self) -> None:
@@ -348,8 +371,11 @@ class _Fusion:
         for other in sorted(makers, key=self._position, reverse=True):
             yield frozenset((number, other))
         sharing = {
-            k for value in group.reads if _bytes(self.problem.types[value]) >= SHARING_BYTES
-            for k in self.readers[value] if isinstance(self.units[k], Group)
+            k
+            for value in group.reads
+            if _bytes(self.problem.types[value]) >= SHARING_BYTES
+            for k in self.readers[value]
+            if isinstance(self.units[k], Group)
         }
         for other in sorted(sharing - makers - {number}, key=self._position):
             yield frozenset((number, other))
@@ -367,7 +393,9 @@ class _Fusion:
     def _merged(self, numbers: frozenset[int]) -> Group | None:
         """The group of all roots of `numbers`, if it is legal and costs less than they do apart."""
         parts = [self.units[k] for k in sorted(numbers)]
-        roots = sorted((r for part in parts for r in part.roots), key=self.problem.order.__getitem__)
+        roots = sorted(
+            (r for part in parts for r in part.roots), key=self.problem.order.__getitem__
+        )
         if len(roots) > MOST_ROOTS:
             return None
         is_writer = any(r in self.problem.written for r in roots)
@@ -390,8 +418,8 @@ class _Fusion:
 
     # ------------------------------------------------------------------ bias
     def prefill(self) -> None:
-        """Where a kernel only adds a broadcast value to a product: that value is stored first and the
-        product adds to it. Moves as many bytes, rounds as eager's `addmm` does."""
+        """Where a kernel only adds a broadcast value to a product: that value is stored first, and
+        the product adds to it. Moves as many bytes, rounds as eager's `addmm` does."""
         for number in list(self.units):
             unit = self.units.get(number)
             if isinstance(unit, Group) and len(unit.roots) == 1 and self._is_plain(unit.roots[0]):
@@ -413,7 +441,9 @@ class _Fusion:
                 continue
             unit = self.units[call]
             through = replace(store, value=product.id)
-            through = store_through(through, self.problem.ops, self.problem.types, frozenset(unit.makes))
+            through = store_through(
+                through, self.problem.ops, self.problem.types, frozenset(unit.makes)
+            )
             out = View(root, through.offset, unit.op.type.sizes, through.strides)
             if (through.value,) != unit.makes or not is_blas(*self._product_types(unit, out)):
                 continue
@@ -429,7 +459,9 @@ class _Fusion:
         try:
             frame = frame_of(self.problem.types[store.value].sizes)
             nest = lower([store], frame, self.problem.ops, self.problem.types, self._memory(inside))
-            return Group((store.root,), (store.root,), nest, tile(nest, self.problem.types, self.target))
+            return Group(
+                (store.root,), (store.root,), nest, tile(nest, self.problem.types, self.target)
+            )
         except NoFit:
             return None
 
@@ -448,10 +480,14 @@ class _Fusion:
         """The memory behind a moved value."""
         return _bytes(self.problem.types[_computed(self.problem, value)])
 
-    def _product_types(self, unit: CallUnit, out: View) -> tuple[TensorType, TensorType, TensorType]:
+    def _product_types(
+        self, unit: CallUnit, out: View
+    ) -> tuple[TensorType, TensorType, TensorType]:
         views = dict(unit.operands)
         shown = [views[a.id] for a in unit.op.args] + [out]
-        return tuple(replace(self.problem.types[v.base], sizes=v.sizes, strides=v.strides) for v in shown)
+        return tuple(
+            replace(self.problem.types[v.base], sizes=v.sizes, strides=v.strides) for v in shown
+        )
 
     # ------------------------------------------------------------------ order
     def _before(self, number: int) -> set[int]:
@@ -467,14 +503,14 @@ class _Fusion:
         return before
 
     def _before_store(self, root: int) -> set[int]:
-        """The units that still need what a store replaces, or that may refuse a call that writes."""
+        """The units that still need what a store replaces, or that may refuse a writing call."""
         replaced = self.problem.replaces[root]
         makers = {self.home[replaced]} if replaced in self.home else set()
         checks = self.checks if root in self.problem.written else set()
         return makers | self.readers.get(replaced, set()) | checks
 
     def _above(self, numbers: frozenset[int]) -> set[int]:
-        """The units that `numbers` wait for, as far as they may wait for one of `numbers` in turn."""
+        """The units that `numbers` wait for, as far as they may in turn wait for one of them."""
         begin = min(self.problem.order[r] for k in numbers for r in self.units[k].roots)
         # Without writes a unit needs only what is earlier in the program: what ends before the
         # first of `numbers` begins waits for none of them.
@@ -491,7 +527,9 @@ class _Fusion:
     def knot(self) -> int | None:
         """A written value whose unit waits for itself; None when there is an order."""
         done = self._sequence()
-        knotted = [r for r in self.problem.written if self.home.get(r, done[0] if done else -1) not in done]
+        knotted = [
+            r for r in self.problem.written if self.home.get(r, done[0] if done else -1) not in done
+        ]
         if len(done) < len(self.units) and not knotted:
             raise InternalError("the kernels of a plan wait for each other")
         return min(knotted, default=None)
@@ -507,7 +545,9 @@ class _Fusion:
             for k in needs:
                 after[k].append(number)
         waits = {k: len(needs) for k, needs in before.items()}
-        ready = [(self._writes(k), self._position(k), k) for k, count in waits.items() if count == 0]
+        ready = [
+            (self._writes(k), self._position(k), k) for k, count in waits.items() if count == 0
+        ]
         heapq.heapify(ready)
         result: list[int] = []
         while ready:
@@ -532,4 +572,3 @@ class _Given:
 
     def __contains__(self, value: int) -> bool:
         return self.memory_of(value) is not None
-

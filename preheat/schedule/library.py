@@ -16,16 +16,26 @@ from preheat.schedule.affine import known
 BLAS_DTYPES = ("float32", "float64")
 # The overload that computes a core op when no kernel can; operands as the core op has them.
 OVERLOADS: dict[str, str] = {
-    **{name: f"aten.{name}.default" for name in (
-        "neg abs sign exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal sin cos tan asin acos "
-        "atan sinh cosh tanh asinh acosh atanh erf erfc sigmoid floor ceil trunc round logical_not "
-        "bitwise_not isnan isinf atan2 maximum minimum fmax fmin logical_and logical_or logical_xor"
-    ).split()},
-    **{name: f"aten.{name}.Tensor" for name in (
-        "add sub mul div remainder fmod copysign eq ne lt le gt ge bitwise_and bitwise_or bitwise_xor"
-    ).split()},
-    "floordiv": "aten.floor_divide.default", "pow": "aten.pow.Tensor_Tensor",
-    "shl": "aten.bitwise_left_shift.Tensor", "shr": "aten.bitwise_right_shift.Tensor",
+    **{
+        name: f"aten.{name}.default"
+        for name in (
+            "neg abs sign exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal sin cos tan "
+            "asin acos atan sinh cosh tanh asinh acosh atanh erf erfc sigmoid floor ceil trunc "
+            "round logical_not bitwise_not isnan isinf atan2 maximum minimum fmax fmin "
+            "logical_and logical_or logical_xor"
+        ).split()
+    },
+    **{
+        name: f"aten.{name}.Tensor"
+        for name in (
+            "add sub mul div remainder fmod copysign eq ne lt le gt ge "
+            "bitwise_and bitwise_or bitwise_xor"
+        ).split()
+    },
+    "floordiv": "aten.floor_divide.default",
+    "pow": "aten.pow.Tensor_Tensor",
+    "shl": "aten.bitwise_left_shift.Tensor",
+    "shr": "aten.bitwise_right_shift.Tensor",
     "where": "aten.where.self",
 }
 
@@ -37,7 +47,11 @@ def product_overload(op: Op) -> str:
 
 def is_blas(a: TensorType, b: TensorType, out: TensorType) -> bool:
     """A ProductCall can compute out = a @ b as these types lie in memory."""
-    if out.dtype not in BLAS_DTYPES or {a.dtype, b.dtype} != {out.dtype} or product((*out.sizes, a.sizes[-1])) == 0:
+    if (
+        out.dtype not in BLAS_DTYPES
+        or {a.dtype, b.dtype} != {out.dtype}
+        or product((*out.sizes, a.sizes[-1])) == 0
+    ):
         return False
     return all(_is_matrix(t) for t in (a, b, out))
 
@@ -51,4 +65,3 @@ def _is_matrix(type: TensorType) -> bool:
 def _leads(rows: Dim, columns: Dim, down: Dim, across: Dim) -> bool:
     is_unit = across == 1 or columns == 1
     return is_unit and (rows == 1 or known(down) >= max(known(columns), 1))
-

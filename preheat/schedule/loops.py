@@ -38,7 +38,12 @@ from preheat.schedule.views import Store
 
 MOST_NODES = 1500
 # What kernels only move is moved as integers of the same size.
-MOVED_AS = {"complex32": "int32", "complex64": "int64", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
+MOVED_AS = {
+    "complex32": "int32",
+    "complex64": "int64",
+    "float8_e4m3fn": "uint8",
+    "float8_e5m2": "uint8",
+}
 HALVES = ("bfloat16", "float16")
 IDENTITIES = {"sum": 0, "prod": 1, "any": False, "all": True}
 DIVISIONS = ("floordiv", "truncdiv", "remainder", "fmod")
@@ -84,7 +89,7 @@ def frame_of(sizes: tuple[Dim, ...], walked: Collection[int] = ()) -> Frame:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """As `ir.loop.LoopOp`; `memory` is the value id whose memory is meant, `args` are node numbers."""
+    """As `ir.loop.LoopOp`; `memory` is the value whose memory is meant, `args` are node numbers."""
 
     op: str
     dtype: str
@@ -117,8 +122,13 @@ class Nest:
         return {a.name: a.extent for a in self.frame.axes}
 
 
-def lower(stores: Collection[Store], frame: Frame, ops: Mapping[int, Op], types: Mapping[int, TensorType],
-          memory_of: Callable[[int], int | None]) -> Nest:
+def lower(
+    stores: Collection[Store],
+    frame: Frame,
+    ops: Mapping[int, Op],
+    types: Mapping[int, TensorType],
+    memory_of: Callable[[int], int | None],
+) -> Nest:
     """The nest that does `stores`. `memory_of(value)`: where to load it, None if it is computed.
 
     Raises NoFit when the group needs other loops than `frame`, Unsupported for a symbolic size
@@ -156,7 +166,12 @@ class _Lowering:
         values = dict.fromkeys(key[0] for key in self.known)
         computed = tuple(v for v in values if v not in self.reads)
         return Nest(
-            self.frame, tuple(self.nodes), tuple(self.stores), tuple(self.checks), computed, frozenset(self.reads)
+            self.frame,
+            tuple(self.nodes),
+            tuple(self.stores),
+            tuple(self.checks),
+            computed,
+            frozenset(self.reads),
         )
 
     # ------------------------------------------------------------------ positions and effects
@@ -170,7 +185,7 @@ class _Lowering:
         self.stores.append(self.add(node))
 
     def position(self, value: int) -> Index:
-        """Where the loops stand in a stored value: one element each of the frame, or of its rows."""
+        """Where the loops stand in a stored value: one element each of frame or rows."""
         sizes = self.types[value].sizes
         rows = self.frame.part(is_walked=False)
         is_reduction = value in self.ops and self.ops[value].name in REDUCE
@@ -182,7 +197,9 @@ class _Lowering:
 
     def check(self, condition: int, mask: int | None, how: str) -> None:
         if mask is not None:
-            condition = self.op("logical_or", "bool", self.op("logical_not", "bool", mask), condition)
+            condition = self.op(
+                "logical_or", "bool", self.op("logical_not", "bool", mask), condition
+            )
         node = Node("check", "bool", (condition,), how=how)
         if node not in self.numbers:
             self.checks.append(self.add(node))
@@ -216,7 +233,11 @@ class _Lowering:
             total = term if total is None else self.op("add", "int64", total, term)
         if total is None:
             return self.const("int64", index.base)
-        return total if index.base == 0 else self.op("add", "int64", total, self.const("int64", index.base))
+        return (
+            total
+            if index.base == 0
+            else self.op("add", "int64", total, self.const("int64", index.base))
+        )
 
     def divide(self, index: Affine, divisor: int) -> tuple[Affine, Affine]:
         """Quotient (towards -inf) and remainder of any index; masked ones may be negative, so the
@@ -409,18 +430,20 @@ def _flip(lowering: _Lowering, op: Op, index: Index, mask: int | None) -> int:
 def _expand(lowering: _Lowering, op: Op, index: Index, mask: int | None) -> int:
     source = op.args[0].id
     sizes = lowering.types[source].sizes
-    parts = index[len(index) - len(sizes):]
+    parts = index[len(index) - len(sizes) :]
     moved = tuple(ZERO if size == 1 else part for part, size in zip(parts, sizes))
     return lowering.value(source, moved, mask)
 
 
 def _slice(lowering: _Lowering, op: Op, index: Index, mask: int | None) -> int:
-    moved = _replaced(index, op.attr("axis"), index[op.attr("axis")].times(op.attr("step")) + op.attr("start"))
+    moved = _replaced(
+        index, op.attr("axis"), index[op.attr("axis")].times(op.attr("step")) + op.attr("start")
+    )
     return lowering.value(op.args[0].id, moved, mask)
 
 
 def _replaced(index: Index, place: int, part: Affine) -> Index:
-    return (*index[:place], part, *index[place + 1:])
+    return (*index[:place], part, *index[place + 1 :])
 
 
 def _pad(lowering: _Lowering, op: Op, index: Index, mask: int | None) -> int:
@@ -462,7 +485,11 @@ def _cat(lowering: _Lowering, op: Op, index: Index, mask: int | None) -> int:
         else:
             # parts come last to first: what is not in the later ones is below this one's end
             first = lowering.inside(moved, least, size)
-            result = value if first is None else lowering.op("where", op.type.dtype, first, value, result)
+            result = (
+                value
+                if first is None
+                else lowering.op("where", op.type.dtype, first, value, result)
+            )
     if result is None:  # a masked position outside of every part
         return lowering.const(op.type.dtype, False if op.type.dtype == "bool" else 0)
     return result
@@ -487,7 +514,9 @@ def _place(lowering: _Lowering, op: Op, index: Index, mask: int | None) -> int:
 
 
 # ---------------------------------------------------------------------------- gathers
-def _checked(lowering: _Lowering, indices: int, index: Index, mask: int | None, size: Dim, wraps: bool) -> Affine:
+def _checked(
+    lowering: _Lowering, indices: int, index: Index, mask: int | None, size: Dim, wraps: bool
+) -> Affine:
     """Element `index` of the index tensor as a position within `size`; with `wraps`, negative ones
     count from the end. Out of range raises the index flag and reads position 0."""
     if size == 0:
@@ -496,9 +525,14 @@ def _checked(lowering: _Lowering, indices: int, index: Index, mask: int | None, 
     zero, end = lowering.const("int64", 0), lowering.const("int64", size)
     if wraps:
         is_negative = lowering.op("lt", "bool", given, zero)
-        given = lowering.op("where", "int64", is_negative, lowering.op("add", "int64", given, end), given)
+        given = lowering.op(
+            "where", "int64", is_negative, lowering.op("add", "int64", given, end), given
+        )
     is_inside = lowering.op(
-        "logical_and", "bool", lowering.op("ge", "bool", given, zero), lowering.op("lt", "bool", given, end)
+        "logical_and",
+        "bool",
+        lowering.op("ge", "bool", given, zero),
+        lowering.op("lt", "bool", given, end),
     )
     lowering.check(is_inside, mask, "index")
     safe = lowering.op("where", "int64", is_inside, given, zero)
@@ -510,8 +544,10 @@ def _take(lowering: _Lowering, op: Op, index: Index, mask: int | None) -> int:
     source, indices = op.args[0].id, op.args[1].id
     place, rank = op.attr("axis"), lowering.types[indices].rank
     size = lowering.types[source].sizes[place]
-    part = _checked(lowering, indices, index[place: place + rank], mask, size, bool(op.attr("wrap")))
-    return lowering.value(source, (*index[:place], part, *index[place + rank:]), mask)
+    part = _checked(
+        lowering, indices, index[place : place + rank], mask, size, bool(op.attr("wrap"))
+    )
+    return lowering.value(source, (*index[:place], part, *index[place + rank :]), mask)
 
 
 def _gather(lowering: _Lowering, op: Op, index: Index, mask: int | None) -> int:
@@ -525,7 +561,7 @@ def _index(lowering: _Lowering, op: Op, index: Index, mask: int | None) -> int:
     sizes, rank = lowering.types[source].sizes, lowering.types[indices[0]].rank
     are_adjacent = all(b == a + 1 for a, b in zip(axes, axes[1:]))
     first = axes[0] if are_adjacent else 0
-    at, rest = index[first: first + rank], iter((*index[:first], *index[first + rank:]))
+    at, rest = index[first : first + rank], iter((*index[:first], *index[first + rank :]))
     parts = {a: _checked(lowering, i, at, mask, sizes[a], True) for a, i in zip(axes, indices)}
     moved = tuple(parts[k] if k in parts else next(rest) for k in range(len(sizes)))
     return lowering.value(source, moved, mask)
@@ -534,7 +570,17 @@ def _index(lowering: _Lowering, op: Op, index: Index, mask: int | None) -> int:
 RULES: dict[str, Callable[[_Lowering, Op, Index, int | None], int]] = {
     **dict.fromkeys(ELEMENTWISE, _elementwise),
     **dict.fromkeys(REDUCE, _reduce),
-    "full": _full, "iota": _iota, "reshape": _reshape, "permute": _permute, "flip": _flip,
-    "expand": _expand, "slice": _slice, "pad": _pad, "cat": _cat, "place": _place,
-    "take": _take, "gather": _gather, "index": _index,
+    "full": _full,
+    "iota": _iota,
+    "reshape": _reshape,
+    "permute": _permute,
+    "flip": _flip,
+    "expand": _expand,
+    "slice": _slice,
+    "pad": _pad,
+    "cat": _cat,
+    "place": _place,
+    "take": _take,
+    "gather": _gather,
+    "index": _index,
 }

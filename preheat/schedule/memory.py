@@ -1,4 +1,4 @@
-"""Where every value of a plan lives: buffers, views, the arena, and what takes a dead value's place.
+"""Where every value of a plan lives: buffers, views, the arena, and who takes a dead one's place.
 
     mm -> %5 (dead after k1);  k1: %5 -> %6      b3 arena 0 f32[8, 64]    k1 (b3 inout)
 
@@ -20,20 +20,29 @@ from preheat.ir.types import TensorType
 from preheat.schedule.affine import known
 from preheat.schedule.fuse import Group, Unit
 from preheat.schedule.problem import CallUnit, Problem
-from preheat.schedule.tile import Tiled
+from preheat.schedule.tile import kernel_of
 from preheat.schedule.views import View
 
 ALIGN_BYTES = 64
 
 
 @dataclass(frozen=True, slots=True)
+class Bound:
+    """A kernel and the memory of each parameter."""
+
+    kernel: Kernel
+    memories: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Layout:
-    """buffers; the buffer of each memory (a value id); the kernel of each group after in-place reuse."""
+    """buffers; the buffer of each memory (a value id) and view; the kernel of each group by its
+    place in the order, with the memories of its parameters."""
 
     buffers: tuple[Buffer, ...]
     number: Mapping[int, int]
     views: Mapping[View, int]
-    tiled: Mapping[int, Tiled]
+    kernels: Mapping[int, Bound]
     arena_bytes: int
 
 
@@ -69,14 +78,16 @@ class _Planner:
                 self.last_use[memory] = place
         self.outputs = {v: k for k, v in enumerate(problem.outputs) if v >= 0}
         self.inputs = {i.id: k for k, i in enumerate(graph.inputs)}
-        self.owned = {r for u in units if isinstance(u, CallUnit) and u.overload for r in u.op.results}
+        self.owned = {
+            r for u in units if isinstance(u, CallUnit) and u.overload for r in u.op.results
+        }
         self.shared: dict[int, int] = {}  # memory -> the dead memory whose place it takes
-        self.tiled: dict[int, Tiled] = {}
+        self.kernels: dict[int, Bound] = {}
 
     def plan(self) -> Layout:
         for place, unit in enumerate(self.units):
             if isinstance(unit, Group):
-                self.tiled[place] = self._reuse(place, unit)
+                self.kernels[place] = self._reuse(place, unit)
         offsets, arena_bytes = self._place()
         buffers = [Buffer("input", k, i.type) for k, i in enumerate(self.graph.inputs)]
         number = {i.id: k for k, i in enumerate(self.graph.inputs)}
@@ -91,10 +102,13 @@ class _Planner:
         views: dict[View, int] = {}
         for unit in self.units:
             if isinstance(unit, CallUnit):
-                for view in (*(view for _, view in unit.operands), *([unit.out] if unit.out else [])):
+                for view in (
+                    *(view for _, view in unit.operands),
+                    *([unit.out] if unit.out else []),
+                ):
                     if view not in views:
                         views[view] = self._view(view, number, buffers)
-        return Layout(tuple(buffers), number, views, self.tiled, arena_bytes)
+        return Layout(tuple(buffers), number, views, self.kernels, arena_bytes)
 
     def _memories(self) -> list[int]:
         """Every memory that is not an input's, in order of making; zero-size ones last."""
@@ -104,7 +118,12 @@ class _Planner:
         return [m for m in dict.fromkeys(found) if m not in self.inputs]
 
     def _operands(self) -> Iterable[tuple[int, View]]:
-        return (operand for unit in self.units if isinstance(unit, CallUnit) for operand in unit.operands)
+        return (
+            operand
+            for unit in self.units
+            if isinstance(unit, CallUnit)
+            for operand in unit.operands
+        )
 
     def _kind(self, memory: int, offsets: Mapping[int, int]) -> tuple[str, int]:
         if memory in self.outputs:
@@ -118,7 +137,11 @@ class _Planner:
         whole = buffers[base].type
         if (view.offset, view.sizes, view.strides) == (0, whole.sizes, whole.strides):
             return base
-        buffers.append(Buffer("view", view.offset, replace(whole, sizes=view.sizes, strides=view.strides), base))
+        buffers.append(
+            Buffer(
+                "view", view.offset, replace(whole, sizes=view.sizes, strides=view.strides), base
+            )
+        )
         return len(buffers) - 1
 
     # ------------------------------------------------------------------ the arena
@@ -144,25 +167,26 @@ class _Planner:
         for root in sorted(lives, key=lambda r: (-lives[r].bytes, lives[r].first)):
             life = lives[root]
             busy = sorted(
-                (offsets[o], offsets[o] + lives[o].bytes) for o in offsets
+                (offsets[o], offsets[o] + lives[o].bytes)
+                for o in offsets
                 if lives[o].first <= life.last and life.first <= lives[o].last
             )
             offsets[root] = _gap(busy, life.bytes)
         return offsets, _aligned(max((offsets[r] + lives[r].bytes for r in offsets), default=0))
 
     # ------------------------------------------------------------------ in place
-    def _reuse(self, place: int, group: Group) -> Tiled:
+    def _reuse(self, place: int, group: Group) -> Bound:
         """The group's kernel, storing into dying values where it may."""
-        tiled = group.tiled
+        bound = Bound(kernel_of(group.tiled), group.tiled.memories)
         for memory in dict.fromkeys(_made(group, self.problem)):
-            for dead in group.reads:
-                if self._may_replace(memory, dead, place) and dead in tiled.memories:
-                    joined = join_parameters(tiled, dead, memory)
+            for dead in sorted(group.reads):
+                if self._may_replace(memory, dead, place) and dead in bound.memories:
+                    joined = join_parameters(bound, dead, memory)
                     if joined is not None:
                         self.shared[memory] = dead
-                        tiled = joined
+                        bound = joined
                         break
-        return tiled
+        return bound
 
     def _may_replace(self, memory: int, dead: int, place: int) -> bool:
         """Both in the arena, `dead` not used after unit `place`, of one type, not yet replaced."""
@@ -170,28 +194,44 @@ class _Planner:
             return False
         if memory in self.problem.parts:  # its other parts may be stored while `dead` is in use
             return False
-        return self.last_use[dead] == place and self.problem.types[memory] == self.problem.types[dead]
+        return (
+            self.last_use[dead] == place and self.problem.types[memory] == self.problem.types[dead]
+        )
 
 
-def join_parameters(tiled: Tiled, dead: int, memory: int) -> Tiled | None:
-    """`tiled` with the parameter of `dead` made one with that of `memory`, read and then written.
+def join_parameters(bound: Bound, dead: int, memory: int) -> Bound | None:
+    """`bound` with the parameter of `dead` made one with that of `memory`, read and then written.
 
     None when the kernel reads `dead` elsewhere than where it stores, or after it stored.
     """
-    old, new = tiled.memories.index(dead), tiled.memories.index(memory)
-    kernel = tiled.kernel
+    old, new = bound.memories.index(dead), bound.memories.index(memory)
+    kernel = bound.kernel
     if kernel.params[old].role != "in" or kernel.params[new].role != "out":
         return None
-    loads = [(k, op) for k, s in enumerate(kernel.stages) for op in s.body if op.op == "load" and op.param == old]
-    stores = [(k, op) for k, s in enumerate(kernel.stages) for op in s.body if op.op == "store" and op.param == new]
-    if len({op.index for _, op in (*loads, *stores)}) != 1 or any(op.mask is not None for _, op in loads):
+    loads = [
+        (k, op)
+        for k, s in enumerate(kernel.stages)
+        for op in s.body
+        if op.op == "load" and op.param == old
+    ]
+    stores = [
+        (k, op)
+        for k, s in enumerate(kernel.stages)
+        for op in s.body
+        if op.op == "store" and op.param == new
+    ]
+    if len({op.index for _, op in (*loads, *stores)}) != 1 or any(
+        op.mask is not None for _, op in loads
+    ):
         return None
     if max(k for k, _ in loads) > min(k for k, _ in stores):
         return None
-    memories = tuple(memory if m == dead else m for m in tiled.memories if m != memory)
-    roles = [replace(p, role="inout") if k == old else p for k, p in enumerate(kernel.params) if k != new]
-    number = {k: memories.index(memory if m == dead else m) for k, m in enumerate(tiled.memories)}
-    return replace(tiled, kernel=_renumbered(kernel, tuple(roles), number), memories=memories)
+    memories = tuple(memory if m == dead else m for m in bound.memories if m != memory)
+    roles = [
+        replace(p, role="inout") if k == old else p for k, p in enumerate(kernel.params) if k != new
+    ]
+    number = {k: memories.index(memory if m == dead else m) for k, m in enumerate(bound.memories)}
+    return Bound(_renumbered(kernel, tuple(roles), number), memories)
 
 
 def _renumbered(kernel: Kernel, params: tuple[Param, ...], number: Mapping[int, int]) -> Kernel:
@@ -226,4 +266,3 @@ def _made(unit: Unit, problem: Problem) -> list[int]:
     if isinstance(unit, Group):
         return [problem.memory.get(r, r) for r in unit.stored if r not in problem.written]
     return list(unit.makes)
-

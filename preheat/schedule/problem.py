@@ -102,10 +102,19 @@ class Problem:
         value, source = self.next_value, self.ops[root].args[0].id
         type = tensor(self.types[source].dtype, self.types[source].sizes)
         ops, types, order = dict(self.ops), dict(self.types), dict(self.order)
-        ops[value], types[value], order[value] = _copy_op(source, value, type), type, order[root] - 0.5
+        ops[value], types[value], order[value] = (
+            _copy_op(source, value, type),
+            type,
+            order[root] - 0.5,
+        )
         ops[root] = replace(ops[root], args=(Ref(value),))
         return replace(
-            self, ops=ops, types=types, order=order, required=self.required | {value}, next_value=value + 1,
+            self,
+            ops=ops,
+            types=types,
+            order=order,
+            required=self.required | {value},
+            next_value=value + 1,
         )
 
 
@@ -167,8 +176,19 @@ class _Statement:
         self._joins()
         calls = self._moved_products(made)
         return Problem(
-            self.inputs, self.ops, self.order, self.types, frozenset(self.required), self.written,
-            self.written | self.joined, self.replaces, self.parts, calls, frozenset(self.results), outputs, self.next,
+            self.inputs,
+            self.ops,
+            self.order,
+            self.types,
+            frozenset(self.required),
+            self.written,
+            self.written | self.joined,
+            self.replaces,
+            self.parts,
+            calls,
+            frozenset(self.results),
+            outputs,
+            self.next,
         )
 
     def _live(self) -> list[Op]:
@@ -206,9 +226,13 @@ class _Statement:
         """A kernel computes `op` at its dtypes, as exactly as eager."""
         operands = [self.types[r] for r in op.refs()]
         if CORE[op.name].kind == "elementwise":
-            return op.name in FUSABLE and all(t.dtype in FUSABLE[op.name] for t in operands[op.name == "where":])
+            return op.name in FUSABLE and all(
+                t.dtype in FUSABLE[op.name] for t in operands[op.name == "where" :]
+            )
         if CORE[op.name].kind in ("movement", "gather"):
-            return all(t.kind in KERNEL_KINDS or t.dtype in MOVED_AS for t in (op.type, *operands)) or self._is_view(op)
+            return all(
+                t.kind in KERNEL_KINDS or t.dtype in MOVED_AS for t in (op.type, *operands)
+            ) or self._is_view(op)
         return all(t.kind in KERNEL_KINDS for t in (op.type, *operands))
 
     def _is_view(self, op: Op) -> bool:
@@ -226,7 +250,9 @@ class _Statement:
             op, readers = self.ops[value], users.get(value, ())
             if value in self.results:
                 continue
-            if any(r.result in whole and not _narrows(r, value) for r in readers if len(r.results) == 1):
+            if any(
+                r.result in whole and not _narrows(r, value) for r in readers if len(r.results) == 1
+            ):
                 whole.add(value)
             elif value not in whole and self._may_raise(op):
                 self.required.add(value)
@@ -292,16 +318,25 @@ class _Statement:
             self.required.add(root)
             self.written[root], self.replaces[root] = store.target, before
             if store.value != root:
-                self.parts[root] = Store(root, store.value, store.target, store.offset, store.strides)
+                self.parts[root] = Store(
+                    root, store.value, store.target, store.offset, store.strides
+                )
             before = root
 
     def _joins(self) -> None:
         """A large `cat` that needs memory is stored part by part: no masks, and its operands are
         computed in place. The last part is the value itself, for its readers."""
-        for value in [v for v in sorted(self.required) if v in self.ops and self.ops[v].name == "cat"]:
+        for value in [
+            v for v in sorted(self.required) if v in self.ops and self.ops[v].name == "cat"
+        ]:
             type, axis = self.types[value], self.ops[value].attr("axis")
             refs = [a.id for a in self.ops[value].args if self.types[a.id].elems != 0]
-            if value in self.written or value in self.parts or not _is_large(type) or len(refs) > MOST_PARTS:
+            if (
+                value in self.written
+                or value in self.parts
+                or not _is_large(type)
+                or len(refs) > MOST_PARTS
+            ):
                 continue
             offset, before = 0, None
             for number, ref in enumerate(refs):
@@ -319,9 +354,13 @@ class _Statement:
         for type in op.types:
             if not isinstance(type, (TensorType, NoneType)):
                 raise Unsupported("data_dependent_number", f"{op.attr('op')} yields a number")
-        views = {value: self._operand(value, op.name != "matmul") for value in dict.fromkeys(op.refs())}
+        views = {
+            value: self._operand(value, op.name != "matmul") for value in dict.fromkeys(op.refs())
+        }
         overload = self._overload(op, views)
-        makes = tuple(r for r, t in zip(op.results, op.types) if r >= 0 and isinstance(t, TensorType))
+        makes = tuple(
+            r for r, t in zip(op.results, op.types) if r >= 0 and isinstance(t, TensorType)
+        )
         out = None if overload else View(op.result, 0, op.type.sizes, op.type.strides)
         return CallUnit(op, overload, tuple(views.items()), makes, out)
 
@@ -339,7 +378,11 @@ class _Statement:
     def _operand(self, value: int, is_exact: bool) -> View:
         """The view of memory that `value` is; gives memory to what has none."""
         base = value
-        while base in self.ops and base not in self.results and CORE[self.ops[base].name].kind == "movement":
+        while (
+            base in self.ops
+            and base not in self.results
+            and CORE[self.ops[base].name].kind == "movement"
+        ):
             if base in self.required:
                 break
             base = self.ops[base].args[0].id if len(self.ops[base].args) == 1 else -1
@@ -355,10 +398,12 @@ class _Statement:
         return view
 
     def _fits(self, view: View, type: TensorType, is_exact: bool) -> bool:
-        """Library calls may look at strides: they get eager's, where an axis has more than one element."""
+        """Library calls may look at strides: they get eager's on axes of several elements."""
         if not is_exact:
             return True
-        return all(a == b for size, a, b in zip(type.sizes, view.strides, type.strides) if size != 1)
+        return all(
+            a == b for size, a, b in zip(type.sizes, view.strides, type.strides) if size != 1
+        )
 
     def _moved_products(self, calls: list[CallUnit]) -> tuple[CallUnit, ...]:
         """Products whose result is only moved into other memory store there at once, by strides."""
@@ -376,7 +421,12 @@ class _Statement:
             (moved,) = users[moved]
             if self.ops[moved].name not in ("reshape", "permute"):
                 return call
-        if moved == made or moved not in self.required or moved in self.written or moved in self.parts:
+        if (
+            moved == made
+            or moved not in self.required
+            or moved in self.written
+            or moved in self.parts
+        ):
             return call
         store = Store(moved, moved, moved, 0, self.types[moved].strides)
         store = store_through(store, self.ops, self.types, {made})

@@ -6,11 +6,12 @@
           product b3 @ b2 -> b4
           kernel add_1 (b4 inout, b5) over 8
 
-The steps: `split` cuts long reductions, `problem.state` names the values that need memory, `fuse` groups values into loop nests
-(`loops`, `tile`), `memory` gives every value a buffer; here they become the nouns of `ir.plan`.
+The steps: `split` cuts long reductions, `problem` names the values that need memory, `fuse` groups
+values into loop nests (`loops`, `tile`), `memory` gives every value a buffer; here they become the
+nouns of `ir.plan`.
 
-Requires level core. Guarantees: outputs have the strides of their types; calls are in an order in
-which reads of an input precede its write and index checks precede every write; kernels are distinct.
+Requires level core. Guarantees: outputs have the strides of their types; in the order of the calls
+reads of an input precede its write, and checks precede every write; kernels are distinct.
 """
 
 from collections.abc import Mapping
@@ -25,7 +26,6 @@ from preheat.schedule.memory import Layout, plan_memory
 from preheat.schedule.names import kernel_name
 from preheat.schedule.problem import CallUnit, Problem
 from preheat.schedule.split import split_reductions
-from preheat.schedule.tile import Tiled
 
 
 def schedule(graph: Graph, target: Target) -> Plan:
@@ -42,23 +42,28 @@ def schedule(graph: Graph, target: Target) -> Plan:
     calls: list[Call] = []
     for place, unit in enumerate(units):
         if isinstance(unit, Group):
-            calls.append(_kernel_call(unit, layout.tiled[place], problem, layout, kernels, made))
-        elif any(t.elems != 0 for t in unit.op.types if hasattr(t, "elems")) or unit.op.name == "library":
+            bound = layout.kernels[place]
+            key = digest(bound.kernel)
+            if key not in kernels:
+                kernels[key] = len(made)
+                name = f"{kernel_name(unit, problem)}_{len(made)}"
+                made.append(replace(bound.kernel, name=name))
+            buffers = tuple(layout.number[m] for m in bound.memories)
+            calls.append(KernelCall(kernels[key], buffers, unit.tiled.extent, unit.tiled.bytes))
+        elif (
+            any(t.elems != 0 for t in unit.op.types if hasattr(t, "elems"))
+            or unit.op.name == "library"
+        ):
             calls.append(_library_call(unit, layout))
     outputs = _outputs(graph, problem, layout.number)
     return Plan(
-        tuple(i.type for i in graph.inputs), layout.buffers, tuple(made), tuple(calls), outputs, layout.arena_bytes
+        tuple(i.type for i in graph.inputs),
+        layout.buffers,
+        tuple(made),
+        tuple(calls),
+        outputs,
+        layout.arena_bytes,
     )
-
-
-def _kernel_call(unit: Group, tiled: Tiled, problem: Problem, layout: Layout, kernels: dict[str, int], made: list[Kernel]) -> KernelCall:
-    """A call of the group's kernel, which is added to `made` unless an equal one is there."""
-    key = digest(tiled.kernel)
-    if key not in kernels:
-        kernels[key] = len(made)
-        made.append(replace(tiled.kernel, name=f"{kernel_name(unit, problem)}_{len(made)}"))
-    buffers = tuple(layout.number[m] for m in tiled.memories)
-    return KernelCall(kernels[key], buffers, tiled.extent, tiled.bytes)
 
 
 def _library_call(unit: CallUnit, layout: Layout) -> ProductCall | LibraryCall:
@@ -69,7 +74,8 @@ def _library_call(unit: CallUnit, layout: Layout) -> ProductCall | LibraryCall:
     args = tuple(map_refs(arg, lambda value: Ref(view[value])) for arg in op.args)
     attrs = tuple(
         (name, map_refs(arg, lambda value: Ref(view[value])))
-        for name, arg in op.attrs if op.name == "library" and name != "op"
+        for name, arg in op.attrs
+        if op.name == "library" and name != "op"
     )
     results = tuple(layout.number.get(r, -1) for r in op.results)
     return LibraryCall(unit.overload, args, attrs, results)

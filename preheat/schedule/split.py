@@ -6,9 +6,9 @@
     %2: f32[64] = sum(%1, axes=(1,))            64 rows for the threads
     %3: f32[] = sum(%2, axes=(0,))
 
-Two cases: too few rows to feed the threads; and a reduction across rows of memory so long that walking
-one vector of columns down all of them leaves every page and cache line for the next vector to fetch
-again. Sums become more exact: partial sums are shorter. Requires and gives level core.
+Two cases: too few rows to feed the threads; and a reduction across so many rows of memory that
+walking one vector of columns down all of them leaves every page and cache line for the next vector
+to fetch again. Sums become more exact: partial sums are shorter. Requires and gives level core.
 """
 
 from dataclasses import replace
@@ -61,7 +61,10 @@ def _parts(op: Op, types) -> tuple[int, int] | None:
 
 def _is_across(type: TensorType, axes: tuple[int, ...]) -> bool:
     """The axis along which memory is consecutive is kept."""
-    return any(k not in axes and s == 1 and n != 1 for k, (n, s) in enumerate(zip(type.sizes, type.strides)))
+    return any(
+        k not in axes and s == 1 and n != 1
+        for k, (n, s) in enumerate(zip(type.sizes, type.strides))
+    )
 
 
 def _divisor(size: int, least: int, best: int, most: int) -> int | None:
@@ -78,9 +81,14 @@ def _split(builder: Builder, op: Op, type: TensorType, axis: int, parts: int) ->
         dtype = "float32"
         value = builder.add("cast", [value], tensor(dtype, type.sizes), dtype=dtype)
     cut = known(type.sizes[axis]) // parts
-    sizes = (*type.sizes[:axis], parts, cut, *type.sizes[axis + 1:])
+    sizes = (*type.sizes[:axis], parts, cut, *type.sizes[axis + 1 :])
     given = builder.type_of[value]
-    strides = (*given.strides[:axis], given.strides[axis] * cut, given.strides[axis], *given.strides[axis + 1:])
+    strides = (
+        *given.strides[:axis],
+        given.strides[axis] * cut,
+        given.strides[axis],
+        *given.strides[axis + 1 :],
+    )
     value = builder.add("reshape", [value], TensorType(given.dtype, sizes, strides))
     first = tuple(a if a < axis else a + 1 for a in axes)
     kept = tuple(1 if a in first else n for a, n in enumerate(sizes))
@@ -90,4 +98,3 @@ def _split(builder: Builder, op: Op, type: TensorType, axis: int, parts: int) ->
     if dtype != op.type.dtype:
         value = builder.add("cast", [value], tensor(op.type.dtype, total), dtype=op.type.dtype)
     builder.append(Op("reshape", (Ref(value),), op.results, op.types))
-

@@ -32,13 +32,18 @@ LONG_ROW = 16384  # elements that are worth sharing between threads
 
 @dataclass(frozen=True, slots=True)
 class Tiled:
-    """A kernel with the memories of its parameters, its parallel range and what it moves.
+    """A nest with its loops chosen and its stages filled; `kernel_of` writes it as a kernel.
 
-    waste   `bytes` weighed by how badly the vector axis suits the accesses; compares alternatives
+    memories   of the parameters, in order; `roles` are as in `Param`
+    extent     of the parallel range
+    bytes      moved by one run
+    waste      `bytes` weighed by how badly the vector axis suits the accesses: for comparisons
     """
 
-    kernel: loop.Kernel
+    form: "Form"
+    stages: tuple["Walk", ...]
     memories: tuple[int, ...]
+    roles: tuple[str, ...]
     extent: Dim
     bytes: int
     waste: float
@@ -58,22 +63,39 @@ class Form:
 
 
 def tile(nest: Nest, types: Mapping[int, TensorType], target: Target) -> Tiled:
-    """The kernel of `nest`. Raises NoFit when it would read memory after having overwritten it."""
+    """The form of `nest` and its stages. Raises NoFit when it would read memory after having
+    overwritten it."""
     nest = collapse(nest)
     nest, form = squared(nest, choose_form(nest, target), target)
     if not form.rows:  # a kernel has at least one outer axis
         form = replace(form, rows=(FrameAxis("unit", 1),))
     stages = _Stages(nest, form).build()
-    memories, roles = _parameters(stages)
-    number = {memory: k for k, memory in enumerate(memories)}
-    dtypes = {node.memory: node.dtype for stage in stages for node in stage.ops if node.memory >= 0}
-    kernel = loop.Kernel(
-        "", tuple(loop.Param(dtypes[m], roles[m]) for m in memories), tuple(_axis(a) for a in form.rows),
-        tuple(_stage(stage, number) for stage in stages), len(form.rows), form.lane,
-    )
-    kernel, extent = _renamed(kernel, form), product(a.extent for a in form.rows)
+    roles = _parameters(stages)
     moved, waste = traffic(nest, form, stages, types)
-    return Tiled(kernel, memories, extent, moved, waste)
+    extent = product(a.extent for a in form.rows)
+    return Tiled(form, tuple(stages), tuple(roles), tuple(roles.values()), extent, moved, waste)
+
+
+def kernel_of(tiled: Tiled) -> loop.Kernel:
+    """The kernel, without a name: outer axes i0, i1, ..; walked axes j or j0, j1, ... so that equal
+    loops are equal kernels."""
+    form = tiled.form
+    names = {a.name: f"i{k}" for k, a in enumerate(form.rows)}
+    many = len(form.walked) > 1
+    names |= {a.name: f"j{k}" if many else "j" for k, a in enumerate(form.walked)}
+    number = {memory: k for k, memory in enumerate(tiled.memories)}
+    dtypes = {op.memory: op.dtype for stage in tiled.stages for op in stage.ops if op.memory >= 0}
+
+    def axes(given: tuple[FrameAxis, ...]) -> tuple[loop.Axis, ...]:
+        return tuple(loop.Axis(names[a.name], a.extent) for a in given)
+
+    params = tuple(loop.Param(dtypes[m], role) for m, role in zip(tiled.memories, tiled.roles))
+    stages = tuple(
+        loop.Stage(axes(s.axes), tuple(_loop_op(op, number, names) for op in s.ops))
+        for s in tiled.stages
+    )
+    lane = None if form.lane is None else names[form.lane]
+    return loop.Kernel("", params, axes(form.rows), stages, len(form.rows), lane)
 
 
 # ---------------------------------------------------------------------------- axes
@@ -85,13 +107,17 @@ def collapse(nest: Nest) -> Nest:
     while joined:
         joined = False
         for outer, inner in _pairs(nest.frame, fixed, is_ordered):
-            if all(_is_joint(node.index, outer, inner) for node in nest.nodes if node.index is not None):
+            if all(
+                _is_joint(node.index, outer, inner) for node in nest.nodes if node.index is not None
+            ):
                 nest, joined = _join(nest, outer, inner), True
                 break
     return nest
 
 
-def _pairs(frame: Frame, fixed: Collection[str], is_ordered: bool) -> Iterator[tuple[FrameAxis, FrameAxis]]:
+def _pairs(
+    frame: Frame, fixed: Collection[str], is_ordered: bool
+) -> Iterator[tuple[FrameAxis, FrameAxis]]:
     for a, outer in enumerate(frame.axes):
         for b, inner in enumerate(frame.axes):
             is_free = outer.name not in fixed and inner.name not in fixed
@@ -109,7 +135,8 @@ def _join(nest: Nest, outer: FrameAxis, inner: FrameAxis) -> Nest:
     whole = FrameAxis(inner.name, outer.extent * inner.extent, inner.is_walked)
     axes = tuple(whole if a == inner else a for a in nest.frame.axes if a != outer)
     nodes = tuple(
-        node if node.index is None else replace(node, index=_without(node.index, outer.name)) for node in nest.nodes
+        node if node.index is None else replace(node, index=_without(node.index, outer.name))
+        for node in nest.nodes
     )
     return replace(nest, frame=Frame(axes), nodes=nodes)
 
@@ -129,11 +156,19 @@ def choose_form(nest: Nest, target: Target) -> Form:
     vector = min(candidates, key=lambda a: (vector_cost(nest, a, lanes), not a.is_walked))
     rows = tuple(a for a in _by_stride(nest, rows) if a != vector)
     if vector.is_walked:
-        inner = walked if is_ordered else tuple(a for a in _by_stride(nest, walked) if a != vector) + (vector,)
+        inner = (
+            walked
+            if is_ordered
+            else tuple(a for a in _by_stride(nest, walked) if a != vector) + (vector,)
+        )
         return Form(rows, inner, None)
     if walked:
-        return Form((*rows, vector), walked if is_ordered else _by_stride(nest, walked), vector.name)
-    is_short = known(product(a.extent for a in rows)) < FEW_ROWS and known(vector.extent) >= LONG_ROW
+        return Form(
+            (*rows, vector), walked if is_ordered else _by_stride(nest, walked), vector.name
+        )
+    is_short = (
+        known(product(a.extent for a in rows)) < FEW_ROWS and known(vector.extent) >= LONG_ROW
+    )
     if not rows or is_short:
         return Form((*rows, vector), (), vector.name)
     return Form(rows, (vector,), None)
@@ -166,7 +201,9 @@ def squared(nest: Nest, form: Form, target: Target) -> tuple[Nest, Form]:
 def _is_turned(nest: Nest, axis: FrameAxis, vector: FrameAxis) -> bool:
     """Some access has its consecutive elements along `axis`, far apart along `vector`."""
     strides = (dict(node.index.terms) for node in nest.nodes if node.index is not None)
-    return any(s.get(axis.name) == 1 and abs(known(s.get(vector.name, 0))) >= FAR_ELEMS for s in strides)
+    return any(
+        s.get(axis.name) == 1 and abs(known(s.get(vector.name, 0))) >= FAR_ELEMS for s in strides
+    )
 
 
 def _cut(nest: Nest, axis: FrameAxis, inner: int) -> Nest:
@@ -177,7 +214,9 @@ def _cut(nest: Nest, axis: FrameAxis, inner: int) -> Nest:
         if node.index is not None and axis.name in node.index.keys():
             terms = dict(node.index.terms)
             stride = terms.pop(axis.name)
-            index = affine(node.index.base, {**terms, axis.name + "a": stride * inner, axis.name + "b": stride})
+            index = affine(
+                node.index.base, {**terms, axis.name + "a": stride * inner, axis.name + "b": stride}
+            )
             node = replace(node, index=index)
         nodes.append(node)
     return replace(nest, frame=frame, nodes=tuple(nodes))
@@ -188,14 +227,18 @@ def vector_cost(nest: Nest, vector: FrameAxis, lanes: int) -> float:
     total = 0.0
     for node in nest.nodes:
         if node.index is not None:
-            others = [a.extent for a in nest.frame.axes if a == vector or dict(node.index.terms).get(a.name)]
+            others = [
+                a.extent
+                for a in nest.frame.axes
+                if a == vector or dict(node.index.terms).get(a.name)
+            ]
             bytes_ = known(product(others)) * TensorType(node.dtype, (), ()).itemsize
-            total += bytes_ * cost.access_penalty(_index(node.index, {}), vector.name)
+            total += bytes_ * cost.access_penalty(dict(node.index.terms).get(vector.name, 0))
     return total * cost.padding(vector.extent, lanes)
 
 
 def _by_stride(nest: Nest, axes: tuple[FrameAxis, ...]) -> tuple[FrameAxis, ...]:
-    """`axes` with the longest steps through memory outermost; the stores decide before the loads."""
+    """`axes`, the longest steps through memory outermost; stores decide before loads."""
     indices = [nest.nodes[s].index for s in nest.stores]
     indices += [node.index for node in nest.nodes if node.op == "load"]
 
@@ -226,7 +269,7 @@ class _Op:
 
 
 @dataclass(frozen=True, slots=True)
-class _Walk:
+class Walk:
     """A stage under construction: walked axes (none: once a row) and ops in order."""
 
     axes: tuple[FrameAxis, ...]
@@ -244,7 +287,9 @@ class _Stages:
         self.is_walked: list[bool] = []
         for node in nest.nodes:
             self._classify(node)
-        self.names: dict[int, int] = {}  # what later stages may use: scalars, reductions, kept values
+        self.names: dict[
+            int, int
+        ] = {}  # what later stages may use: scalars, reductions, kept values
         self.first: dict[int, tuple[list[_Op], int]] = {}  # where a walked node was computed first
         self.kept_bytes = 0
         self.next_id = 0
@@ -255,21 +300,23 @@ class _Stages:
         keys = node.index.keys() if node.index is not None else ()
         self.level.append(level + (node.op == "reduce"))
         by_axis = node.axis in self.walked or any(key in self.walked for key in keys)
-        self.is_walked.append(node.op != "reduce" and (by_axis or any(self.is_walked[k] for k in operands)))
+        self.is_walked.append(
+            node.op != "reduce" and (by_axis or any(self.is_walked[k] for k in operands))
+        )
 
-    def build(self) -> list[_Walk]:
+    def build(self) -> list[Walk]:
         """The stages in order: for each level what is done once a row, then the walk."""
         nodes, needed = self.nest.nodes, self._needed()
         effects = [*self.nest.checks, *self.nest.stores]
         reductions = [k for k in needed if nodes[k].op == "reduce"]
-        stages: list[_Walk] = []
+        stages: list[Walk] = []
         for level in range(max((self.level[k] for k in needed), default=0) + 1):
-            row = _Walk((), [], level)
+            row = Walk((), [], level)
             for k in needed:
                 is_plain = nodes[k].op not in ("reduce", "const") and not self.is_walked[k]
                 if is_plain and self.level[k] == level and not self._is_effect(k):
                     self._emit(k, row, self.names)
-            walk = _Walk(self.form.walked, [], level)
+            walk = Walk(self.form.walked, [], level)
             local = {k: name for k, name in self.names.items() if nodes[k].op != "const"}
             for k in reductions:
                 if self.level[k] == level + 1:
@@ -277,7 +324,11 @@ class _Stages:
                     self.names[k] = local[k]
             for k in effects:
                 if self.level[k] == level:
-                    self._emit(k, walk if self.is_walked[k] else row, local if self.is_walked[k] else self.names)
+                    self._emit(
+                        k,
+                        walk if self.is_walked[k] else row,
+                        local if self.is_walked[k] else self.names,
+                    )
             stages += [stage for stage in (row, walk) if stage.ops]
             for k in [k for k in self.names if nodes[k].op == "const"]:
                 del self.names[k]  # each stage has its own constants
@@ -299,7 +350,7 @@ class _Stages:
                 pending += self.nest.nodes[number].operands()
         return sorted(needed)
 
-    def _emit(self, number: int, stage: _Walk, local: dict[int, int]) -> int:
+    def _emit(self, number: int, stage: Walk, local: dict[int, int]) -> int:
         """The SSA number of node `number` in `stage`, computed there unless it is known."""
         for k in self._missing(number, local, stage):
             node = self.nest.nodes[k]
@@ -311,7 +362,7 @@ class _Stages:
             stage.ops.append(_Op(node, local[k], names))
         return local[number]
 
-    def _missing(self, number: int, local: dict[int, int], stage: _Walk) -> list[int]:
+    def _missing(self, number: int, local: dict[int, int], stage: Walk) -> list[int]:
         """The nodes to compute before and with `number`, in order; keeps what is cheaper kept."""
         missing: set[int] = set()
         pending = [number]
@@ -330,7 +381,10 @@ class _Stages:
         if number not in self.first or self.form.lane is not None:
             return False
         node = self.nest.nodes[number]
-        size = known(product(a.extent for a in self.form.walked)) * TensorType(node.dtype, (), ()).itemsize
+        size = (
+            known(product(a.extent for a in self.form.walked))
+            * TensorType(node.dtype, (), ()).itemsize
+        )
         is_small = self.kept_bytes + size <= cost.KEEP_BYTES
         if node.dtype == "bool" or not is_small or self._again(number, local) <= cost.KEEP_CYCLES:
             return False
@@ -362,8 +416,8 @@ class _Stages:
 
 
 # ---------------------------------------------------------------------------- parameters
-def _parameters(stages: list[_Walk]) -> tuple[tuple[int, ...], dict[int, str]]:
-    """The memories in order of appearance, loads first, and the role of each."""
+def _parameters(stages: list[Walk]) -> dict[int, str]:
+    """The role of each memory, in order of appearance, loads first."""
     loads: dict[int, set[Affine]] = {}
     stores: dict[int, set[Affine]] = {}
     is_stored: set[int] = set()
@@ -381,10 +435,12 @@ def _parameters(stages: list[_Walk]) -> tuple[tuple[int, ...], dict[int, str]]:
         if memory in loads and loads[memory] != places:
             raise NoFit("memory is read at other places than it is written")
         roles[memory] = "inout" if memory in loads else "out"
-    return tuple(roles), roles
+    return roles
 
 
-def traffic(nest: Nest, form: Form, stages: list[_Walk], types: Mapping[int, TensorType]) -> tuple[int, float]:
+def traffic(
+    nest: Nest, form: Form, stages: list[Walk], types: Mapping[int, TensorType]
+) -> tuple[int, float]:
     """Bytes to and from memory in one run, and the same weighed by the cost of the accesses.
 
     Rows that fit the cache are loaded once, however many stages walk them.
@@ -398,7 +454,11 @@ def traffic(nest: Nest, form: Form, stages: list[_Walk], types: Mapping[int, Ten
             found |= {key} if isinstance(key, str) else axes_of[key]
         for k in node.args:
             found |= axes_of[k]
-        axes_of.append(frozenset(found) if node.op != "reduce" else frozenset(found) - {a.name for a in form.walked})
+        axes_of.append(
+            frozenset(found)
+            if node.op != "reduce"
+            else frozenset(found) - {a.name for a in form.walked}
+        )
     seen: dict[tuple, int] = {}
     for stage in stages:
         for op in stage.ops:
@@ -407,7 +467,10 @@ def traffic(nest: Nest, form: Form, stages: list[_Walk], types: Mapping[int, Ten
                 names = set()
                 for key in op.node.index.keys():
                     names |= {key} if isinstance(key, str) else axes_of[key]
-                count = known(product(extents[n] for n in names)) * TensorType(op.dtype, (), ()).itemsize
+                count = (
+                    known(product(extents[n] for n in names))
+                    * TensorType(op.dtype, (), ()).itemsize
+                )
                 seen[op.memory, op.node.op == "store", op.node.index, where] = count
     total: dict[tuple, int] = {}
     waste = 0.0
@@ -416,52 +479,31 @@ def traffic(nest: Nest, form: Form, stages: list[_Walk], types: Mapping[int, Ten
         most = known(kind.elems) * kind.itemsize if kind is not None else count
         key = (memory, is_store, where)
         total[key] = min(total.get(key, 0) + count, max(most, 1))
-        waste += count * max(cost.access_penalty(_index(index, {}), form.vector), 1.0)
+        waste += count * max(cost.access_penalty(dict(index.terms).get(form.vector, 0)), 1.0)
     return sum(total.values()), waste
 
 
 # ---------------------------------------------------------------------------- the nouns of ir.loop
-def _axis(axis: FrameAxis) -> loop.Axis:
-    return loop.Axis(axis.name, axis.extent)
-
-
-def _index(index: Affine, names: Mapping[int, int]) -> loop.Index:
-    terms = tuple((names.get(key, key) if isinstance(key, int) else key, stride) for key, stride in index.terms)
-    return loop.Index(index.base, terms)
-
-
-def _stage(stage: _Walk, number: Mapping[int, int]) -> loop.Stage:
-    return loop.Stage(tuple(_axis(a) for a in stage.axes), tuple(_loop_op(op, number) for op in stage.ops))
-
-
-def _loop_op(op: _Op, number: Mapping[int, int]) -> loop.LoopOp:
+def _loop_op(op: _Op, number: Mapping[int, int], names: Mapping[str, str]) -> loop.LoopOp:
     node = op.node
     return loop.LoopOp(
-        node.op, op.id, node.dtype, tuple(op.names[k] for k in node.args),
+        node.op,
+        op.id,
+        node.dtype,
+        tuple(op.names[k] for k in node.args),
         number[node.memory] if node.memory >= 0 else -1,
-        None if node.index is None else _index(node.index, op.names),
-        None if node.mask is None else op.names[node.mask], node.other, node.axis,
-        node.how if node.op in ("reduce", "check") else "", op.is_kept,
+        None if node.index is None else _index(node.index, op.names, names),
+        None if node.mask is None else op.names[node.mask],
+        node.other,
+        names.get(node.axis, ""),
+        node.how if node.op in ("reduce", "check") else "",
+        op.is_kept,
     )
 
 
-def _renamed(kernel: loop.Kernel, form: Form) -> loop.Kernel:
-    """Outer axes i0, i1, ..; walked axes j or j0, j1, ..: equal loops get equal names."""
-    names = {a.name: f"i{k}" for k, a in enumerate(form.rows)}
-    many = len(form.walked) > 1
-    names |= {a.name: f"j{k}" if many else "j" for k, a in enumerate(form.walked)}
-
-    def axes(given: tuple[loop.Axis, ...]) -> tuple[loop.Axis, ...]:
-        return tuple(loop.Axis(names[a.name], a.extent) for a in given)
-
-    def op(given: loop.LoopOp) -> loop.LoopOp:
-        index = given.index
-        if index is not None:
-            terms = [(names.get(key, key), stride) for key, stride in index.terms]
-            terms.sort(key=lambda term: (isinstance(term[0], int), term[0]))
-            index = loop.Index(index.base, tuple(terms))
-        return replace(given, index=index, axis=names.get(given.axis, ""))
-
-    stages = tuple(loop.Stage(axes(s.axes), tuple(op(o) for o in s.body)) for s in kernel.stages)
-    lane = names[kernel.lane] if kernel.lane is not None else None
-    return replace(kernel, axes=axes(kernel.axes), stages=stages, lane=lane)
+def _index(index: Affine, values: Mapping[int, int], names: Mapping[str, str]) -> loop.Index:
+    """Axes by their names in the kernel, in order, then values by their SSA numbers."""
+    terms = [
+        (values[key] if isinstance(key, int) else names[key], stride) for key, stride in index.terms
+    ]
+    return loop.Index(index.base, tuple(sorted(terms, key=lambda t: (isinstance(t[0], int), t[0]))))

@@ -29,7 +29,12 @@ class View:
     strides: Strides
 
 
-def view_of(value: int, ops: Mapping[int, Op], types: Mapping[int, TensorType], is_memory: Callable[[int], bool]) -> View | None:
+def view_of(
+    value: int,
+    ops: Mapping[int, Op],
+    types: Mapping[int, TensorType],
+    is_memory: Callable[[int], bool],
+) -> View | None:
     """The view that `value` is of a value with `is_memory`, or None when it is no strided view."""
     type = types[value]
     if is_memory(value):
@@ -44,7 +49,9 @@ def view_of(value: int, ops: Mapping[int, Op], types: Mapping[int, TensorType], 
     return None if moved is None else View(source.base, moved[0], type.sizes, moved[1])
 
 
-def reshape_strides(sizes: tuple[Dim, ...], strides: Strides, new: tuple[Dim, ...]) -> Strides | None:
+def reshape_strides(
+    sizes: tuple[Dim, ...], strides: Strides, new: tuple[Dim, ...]
+) -> Strides | None:
     """Strides that give the elements of a strided tensor the sizes `new`, or None if none do."""
     result: list[Dim] = []
     for first, second in common_groups(sizes, new):
@@ -72,7 +79,10 @@ def _permute(op: Op, x: View):
 
 def _expand(op: Op, x: View):
     new = op.type.rank - len(x.sizes)
-    kept = (0 if size != wanted else stride for size, stride, wanted in zip(x.sizes, x.strides, op.type.sizes[new:]))
+    kept = (
+        0 if size != wanted else stride
+        for size, stride, wanted in zip(x.sizes, x.strides, op.type.sizes[new:])
+    )
     return x.offset, (0,) * new + tuple(kept)
 
 
@@ -100,7 +110,9 @@ class Store:
     strides: Strides
 
 
-def store_through(store: Store, ops: Mapping[int, Op], types: Mapping[int, TensorType], memories: Collection[int]) -> Store:
+def store_through(
+    store: Store, ops: Mapping[int, Op], types: Mapping[int, TensorType], memories: Collection[int]
+) -> Store:
     """The same store by the loops of the value that `store.value` only moves."""
     while store.value not in memories and ops[store.value].name in _BACKWARD:
         op = ops[store.value]
@@ -112,10 +124,12 @@ def store_through(store: Store, ops: Mapping[int, Op], types: Mapping[int, Tenso
     return store
 
 
-def placed_region(store: Store, ops: Mapping[int, Op], types: Mapping[int, TensorType]) -> Store | None:
-    """Where `store.value` is a `place` on what the memory holds there already: the store of its part.
+def placed_region(
+    store: Store, ops: Mapping[int, Op], types: Mapping[int, TensorType]
+) -> Store | None:
+    """Where `store.value` is a `place` on what the memory holds there: the store of its part.
 
-        %2 = place(%0, %1, axis=0, start=5, step=1) stored to %0      stores %1 to %0[5:]
+    %2 = place(%0, %1, axis=0, start=5, step=1) stored to %0      stores %1 to %0[5:]
     """
     op = ops.get(store.value)
     if op is None or op.name != "place":
@@ -161,4 +175,9 @@ def _back_expand(op: Op, source: TensorType, store: Store):
 
 
 # How a store goes through the op that moves its value.
-_BACKWARD = {"reshape": _back_reshape, "permute": _back_permute, "flip": _back_flip, "expand": _back_expand}
+_BACKWARD = {
+    "reshape": _back_reshape,
+    "permute": _back_permute,
+    "flip": _back_flip,
+    "expand": _back_expand,
+}

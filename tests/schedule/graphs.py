@@ -1,8 +1,9 @@
-"""Core graphs for tests: a builder that computes sizes, strides and dtypes as the rows of CORE say."""
+"""Core graphs for tests: a builder that computes types as the rows of CORE say."""
 
 from dataclasses import replace
 
 import torch
+from schedule.loop_interpret import run_plan
 
 from preheat.bridge.interpret import run
 from preheat.ir.graph import Builder, Graph
@@ -11,7 +12,6 @@ from preheat.ir.plan import Plan, Target
 from preheat.ir.types import TensorType, tensor
 from preheat.ir.verify import verify
 from preheat.schedule.schedule import schedule
-from schedule.loop_interpret import run_plan
 
 TARGET = Target("cpu", "x86_64", ("avx512f",), 64)
 
@@ -39,7 +39,10 @@ class Make:
         tensors = [r for r in refs if not isinstance(r, tuple)]
         sizes = torch.broadcast_shapes(*(self.type(r).sizes for r in tensors))
         like = self.type(tensors[-1]).dtype
-        values = [self.full(r[0], *sizes, dtype=like) if isinstance(r, tuple) else self.expand(r, *sizes) for r in refs]
+        values = [
+            self.full(r[0], *sizes, dtype=like) if isinstance(r, tuple) else self.expand(r, *sizes)
+            for r in refs
+        ]
         dtype = "bool" if name in COMPARISONS else self.type(values[-1]).dtype
         return self.add(name, values, tensor(dtype, sizes))
 
@@ -51,7 +54,9 @@ class Make:
         if old.sizes == tuple(sizes):
             return x
         new = len(sizes) - old.rank
-        strides = (0,) * new + tuple(0 if n != m else s for n, m, s in zip(old.sizes, sizes[new:], old.strides))
+        strides = (0,) * new + tuple(
+            0 if n != m else s for n, m, s in zip(old.sizes, sizes[new:], old.strides)
+        )
         return self.add("expand", [x], tensor(old.dtype, sizes, strides))
 
     def reduce(self, name: str, x: int, *axes: int, keepdim: bool = True) -> int:
@@ -75,14 +80,23 @@ class Make:
         old = self.type(x)
         sizes = [len(range(start, stop, step)) if k == axis else n for k, n in enumerate(old.sizes)]
         strides = [s * step if k == axis else s for k, s in enumerate(old.strides)]
-        return self.add("slice", [x], tensor(old.dtype, sizes, strides), axis=axis, start=start, step=step)
+        return self.add(
+            "slice", [x], tensor(old.dtype, sizes, strides), axis=axis, start=start, step=step
+        )
 
     def flip(self, x: int, *axes: int) -> int:
         return self.add("flip", [x], tensor(self.type(x).dtype, self.type(x).sizes), axes=axes)
 
     def pad(self, x: int, low, high, value=0.0) -> int:
         sizes = [n + a + b for n, a, b in zip(self.type(x).sizes, low, high)]
-        return self.add("pad", [x], tensor(self.type(x).dtype, sizes), low=tuple(low), high=tuple(high), value=value)
+        return self.add(
+            "pad",
+            [x],
+            tensor(self.type(x).dtype, sizes),
+            low=tuple(low),
+            high=tuple(high),
+            value=value,
+        )
 
     def cat(self, axis: int, *parts: int) -> int:
         sizes = list(self.type(parts[0]).sizes)
@@ -90,11 +104,18 @@ class Make:
         return self.add("cat", parts, tensor(self.type(parts[0]).dtype, sizes), axis=axis)
 
     def place(self, x: int, part: int, axis: int, start: int, step: int = 1) -> int:
-        return self.add("place", [x, part], tensor(self.type(x).dtype, self.type(x).sizes), axis=axis, start=start, step=step)
+        return self.add(
+            "place",
+            [x, part],
+            tensor(self.type(x).dtype, self.type(x).sizes),
+            axis=axis,
+            start=start,
+            step=step,
+        )
 
     def take(self, x: int, index: int, axis: int = 0, wrap: bool = False) -> int:
         sizes = list(self.type(x).sizes)
-        sizes[axis: axis + 1] = self.type(index).sizes
+        sizes[axis : axis + 1] = self.type(index).sizes
         return self.add("take", [x, index], tensor(self.type(x).dtype, sizes), axis=axis, wrap=wrap)
 
     def matmul(self, a: int, b: int) -> int:
@@ -135,7 +156,9 @@ def random_input(type: TensorType, generator: torch.Generator, high: int = 5) ->
     if dtype.is_floating_point:
         values = torch.randn(type.sizes, generator=generator)
     else:
-        values = torch.randint(0, 2 if dtype == torch.bool else high, type.sizes, generator=generator)
+        values = torch.randint(
+            0, 2 if dtype == torch.bool else high, type.sizes, generator=generator
+        )
     repeated = made
     for axis, (n, s) in enumerate(zip(type.sizes, type.strides)):
         if s == 0 and n > 1:
@@ -166,7 +189,12 @@ def compare(graph: Graph, seed: int = 0, high: int = 5) -> Plan:
 
 def same(a: torch.Tensor, b: torch.Tensor) -> None:
     """Equal up to the rounding that another order of summation makes."""
-    tolerance = {torch.bfloat16: 2e-2, torch.float16: 4e-3, torch.float32: 3e-5, torch.float64: 1e-12}
+    tolerance = {
+        torch.bfloat16: 2e-2,
+        torch.float16: 4e-3,
+        torch.float32: 3e-5,
+        torch.float64: 1e-12,
+    }
     within = tolerance.get(a.dtype, 0.0)
     torch.testing.assert_close(a, b, rtol=within, atol=within, equal_nan=True)
 

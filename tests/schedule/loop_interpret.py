@@ -54,7 +54,9 @@ class _Run:
             return self.inputs[buffer.index]
         if buffer.kind == "arena":
             assert buffer.index % 64 == 0
-            part = self.arena[buffer.index: buffer.index + span(type) * type.itemsize].view(dtype(type.dtype))
+            part = self.arena[buffer.index : buffer.index + span(type) * type.itemsize].view(
+                dtype(type.dtype)
+            )
             return part.as_strided(type.sizes, type.strides, part.storage_offset())
         if buffer.kind == "output":
             made = torch.empty_strided(type.sizes, type.strides, dtype=dtype(type.dtype))
@@ -65,7 +67,9 @@ class _Run:
         buffer = self.plan.buffers[number]
         if buffer.kind == "view":
             base = self.value(buffer.base)
-            return base.as_strided(buffer.type.sizes, buffer.type.strides, base.storage_offset() + buffer.index)
+            return base.as_strided(
+                buffer.type.sizes, buffer.type.strides, base.storage_offset() + buffer.index
+            )
         return self.values[number]
 
     def run(self) -> list[torch.Tensor]:
@@ -91,10 +95,17 @@ class _Run:
         if not isinstance(call, KernelCall):
             return False
         params = self.plan.kernels[call.kernel].params
-        return any(p.role != "in" and self.plan.buffers[b].kind == "input" for p, b in zip(params, call.buffers))
+        return any(
+            p.role != "in" and self.plan.buffers[b].kind == "input"
+            for p, b in zip(params, call.buffers)
+        )
 
     def _library(self, call: LibraryCall) -> None:
-        named = {r: self.value(r) for arg in (*call.args, *(a for _, a in call.attrs)) for r in refs_of(arg)}
+        named = {
+            r: self.value(r)
+            for arg in (*call.args, *(a for _, a in call.attrs))
+            for r in refs_of(arg)
+        }
         for number, value in named.items():
             type = self.plan.buffers[number].type
             assert tuple(value.shape) == type.sizes
@@ -105,7 +116,9 @@ class _Run:
             if number >= 0:
                 type = self.plan.buffers[number].type
                 assert tuple(value.shape) == type.sizes
-                assert all(n <= 1 or a == b for n, a, b in zip(type.sizes, type.strides, value.stride()))
+                assert all(
+                    n <= 1 or a == b for n, a, b in zip(type.sizes, type.strides, value.stride())
+                )
                 self.values[number] = value
 
     def _results(self) -> list[torch.Tensor]:
@@ -114,7 +127,9 @@ class _Run:
             if output.alias:
                 base = (self.inputs if output.alias == "input" else results)[output.base]
                 type = output.type
-                results.append(base.as_strided(type.sizes, type.strides, base.storage_offset() + output.offset))
+                results.append(
+                    base.as_strided(type.sizes, type.strides, base.storage_offset() + output.offset)
+                )
             else:
                 results.append(self.value(output.buffer))
         return results
@@ -129,7 +144,7 @@ class _Run:
                 memory.flat = memory.flat.view(dtype(param.dtype))
             assert memory.flat.dtype == dtype(param.dtype)
         points = list(range(product(extents)))
-        blocks = [points[k: k + BLOCK] for k in range(0, len(points), BLOCK)]
+        blocks = [points[k : k + BLOCK] for k in range(0, len(points), BLOCK)]
         self.order.shuffle(blocks)
         for block in blocks:
             self._block(kernel, memories, torch.tensor(block, dtype=torch.int64))
@@ -143,17 +158,23 @@ class _Run:
         for stage in kernel.stages:
             self._stage(stage, outer, memories, carried)
 
-    def _stage(self, stage: Stage, outer, memories: list[Memory], carried: dict[int, torch.Tensor]) -> None:
+    def _stage(
+        self, stage: Stage, outer, memories: list[Memory], carried: dict[int, torch.Tensor]
+    ) -> None:
         rank = len(stage.axes)
         shape = (len(next(iter(outer.values()))), *(a.extent for a in stage.axes))
-        axes = {name: place.reshape(-1, *(1,) * rank).expand(shape) for name, place in outer.items()}
+        axes = {
+            name: place.reshape(-1, *(1,) * rank).expand(shape) for name, place in outer.items()
+        }
         for k, axis in enumerate(stage.axes):
             view = [-1 if i == k + 1 else 1 for i in range(rank + 1)]
             axes[axis.name] = torch.arange(axis.extent).reshape(view).expand(shape)
 
         def known(number: int) -> torch.Tensor:
             value = local[number] if number in local else carried[number]
-            return value if value.dim() == rank + 1 else value.reshape(-1, *(1,) * rank).expand(shape)
+            return (
+                value if value.dim() == rank + 1 else value.reshape(-1, *(1,) * rank).expand(shape)
+            )
 
         local: dict[int, torch.Tensor] = {}
         for op in stage.body:
@@ -194,12 +215,19 @@ class _Run:
             memory.flat[offset[mask]] = value[mask]
             return None
         found = memory.flat[torch.where(mask, offset, torch.zeros_like(offset))]
-        return found if op.mask is None else torch.where(mask, found, torch.full((), op.other, dtype=found.dtype))
+        return (
+            found
+            if op.mask is None
+            else torch.where(mask, found, torch.full((), op.other, dtype=found.dtype))
+        )
 
 
 def elementwise(op: LoopOp, args: list[torch.Tensor]) -> torch.Tensor:
     """The meaning of an elementwise loop op, by the core row of its name."""
-    if op.op in ("floordiv", "truncdiv", "remainder", "fmod") and not args[1].dtype.is_floating_point:
+    if (
+        op.op in ("floordiv", "truncdiv", "remainder", "fmod")
+        and not args[1].dtype.is_floating_point
+    ):
         args[1] = torch.where(args[1] == 0, torch.ones_like(args[1]), args[1])  # must not trap
     core = Op(op.op, (Ref(0),), (0,), (tensor(op.dtype, args[0].shape),), (("dtype", op.dtype),))
     result = MEANINGS[op.op](core, *args)

@@ -47,10 +47,17 @@ def test_residual_and_layer_norm_are_one_kernel():
 
 def test_the_embedding_block_of_bert_is_one_kernel():
     m = Make()
-    words, places, kinds_, ids = m.input(50, 32), m.input(16, 32), m.input(2, 32), m.input(3, 8, dtype="int64")
+    words, places, kinds_, ids = (
+        m.input(50, 32),
+        m.input(16, 32),
+        m.input(2, 32),
+        m.input(3, 8, dtype="int64"),
+    )
     types = m.input(3, 8, dtype="int64")
     w, b = m.input(32), m.input(32)
-    positions = m.add("iota", [], m.type(ids).__class__("int64", (1, 8), (8, 1)), axis=1, start=0, step=1)
+    positions = m.add(
+        "iota", [], m.type(ids).__class__("int64", (1, 8), (8, 1)), axis=1, start=0, step=1
+    )
     h = m.op("add", m.take(words, ids), m.take(kinds_, types))
     h = m.op("add", h, m.take(places, positions))
     plan = compare(m.graph(m.layer_norm(h, w, b)), high=2)
@@ -59,8 +66,9 @@ def test_the_embedding_block_of_bert_is_one_kernel():
 
 def bert_layer(m: Make, x: int, batch: int, length: int, width: int, heads: int) -> int:
     """One encoder layer with attention written out."""
+
     def linear(value: int, columns: int) -> int:
-        rows, inner = m.type(value).sizes[0], m.type(value).sizes[1]
+        inner = m.type(value).sizes[1]
         weight = m.permute(m.input(columns, inner), 1, 0)
         return m.op("add", m.matmul(value, weight), m.input(columns))
 

@@ -4,6 +4,7 @@ import random
 
 import pytest
 from schedule.graphs import Make, compare
+from schedule.loop_interpret import Fault
 
 from preheat.transform.reinplace import reinplace
 
@@ -36,13 +37,36 @@ class Program:
         return self.m.input(*sizes, strides=strides)
 
     def pick(self) -> int:
-        return self.random.choice(self.values[-6:]) if self.random.random() < 0.8 else self.random.choice(self.values)
+        return (
+            self.random.choice(self.values[-6:])
+            if self.random.random() < 0.8
+            else self.random.choice(self.values)
+        )
 
     def grow(self, x: int) -> int:
-        return getattr(self, self.random.choice((
-            "unary", "binary", "binary", "reduce", "reduced_use", "permute", "reshape", "slice", "flip", "pad", "cat",
-            "place", "take", "product", "softmax", "half",
-        )))(x)
+        return getattr(
+            self,
+            self.random.choice(
+                (
+                    "unary",
+                    "binary",
+                    "binary",
+                    "reduce",
+                    "reduced_use",
+                    "permute",
+                    "reshape",
+                    "slice",
+                    "flip",
+                    "pad",
+                    "cat",
+                    "place",
+                    "take",
+                    "product",
+                    "softmax",
+                    "half",
+                )
+            ),
+        )(x)
 
     def unary(self, x: int) -> int:
         name = self.random.choice(UNARY)
@@ -51,14 +75,22 @@ class Program:
     def binary(self, x: int) -> int:
         sizes = self.m.type(x).sizes
         others = [v for v in self.values if self._fits(self.m.type(v).sizes, sizes)]
-        return self.m.op("tanh", self.m.op(self.random.choice(BINARY), x, self.random.choice(others)))
+        return self.m.op(
+            "tanh", self.m.op(self.random.choice(BINARY), x, self.random.choice(others))
+        )
 
     def _fits(self, small, sizes) -> bool:
-        return len(small) <= len(sizes) and all(a in (1, b) for a, b in zip(small[::-1], sizes[::-1]))
+        return len(small) <= len(sizes) and all(
+            a in (1, b) for a, b in zip(small[::-1], sizes[::-1])
+        )
 
     def axes(self, x: int) -> tuple[int, ...]:
         rank = self.m.type(x).rank
-        return tuple(sorted(self.random.sample(range(rank), self.random.randint(1, rank)))) if rank else ()
+        return (
+            tuple(sorted(self.random.sample(range(rank), self.random.randint(1, rank))))
+            if rank
+            else ()
+        )
 
     def reduce(self, x: int) -> int:
         axes = self.axes(x)
@@ -90,7 +122,9 @@ class Program:
             return x
         size = self.m.type(x).sizes[axes[0]]
         start = self.random.randrange(size)
-        return self.m.slice(x, axes[0], start, self.random.randint(start + 1, size), self.random.choice((1, 1, 2)))
+        return self.m.slice(
+            x, axes[0], start, self.random.randint(start + 1, size), self.random.choice((1, 1, 2))
+        )
 
     def flip(self, x: int) -> int:
         return self.m.flip(x, *self.axes(x))
@@ -106,9 +140,12 @@ class Program:
             return x
         sizes = self.m.type(x).sizes
         others = [
-            v for v in self.values
+            v
+            for v in self.values
             if len(self.m.type(v).sizes) == len(sizes)
-            and all(k == axes[0] or a == b for k, (a, b) in enumerate(zip(sizes, self.m.type(v).sizes)))
+            and all(
+                k == axes[0] or a == b for k, (a, b) in enumerate(zip(sizes, self.m.type(v).sizes))
+            )
         ]
         return self.m.cat(axes[0], x, self.random.choice(others), x)
 
@@ -142,7 +179,11 @@ class Program:
             outputs.append(self.values[-1])
         writes = []
         for target in self.inputs:
-            same = [v for v in self.values if self.m.type(v).sizes == self.m.type(target).sizes and v != target]
+            same = [
+                v
+                for v in self.values
+                if self.m.type(v).sizes == self.m.type(target).sizes and v != target
+            ]
             if same and self.random.random() < 0.5:
                 writes.append((target, self.random.choice(same)))
         graph = self.m.graph(*outputs, writes=writes)
@@ -151,8 +192,6 @@ class Program:
 
 def attempt(seed: int, ops: int) -> None:
     """One program; the index input has values in 0 or 1, so only axes of size 1 may fault."""
-    from schedule.loop_interpret import Fault
-
     graph = Program(seed, ops).graph()
     try:
         compare(graph, seed, high=2)

@@ -27,7 +27,9 @@ def test_masked_softmax(golden):
     x, mask = m.input(2, 3, 8, 8), m.input(2, 1, 1, 8, dtype="bool")
     mask = m.expand(mask, 2, 3, 8, 8)
     score = m.op("mul", x, (0.125,))
-    masked = m.add("where", [mask, score, m.full(-1e9, 2, 3, 8, 8)], tensor("float32", (2, 3, 8, 8)))
+    masked = m.add(
+        "where", [mask, score, m.full(-1e9, 2, 3, 8, 8)], tensor("float32", (2, 3, 8, 8))
+    )
     check(golden, "masked_softmax", m.graph(m.softmax(masked, 3)))
 
 

@@ -42,10 +42,17 @@ def test_a_bert_layer():
 
 def test_a_transposed_copy():
     m = Make()
-    execute(m.graph(m.permute(m.op("exp", m.input(32, 64)), 1, 0), m.op("neg", m.permute(m.input(64, 16, 3), 2, 1, 0))))
+    execute(
+        m.graph(
+            m.permute(m.op("exp", m.input(32, 64)), 1, 0),
+            m.op("neg", m.permute(m.input(64, 16, 3), 2, 1, 0)),
+        )
+    )
 
 
-@pytest.mark.parametrize("sizes,axes", [((65536,), (0,)), ((4800, 3), (0,)), ((64, 20, 60), (0, 1, 2))])
+@pytest.mark.parametrize(
+    "sizes,axes", [((65536,), (0,)), ((4800, 3), (0,)), ((64, 20, 60), (0, 1, 2))]
+)
 def test_long_reductions(sizes, axes):
     m = Make()
     x = m.input(*sizes)

@@ -2,25 +2,36 @@
 
 import pytest
 import torch
-from schedule.graphs import TARGET, Make, compare, random_input
+from schedule.graphs import TARGET, Make, compare
 from schedule.loop_interpret import Fault, run_plan
 
 from preheat.base.errors import Unsupported
+from preheat.bridge.ops import overload
 from preheat.ir.graph import Op, OutputAlias, Ref, Token
 from preheat.ir.plan import KernelCall, LibraryCall
 from preheat.ir.types import tensor
+from preheat.schedule.library import OVERLOADS
 from preheat.schedule.schedule import schedule
 from preheat.transform.reinplace import reinplace
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16", "int64", "int32", "int8", "uint8", "bool"])
+@pytest.mark.parametrize(
+    "dtype",
+    ["float32", "float64", "bfloat16", "float16", "int64", "int32", "int8", "uint8", "bool"],
+)
 def test_dtypes(dtype):
     m = Make()
     x, y = m.input(3, 5, dtype=dtype), m.input(3, 5, dtype=dtype)
     wide = "float32" if dtype in ("bfloat16", "float16") else dtype
     a, b = (m.cast(v, wide) if wide != dtype else v for v in (x, y))
     total = m.op("add", a, m.op("mul", a, b))
-    compare(m.graph(m.cast(total, dtype) if wide != dtype else total, m.op("lt", a, b), m.cast(total, "float32")))
+    compare(
+        m.graph(
+            m.cast(total, dtype) if wide != dtype else total,
+            m.op("lt", a, b),
+            m.cast(total, "float32"),
+        )
+    )
 
 
 @pytest.mark.parametrize("strides", [(1, 4), (10, 2), (0, 1), (8, 0), (0, 0), (1, 1)])
@@ -45,9 +56,15 @@ def test_strided_outputs(strides):
 def test_scalars_and_empty_tensors():
     m = Make()
     x, e, z = m.input(), m.input(0, 4), m.input(3, 0)
-    plan = compare(m.graph(
-        m.op("exp", x), m.op("neg", e), m.reduce("sum", z, 1), m.reduce("any", m.op("gt", z, (0.0,)), 0, 1), m.matmul(z, e),
-    ))
+    plan = compare(
+        m.graph(
+            m.op("exp", x),
+            m.op("neg", e),
+            m.reduce("sum", z, 1),
+            m.reduce("any", m.op("gt", z, (0.0,)), 0, 1),
+            m.matmul(z, e),
+        )
+    )
     assert plan.buffers[-1].type.elems in (0, 1, 9)
 
 
@@ -77,7 +94,14 @@ def test_boolean_and_integer_reductions():
     m = Make()
     x = m.input(4, 6, dtype="int32")
     b = m.op("gt", x, (2,))
-    compare(m.graph(m.reduce("any", b, 1), m.reduce("all", b, 0), m.reduce("sum", b, 1), m.reduce("sum", x, 0, 1)))
+    compare(
+        m.graph(
+            m.reduce("any", b, 1),
+            m.reduce("all", b, 0),
+            m.reduce("sum", b, 1),
+            m.reduce("sum", x, 0, 1),
+        )
+    )
 
 
 def test_half_sums_accumulate_wide():
@@ -100,16 +124,31 @@ def test_movement_folds_into_indices():
     assert len(plan.calls) == 1
 
 
-@pytest.mark.parametrize("old,new", [
-    ((4, 6), (24,)), ((24,), (4, 6)), ((4, 6), (3, 8)), ((2, 3, 4), (4, 3, 2)), ((6, 4), (2, 12)), ((5, 7), (7, 5)),
-    ((1, 6), (2, 1, 3)), ((1,), (1, 1)), ((8, 9), (6, 12)),
-])
+@pytest.mark.parametrize(
+    "old,new",
+    [
+        ((4, 6), (24,)),
+        ((24,), (4, 6)),
+        ((4, 6), (3, 8)),
+        ((2, 3, 4), (4, 3, 2)),
+        ((6, 4), (2, 12)),
+        ((5, 7), (7, 5)),
+        ((1, 6), (2, 1, 3)),
+        ((1,), (1, 1)),
+        ((8, 9), (6, 12)),
+    ],
+)
 def test_any_reshape(old, new):
     m = Make()
     x = m.input(*old)
     turned = m.permute(x, *range(len(old))[::-1])
     sizes = new
-    compare(m.graph(m.op("exp", m.reshape(turned, *sizes)), m.reduce("sum", m.reshape(m.op("neg", x), *sizes), len(new) - 1)))
+    compare(
+        m.graph(
+            m.op("exp", m.reshape(turned, *sizes)),
+            m.reduce("sum", m.reshape(m.op("neg", x), *sizes), len(new) - 1),
+        )
+    )
 
 
 def test_a_transposed_copy_goes_square_by_square():
@@ -125,14 +164,22 @@ def test_pad_and_cat_are_masked_loads():
     x, y = m.input(3, 4), m.input(2, 4)
     p = m.pad(x, (1, 0), (0, 2), 5.0)
     q = m.cat(0, m.op("exp", x), y, m.op("neg", y))
-    compare(m.graph(m.op("mul", p, m.slice(m.cat(1, q, m.slice(q, 1, 0, 2)), 0, 0, 4)), q, m.reduce("sum", p, 1)))
+    compare(
+        m.graph(
+            m.op("mul", p, m.slice(m.cat(1, q, m.slice(q, 1, 0, 2)), 0, 0, 4)),
+            q,
+            m.reduce("sum", p, 1),
+        )
+    )
 
 
 def test_a_large_cat_is_stored_part_by_part():
     m = Make()
     x, y, w = m.input(8, 40, 30), m.input(8, 24, 30), m.input(30, 30)
     joined = m.cat(1, m.op("exp", x), y, m.op("neg", y))
-    plan = compare(m.graph(joined, m.matmul(m.reshape(joined, 8 * 88, 30), w), m.reduce("sum", joined, 2)))
+    plan = compare(
+        m.graph(joined, m.matmul(m.reshape(joined, 8 * 88, 30), w), m.reduce("sum", joined, 2))
+    )
     assert not any(op.mask is not None for k in plan.kernels[:2] for s in k.stages for op in s.body)
 
 
@@ -148,7 +195,11 @@ def test_rotation_of_halves():
 def test_place(start, step, size):
     m = Make()
     x, y = m.input(5, 3), m.input(size, 3)
-    compare(m.graph(m.op("exp", m.place(x, m.op("neg", y), 0, start, step)), m.place(x, y, 0, start, step)))
+    compare(
+        m.graph(
+            m.op("exp", m.place(x, m.op("neg", y), 0, start, step)), m.place(x, y, 0, start, step)
+        )
+    )
 
 
 def test_iota_full_and_masks():
@@ -176,8 +227,12 @@ def test_gathers():
 def test_indices_at_separate_axes():
     m = Make()
     x, i = m.input(5, 6, 5), m.input(3, dtype="int64")
-    compare(m.graph(m.add("index", [x, i, i], tensor("float32", (3, 6)), axes=(0, 2)),
-                    m.add("index", [x, i], tensor("float32", (5, 3, 5)), axes=(1,))))
+    compare(
+        m.graph(
+            m.add("index", [x, i, i], tensor("float32", (3, 6)), axes=(0, 2)),
+            m.add("index", [x, i], tensor("float32", (5, 3, 5)), axes=(1,)),
+        )
+    )
 
 
 def test_a_bad_index_raises_the_flag():
@@ -209,7 +264,10 @@ def test_integer_division_by_zero_raises_the_flag():
 
 
 @pytest.mark.parametrize("name", ["sum", "max"])
-@pytest.mark.parametrize("sizes,axes", [((2, 70000), (1,)), ((65536,), (0,)), ((4800, 3), (0,)), ((64, 20, 60), (0, 1, 2))])
+@pytest.mark.parametrize(
+    "sizes,axes",
+    [((2, 70000), (1,)), ((65536,), (0,)), ((4800, 3), (0,)), ((64, 20, 60), (0, 1, 2))],
+)
 def test_long_reductions_are_cut(name, sizes, axes):
     m = Make()
     plan = compare(m.graph(m.reduce(name, m.input(*sizes), *axes, keepdim=False)))
@@ -245,7 +303,9 @@ def test_writes_come_after_every_read():
     m = Make()
     x, y = m.input(4, 6), m.input(4, 6)
     moved = m.op("add", m.flip(x, 0), y)
-    compare(m.graph(m.op("exp", x), m.reduce("sum", x, 0), writes=[(x, moved), (y, m.op("mul", x, y))]))
+    compare(
+        m.graph(m.op("exp", x), m.reduce("sum", x, 0), writes=[(x, moved), (y, m.op("mul", x, y))])
+    )
 
 
 def test_an_elementwise_write_is_in_place_in_one_kernel():
@@ -291,7 +351,14 @@ def test_two_rows_of_a_cache_are_written_in_place():
     total = m.reduce("sum", first, 1)
     second = m.place(first, m.op("neg", row), 0, 7)
     plan = compare(reinplace(m.graph(total, m.op("exp", second), writes=[(cache, second)])))
-    writes = [c for c in plan.calls if any(plan.buffers[b].kind == "input" and p.role != "in" for b, p in zip(c.buffers, plan.kernels[c.kernel].params))]
+    writes = [
+        c
+        for c in plan.calls
+        if any(
+            plan.buffers[b].kind == "input" and p.role != "in"
+            for b, p in zip(c.buffers, plan.kernels[c.kernel].params)
+        )
+    ]
     assert writes and all(c.bytes <= 4 * 4 * 4 for c in writes)
 
 
@@ -305,7 +372,9 @@ def test_a_write_to_an_expanded_input_is_refused():
 # ---------------------------------------------------------------------------- library calls
 def library(m: Make, overload: str, args, *types, **attrs) -> list[int]:
     results = tuple(m.builder.next_id + k for k in range(len(types)))
-    m.builder.append(Op("library", tuple(args), results, types, (*sorted(attrs.items()), ("op", overload))))
+    m.builder.append(
+        Op("library", tuple(args), results, types, (*sorted(attrs.items()), ("op", overload)))
+    )
     return list(results)
 
 
@@ -313,7 +382,13 @@ def test_library_operands_are_views_with_eager_strides():
     m = Make()
     x = m.input(4, 6)
     y = m.permute(m.op("exp", x), 1, 0)
-    (sorted_, order) = library(m, "aten.sort.default", [Ref(y), 0, True], tensor("float32", (6, 4), (1, 6)), tensor("int64", (6, 4), (1, 6)))
+    (sorted_, order) = library(
+        m,
+        "aten.sort.default",
+        [Ref(y), 0, True],
+        tensor("float32", (6, 4), (1, 6)),
+        tensor("int64", (6, 4), (1, 6)),
+    )
     plan = compare(m.graph(m.op("neg", sorted_)))
     assert len(plan.calls) == 3 and plan.calls[1].results[1] >= 0
 
@@ -321,7 +396,13 @@ def test_library_operands_are_views_with_eager_strides():
 def test_library_results_are_outputs():
     m = Make()
     x = m.input(4, 6)
-    (total,) = library(m, "aten.cumsum.default", [Ref(x), 1], tensor("float64", (4, 6)), dtype=Token("dtype", "float64"))
+    (total,) = library(
+        m,
+        "aten.cumsum.default",
+        [Ref(x), 1],
+        tensor("float64", (4, 6)),
+        dtype=Token("dtype", "float64"),
+    )
     compare(m.graph(total, m.op("exp", total)))
 
 
@@ -332,4 +413,19 @@ def test_library_calls_keep_their_order():
     (first,) = library(m, "aten.bernoulli.default", [Ref(m.op("sigmoid", total))], m.type(x))
     (second,) = library(m, "aten.rand_like.default", [Ref(x)], m.type(x))
     plan = schedule(m.graph(m.op("add", first, second)), TARGET)
-    assert [c.op for c in plan.calls if isinstance(c, LibraryCall)] == ["aten.bernoulli.default", "aten.rand_like.default"]
+    assert [c.op for c in plan.calls if isinstance(c, LibraryCall)] == [
+        "aten.bernoulli.default",
+        "aten.rand_like.default",
+    ]
+
+
+@pytest.mark.parametrize("name", sorted({*OVERLOADS.values()}))
+def test_overloads_exist(name):
+    assert callable(overload(name))
+
+
+def test_what_no_kernel_computes_exactly_is_a_library_call():
+    m = Make()
+    x = m.input(4, 6, dtype="float64")
+    plan = compare(m.graph(m.op("exp", m.op("erfc", m.op("neg", x)))))
+    assert [c.op for c in plan.calls if isinstance(c, LibraryCall)] == ["aten.erfc.default"]
