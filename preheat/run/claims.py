@@ -268,16 +268,15 @@ _LARGEST_SET = 64
 
 # ---------------------------------------------------------------------------- classes
 def _class(places: Places, guard: Guard, expected: Any) -> None:
-    places.at(guard.source)
-    places.type_version(places.found[guard.source])
+    places.type_version(places.fixed(guard.source))
 
 
 def _no_attribute(places: Places, guard: Guard, name: str) -> None:
     """The type has none, and a type has none of its own; or the type's slot for it is empty."""
-    value, cls = places.found[guard.source], places.type_of(guard.source)
+    cls = places.type_of(guard.source)
     places.type_version(cls)
     if issubclass(cls, type):
-        places.type_version(value)
+        places.type_version(places.fixed(guard.source))
     descriptor = raw_attribute(cls, name)
     if descriptor is None:
         return
@@ -302,9 +301,9 @@ def _isinstance(places: Places, guard: Guard, expected: tuple) -> None:
 
 def _issubclass(places: Places, guard: Guard, expected: tuple) -> None:
     places.type_of(guard.source)
-    if not (places.at(guard.source).is_fixed and issubclass(type(places.found[guard.source]), type)):
+    if not issubclass(type(places.found[guard.source]), type):
         raise NotNative
-    _subclass(places, places.found[guard.source], expected)
+    _subclass(places, places.fixed(guard.source), expected)
 
 
 def _subclass(places: Places, cls: type, expected: tuple) -> None:

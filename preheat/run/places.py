@@ -7,7 +7,7 @@
 
 A *fixed* place is an absolute address: the rows before prove that the object there is the one that
 was resolved when the rows were made. A *moving* place is a pointer in a slot, read anew on every call.
-Arguments that are tensors, numbers, strings, lists and tuples move, and so do the items of moving
+Arguments that are tensors, numbers, strings, lists and tuples move, and so do such items of moving
 lists and tuples; everything else is fixed, and a call with another object takes the slow path once.
 
 Held objects (`Table.holds`) are kept alive by the rows, so a pointer equal to theirs is theirs. What
@@ -100,6 +100,12 @@ class Places:
             raise NotNative
         return place
 
+    def fixed(self, number: int) -> Any:
+        """The object of source `number`, whose place is fixed. Raises NotNative if it is not."""
+        if not self.at(number).is_fixed:
+            raise NotNative
+        return self.found[number]
+
     def word(self, place: Place, offset: int | None, mask: int = ALL_BITS, save: int = ZERO) -> int:
         """Adds a row for the word at `offset` of the object at `place`."""
         if offset is None:
@@ -140,8 +146,7 @@ class Places:
         """Adds a row: the dict (or the class's view of its dict) at source `number` did not change."""
         value = self.found[number]
         if type(value) is types.MappingProxyType:
-            owner = self.sources[number].parent
-            self.type_version(self.found[owner])
+            self.type_version(self.fixed(self.sources[number].parent))
         elif issubclass(type(value), dict):
             self.dict_version(self.at(number), value if self.is_held[number] else None)
         else:
@@ -188,18 +193,23 @@ _CODE = (types.FunctionType, types.BuiltinFunctionType, types.ModuleType, types.
 
 
 def _argument(places: Places, number: int, key: int | str) -> Place:
-    """Arguments that hold data are not kept alive: see the module's docstring."""
     index = places.keyword_index[key] if isinstance(key, str) else key
+    return arrive(places, number, Place(ARGS, 0), WORD * index)
+
+
+def arrive(places: Places, number: int, owner: Place, offset: int) -> Place:
+    """The place of an object that is another one on each call, maybe: its pointer is at `offset` of `owner`.
+
+    Data moves; code is fixed and held; other objects are fixed, but not held.
+    """
     value = places.found[number]
-    args = Place(ARGS, 0)
+    places.is_held[number] = issubclass(type(value), _CODE)
     if issubclass(type(value), _MOVING):
-        places.is_held[number] = False
-        place = places.follow(args, WORD * index)
+        place = places.follow(owner, offset)
         if places.table.value(place.base) != id(value):
             raise NotNative
         return place
-    places.is_held[number] = issubclass(type(value), _CODE)
-    if places.word(args, WORD * index) != id(value):
+    if places.word(owner, offset) != id(value):
         raise NotNative
     place = Place(ZERO, id(value))
     if not places.is_held[number]:
@@ -245,6 +255,7 @@ def _dict(places: Places, number: int, parent: int, key: Any) -> Place:
     owner = places.found[parent]
     places.type_of(parent)
     if issubclass(type(owner), type):
+        places.fixed(parent)
         return Place(ZERO, id(places.found[number]))
     offset = type.__dict__["__dictoffset__"].__get__(type(owner))
     if offset <= 0:
@@ -273,7 +284,7 @@ def _list_item(places: Places, number: int, parent: int, index: int) -> Place:
     place, layout = places.at(parent), places.layout
     places.word(place, layout.size)
     if not (place.is_fixed and places.is_held[parent]):
-        return places.follow(places.items(parent), WORD * index)
+        return arrive(places, number, places.items(parent), WORD * index)
     items = places.word(place, layout.list_items)
     if places.word(Place(ZERO, items), WORD * index) != id(places.found[number]):
         raise NotNative
@@ -287,7 +298,7 @@ def _tuple_item(places: Places, number: int, parent: int, index: int) -> Place:
     if layout.tuple_items is None:
         raise NotNative
     places.word(place, layout.size)
-    return places.follow(place, layout.tuple_items + WORD * index)
+    return arrive(places, number, place, layout.tuple_items + WORD * index)
 
 
 _SEQUENCES = (_tuple_item, _list_item)
@@ -315,8 +326,7 @@ def _type(places: Places, number: int, parent: int, key: Any) -> Place:
 
 
 def _class(places: Places, number: int, parent: int, key: Any) -> Place:
-    places.at(parent)
-    places.type_version(places.found[parent])
+    places.type_version(places.fixed(parent))
     return Place(ZERO, id(places.found[number]))
 
 
@@ -366,12 +376,12 @@ def _attribute(places: Places, number: int, parent: int, name: str) -> Place:
     if cls is types.FunctionType and name in _FUNCTION_FIELDS:
         return places.pointer(number, parent, getattr(places.layout, _FUNCTION_FIELDS[name]))
     if issubclass(cls, type) and name in ("__name__", "__qualname__"):
-        return _type_name(places, number, owner)
+        return _type_name(places, number, places.fixed(parent))
     if issubclass(cls, type) and name in _BY_TYPE_VERSION and is_heap_type(owner):
-        places.type_version(owner)
+        places.type_version(places.fixed(parent))
         return Place(ZERO, id(places.found[number]))
     if cls is types.FunctionType and name in ("__name__", "__qualname__"):
-        return _stored(places, number, owner, types.FunctionType.__basicsize__)
+        return _stored(places, number, places.fixed(parent), types.FunctionType.__basicsize__)
     raise NotNative
 
 

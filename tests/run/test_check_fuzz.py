@@ -40,6 +40,7 @@ class Graph:
         return c.choice((
             lambda: c.randint(-3, 3), lambda: c.randint(1 << 60, 1 << 90), c.random, lambda: c.choice("abc") * 3,
             lambda: None, lambda: c.random() < 0.5, lambda: torch.zeros(shape), lambda: torch.ones(2, 3, dtype=torch.int32),
+            lambda: c.choice(self.classes), lambda: len,
         ))()
 
     def keep(self, value):

@@ -400,6 +400,52 @@ def function_as_argument():
 
 
 @case
+def classes_in_a_list_argument():
+    a, b, same = (type("A", (), {"size": n}) for n in (1, 2, 1))
+    book = Book()
+    here = book.source(book.source(-1, "arg", 0), "item", 0)
+    book.guard(here, "class", ("size", 1))
+    book.guard(book.source(here, "attr", "__name__"), "value", "A")
+    result = Case(book, args=[[a]])
+    result.keep = lambda: result.args.__setitem__(0, [same])
+    result.spoil = lambda: result.args.__setitem__(0, [b])
+    return result
+
+
+@case
+def functions_in_a_tuple_argument():
+    def first():
+        return 1
+
+    def second():
+        return 2
+
+    book = Book()
+    here = book.source(book.source(-1, "arg", 0), "item", 0)
+    book.guard(here, "code", code_digest(first.__code__))
+    book.guard(book.source(here, "attr", "__name__"), "value", "first")
+    result = Case(book, args=[(first,)])
+    result.keep = lambda: result.args.__setitem__(0, (first,))
+    result.spoil = lambda: result.args.__setitem__(0, (second,))
+    return result
+
+
+@case
+def instances_in_a_list_argument():
+    book, value = Book(), Plain()
+    value.size = 2
+    here = book.source(book.source(-1, "arg", 0), "item", 0)
+    book.guard(here, "type", book.live(Plain))
+    book.guard(book.source(book.source(here, "dict"), "item", "size"), "value", 2)
+    result = Case(book, args=[[value]])
+    other = Plain()
+    other.size = 3
+    result.keep = lambda: result.args.__setitem__(0, [value])
+    result.spoil = lambda: result.args[0].__setitem__(0, other)
+    return result
+
+
+@case
 def dict_as_argument():
     book, batch = Book(), {"x": torch.zeros(2), "n": 1}
     here = book.source(-1, "arg", 0)
