@@ -11,6 +11,7 @@ Requires CPython 3.11, 3.12 or 3.13. Guarantees that every instruction has a han
 the bytecode for lines and tracebacks. Sources: CPython `Objects/exception_handling_notes.txt`, `Lib/dis.py`.
 """
 
+import abc
 import inspect
 import opcode
 import operator
@@ -25,6 +26,9 @@ from typing import Any
 VERSION = sys.version_info[:2]
 OWN_FOLDER = str(pathlib.Path(__file__).parent) + os.sep  # frames of our own files never show in tracebacks
 POLYFILLS = OWN_FOLDER + "polyfills.py"  # the one file of ours that the machine interprets
+ABC_CHECKS = tuple(
+    vars(abc.ABCMeta)[name].__code__ for name in ("__instancecheck__", "__subclasscheck__")
+)  # C calls back from them and typing.Protocol looks for their native frame
 NULL_FIRST = VERSION < (3, 13)  # where PUSH_NULL stands: below the callable, or above it
 SKIPPED = frozenset({"CACHE", "EXTENDED_ARG", "RESUME", "NOP", "PRECALL", "KW_NAMES"})
 FRAME_READERS = frozenset(("_getframe", "_getframemodulename", "currentframe", "stack", "warn", "exc_info"))
@@ -61,12 +65,12 @@ class Code:
     is_simple      only positional parameters
     why_native     "" or why the machine must not enter it
     looks_at_frames   it may ask for its caller's frame: run natively it would find ours
-    stubs          {names of bound locals: code object for tracebacks}, made when an exception passes
+    stub           a code object for tracebacks, made when an exception first passes
     """
 
     __slots__ = (
         "instructions", "handlers", "offsets", "names", "size", "argument_count", "is_simple",
-        "why_native", "looks_at_frames", "is_own", "stubs", "lines",
+        "why_native", "looks_at_frames", "is_own", "stub", "lines",
     )
 
     def __init__(self, code: CodeType):
@@ -80,7 +84,7 @@ class Code:
         self.handlers: dict[int, tuple[int, int, bool]] = {}
         self.offsets: list[int] = []
         self.why_native = ""
-        self.stubs: dict[tuple[str, ...], CodeType] = {}
+        self.stub: CodeType | None = None
         self.lines: tuple[int, ...] | None = None
 
     def line(self, code: CodeType, index: int) -> int:
@@ -118,6 +122,9 @@ def decode(code: CodeType, handlers: dict[str, Callable]) -> Code:
     result = Code(code)
     if result.is_own and code.co_filename != POLYFILLS:
         result.why_native = "own"
+        return result
+    if code in ABC_CHECKS:
+        result.why_native = "abc"
         return result
     for flag, why in NATIVE_FLAGS.items():
         if code.co_flags & flag:
@@ -168,7 +175,10 @@ def translate(code: CodeType, names: tuple[str, ...], name: str, argument: int) 
             return name, code.co_names[argument]
         return ("LOAD_METHOD" if argument & 1 else name), code.co_names[argument >> 1]
     if name == "LOAD_SUPER_ATTR":
-        return ("LOAD_SUPER_METHOD" if argument & 1 else name), code.co_names[argument >> 2]
+        has_arguments = bool(argument & 2)
+        return ("LOAD_SUPER_METHOD" if argument & 1 else name), (code.co_names[argument >> 2], has_arguments)
+    if name in ("CALL_INTRINSIC_1", "CALL_INTRINSIC_2"):
+        return f"{name} {argument}", None
     if name == "BINARY_OP":
         return name, OPERATORS[argument]
     if name == "COMPARE_OP":

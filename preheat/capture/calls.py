@@ -328,3 +328,12 @@ def check_init(m, made: Any, result: Any) -> Any:
 def check_object_init(m, made: Any, cls: type, args: tuple | list, kwargs: dict | None) -> None:
     """object.__init__ takes arguments only where `__new__` is overridden and it is not."""
     object.__init__(made, *args, **(kwargs or {}))
+
+
+def function_text(function: Any) -> str:
+    """How CPython names a function in errors of a call: `_PyObject_FunctionStr`."""
+    name = getattr(function, "__qualname__", None)
+    if name is None:
+        return str(function)
+    module = getattr(function, "__module__", None)
+    return f"{name}()" if module is None or module == "builtins" else f"{module}.{name}()"

@@ -170,9 +170,11 @@ def model_exec(m, args, kwargs):
 
 def evaluate(m, function: Callable, args: tuple, kwargs: dict) -> Any:
     """eval or exec, natively, in the namespaces of the frame that called it."""
-    if not args or kwargs:
+    if not args or kwargs.keys() - {"globals", "locals"}:
         return c_call(m, function, args, kwargs)
-    args = list(args)
+    if kwargs and sys.version_info < (3, 13):
+        return c_call(m, function, args, kwargs)
+    args = [*args, *(kwargs.pop(name, None) for name in ("globals", "locals")[len(args) - 1:] if kwargs)]
     if len(args) == 1 or args[1] is None:
         frame = m.user_frame()
         space = args[2] if len(args) > 2 and args[2] is not None else frame_locals(frame)

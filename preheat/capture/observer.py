@@ -83,7 +83,7 @@ class Observer:
     def native_function(self, function: Any, why: str) -> None:
         """The machine cannot interpret this function and calls it through `c_call`.
 
-        `why`: "coroutine", "async generator", "opcode NAME", "closed" (the run is over), or "marked".
+        `why`: "coroutine", "async generator", "opcode NAME", "abc" (the checks of `abc.ABCMeta`) or "marked".
         """
 
     def entered(self, function: Any) -> None:

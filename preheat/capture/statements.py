@@ -7,6 +7,7 @@
 
 import operator
 import sys
+from collections.abc import Callable
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -69,7 +70,7 @@ def split_group(error: BaseException, wanted: Any) -> tuple:
     return error, None
 
 
-@handles("PREP_RERAISE_STAR")
+@handles("PREP_RERAISE_STAR", "CALL_INTRINSIC_2 1")
 def prep_reraise_star(m, frame, _):
     original, raised = frame.stack[-2:]
     frame.stack[-2:] = [exceptions_to_reraise(original, raised)]
@@ -297,21 +298,16 @@ def import_star_intrinsic(m, frame: Frame, module: Any) -> None:
     imports.import_star(m, module, frame.names)
 
 
-INTRINSICS = {
-    1: print_intrinsic,
-    2: import_star_intrinsic,
-    3: stop_iteration_error,
-    5: unary_positive_intrinsic,
-    6: list_to_tuple_intrinsic,
-}
+def intrinsic(number: int, function: Callable) -> None:
+    """CALL_INTRINSIC_1 with this number; those of type parameters have none: such code runs natively."""
+
+    @handles(f"CALL_INTRINSIC_1 {number}")
+    def call_intrinsic(m, frame, _):
+        return settle(m, frame, function(m, frame, frame.stack[-1]), 1)
 
 
-@handles("CALL_INTRINSIC_1")
-def call_intrinsic_1(m, frame, number):
-    return settle(m, frame, INTRINSICS[number](m, frame, frame.stack[-1]), 1)
-
-
-@handles("CALL_INTRINSIC_2")
-def call_intrinsic_2(m, frame, number):
-    original, raised = frame.stack[-2:]
-    frame.stack[-2:] = [exceptions_to_reraise(original, raised)]
+intrinsic(1, print_intrinsic)
+intrinsic(2, import_star_intrinsic)
+intrinsic(3, stop_iteration_error)
+intrinsic(5, unary_positive_intrinsic)
+intrinsic(6, list_to_tuple_intrinsic)

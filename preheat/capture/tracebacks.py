@@ -1,14 +1,15 @@
 """Tracebacks: exceptions show the program's frames, never the machine's.
 
     File ".../capture/machine.py", line 201, in execute          File "model.py", line 12, in forward
-    File ".../capture/opcodes.py", line 88, in binary      ->        return x / 0
+    File ".../capture/expressions.py", line 98, in binary_op ->        return x / 0
     ZeroDivisionError: division by zero                               ~~^~~
                                                              ZeroDivisionError: division by zero
 
 Entries of our own files are taken out; for each interpreted frame an entry is put in, whose frame object
 belongs to a stub code object with the user's file, name, lines and columns (jinja2's method): that of a
-generator which never starts. The entry's tb_lineno and the frame's f_locals are right; the frame's f_lineno
-is the function's first line, and its f_back is None. Requires an exception that was just caught by the machine's loop.
+generator which never starts. The entry's tb_lineno is right; the frame's f_lineno is the function's first
+line, its f_back is None and its f_locals are empty: a copy of the locals would keep objects alive that the
+program has let go (a batch, after an out-of-memory error). Requires an exception that was just caught by the machine's loop.
 """
 
 import inspect
@@ -53,26 +54,21 @@ def is_own(entry: types.TracebackType) -> bool:
 
 
 def stub_frame(frame: Frame) -> types.FrameType:
-    """A frame object that looks like `frame`: its code's file and name, its globals and bound locals."""
-    variables = frame.variables() if frame.names is None else {}
-    names = tuple(variables)
-    stub = frame.code.stubs.get(names)
-    if stub is None:
-        stub = frame.code.stubs[names] = stub_code(frame.source, names)
-    return types.FunctionType(stub, frame.globals)(*variables.values()).gi_frame
+    """A frame object that looks like `frame`: its code's file and name, its globals."""
+    if frame.code.stub is None:
+        frame.code.stub = stub_code(frame.source)
+    return types.FunctionType(frame.code.stub, frame.globals)().gi_frame
 
 
-def stub_code(code: types.CodeType, names: tuple[str, ...]) -> types.CodeType:
-    """A generator's code that never runs, with the file, name and lines of `code`; its locals are `names`."""
+def stub_code(code: types.CodeType) -> types.CodeType:
+    """A generator's code that never runs, with the file, name and lines of `code`."""
     rest = bytes((opcode.opmap["NOP"], 0)) * ((len(code.co_code) - len(UNSTARTED)) // 2)
     return code.replace(
         co_code=UNSTARTED + rest,
         co_flags=STUB_FLAGS,
-        co_argcount=len(names),
+        co_argcount=0,
         co_posonlyargcount=0,
         co_kwonlyargcount=0,
-        co_varnames=names,
-        co_nlocals=len(names),
         co_cellvars=(),
         co_freevars=(),
         co_exceptiontable=b"",

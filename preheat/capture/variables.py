@@ -284,19 +284,20 @@ def push_method(m, frame: Frame, value: Any) -> None:
 
 
 @handles("LOAD_SUPER_ATTR")
-def load_super_attr(m, frame, name):
-    return settle(m, frame, super_attribute(m, frame, name), 3)
+def load_super_attr(m, frame, argument):
+    return settle(m, frame, super_attribute(m, frame, *argument), 3)
 
 
 @handles("LOAD_SUPER_METHOD")
-def load_super_method(m, frame, name):
-    return settle(m, frame, super_attribute(m, frame, name), 3, push_method)
+def load_super_method(m, frame, argument):
+    return settle(m, frame, super_attribute(m, frame, *argument), 3, push_method)
 
 
-def super_attribute(m, frame: Frame, name: str) -> Any:
+def super_attribute(m, frame: Frame, name: str, has_arguments: bool) -> Any:
+    """`super().name`, with whatever the name `super` stands for."""
     function, cls, owner = frame.stack[-3:]
     if function is not super:
-        made = calls.invoke(m, function, (cls, owner))
+        made = calls.invoke(m, function, (cls, owner) if has_arguments else ())
     else:
         made = super(cls, owner)
     return and_then(made, attribute_of, None, name, m)
