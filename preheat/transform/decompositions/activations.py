@@ -90,10 +90,13 @@ def _log_sigmoid(c: Lowering, x: Value) -> tuple[Value, Value]:
 
 
 def log_sigmoid_forward(c: Lowering, self: Value) -> tuple:
-    made, _ = _log_sigmoid(c, c.up(self))
-    # The buffer's meaning is eager's own; it is made only where it is empty.
+    """The buffer holds exp(-|x|) on the CPU and nothing elsewhere."""
+    made, decayed = _log_sigmoid(c, c.up(self))
     buffer = c.op.types[1]
-    return c.down(made), c.full(0, buffer.sizes, buffer.dtype) if 0 in buffer.sizes else None
+    if buffer.sizes != self.sizes:
+        decline_if(0 not in buffer.sizes, "a buffer of other sizes")
+        return c.down(made), c.full(0, buffer.sizes, buffer.dtype)
+    return c.down(made), c.down(decayed, buffer.dtype)
 
 
 def logit(c: Lowering, x: Value, eps: Number | None = None) -> Value:
