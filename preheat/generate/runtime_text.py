@@ -2,7 +2,7 @@
 
     %slow = FIELD ptr program.slow, %program       load a word of a record
     STORE i64 0, frame.flag, %frame                store one
-    {size.frame} {reason.guard} {gemm.m}           size of a record, number of a row, place of a wor
+    {size.frame} {reason.guard} {gemm.m}           size of a record, number of a row, a place
 
 Before: text in this notation. After: plain LLVM IR, in which each field access is a getelementptr
 and a load or store. Layouts come from `ir/records.py`, so no number of a layout stands in the text.

@@ -1,0 +1,269 @@
+"""Stages as loops: walks over axes, pieces of the vector axis, running reductions.
+
+    stage j:100 { v0 = load; r = max v0 }      loop j = 0, 64:    m64 = max(m64, load <64 x float>)
+                                        ->     loop j = 64, 96:   m16 = max(m16, load <16 x float>)
+                                               j = 96, masked:    m16 = ...
+                                               r = max over m64, m16, their lanes
+
+Each operation is written at the level of its nest (nest.py). Vectors wider than a register are
+how loops are unrolled: LLVM splits them, and the parts overlap. Sums of more than 2*BLOCK terms
+are added up in blocks of BLOCK, and blocks of blocks: their error grows with the logarithm only.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from preheat.generate import access, elementwise, reduction
+from preheat.generate.access import At, Unit
+from preheat.generate.elementwise import memory_element
+from preheat.generate.llvm import Value
+from preheat.generate.nest import Piece, StageNest, pieces, turned
+from preheat.generate.reduction import State
+from preheat.ir.loop import FLAGS, Index, LoopOp
+from preheat.ir.types import DTYPES
+
+BLOCK = 64
+States = dict[Piece, list[State]]  # for each piece of the vector axis, one a reduction
+
+
+def stage(unit: Unit, nest: StageNest, at: At) -> dict[int, Value]:
+    """One stage; yields the values that later stages may use."""
+    across = turned(nest)
+    if across:
+        _square_stage(unit, nest, at, across)
+        return at.values
+    return _plain_stage(unit, nest, at._replace(values=dict(at.values), pointers=access.pointers(unit, nest, at)))
+
+
+def _plain_stage(unit: Unit, nest: StageNest, at: At) -> dict[int, Value]:
+    covers = (Piece(at.lanes, 0, 1),)
+    if unit.kernel.lane is None and nest.own:
+        covers = pieces(nest.own[-1].extent, unit.lanes, unit.unroll, unit.b.has_masks)
+    covers = covers or (Piece(1, 0, 0),)
+    states = {
+        piece: [_start(unit, op, piece.lanes, piece.start) for op in nest.reductions] for piece in covers
+    }
+    entry = _operations(unit, nest, nest.outer, at, states[covers[0]])
+    states[covers[0]] = entry
+    if nest.own and nest.positions:
+        states = _walk(unit, nest, nest.outer, at, states)
+    results = {}
+    for number, op in enumerate(nest.reductions):
+        results[op.id] = _result(unit, op, [states[piece][number] for piece in covers])
+    return {**at.values, **results}
+
+
+def _square_stage(unit: Unit, nest: StageNest, at: At, across: tuple[LoopOp, ...]) -> None:
+    """A square that some accesses cross: they go by a scratch square, transposed in registers.
+
+        v0 = load p0[a + b*1024]   ->   scratch = transpose(rows of p0);  v0 = load scratch[a*16 + b]
+    """
+    side, pointers = nest.own[0].extent, access.pointers(unit, nest, at)
+    squares = {}
+    for number, op in enumerate(across):
+        # the base only tells squares apart: the pointer is the scratch itself
+        place = Index(number, ((nest.own[0].name, side), (nest.own[1].name, 1)))
+        squares[op] = replace(op, index=place)
+        element = memory_element(unit.kernel.params[op.param].dtype)
+        pointers[op.param, place] = unit.b.scratch(element, side * side)
+    levels = tuple(tuple(squares.get(op, op) for op in level) for level in nest.levels)
+    for op in (op for op in across if op.op == "load"):
+        access.transpose(unit, nest, op, pointers[op.param, op.index], pointers[op.param, squares[op].index], True)
+    _plain_stage(unit, replace(nest, levels=levels), at._replace(values=dict(at.values), pointers=pointers))
+    for op in (op for op in across if op.op == "store"):
+        access.transpose(unit, nest, op, pointers[op.param, op.index], pointers[op.param, squares[op].index], False)
+
+
+def _start(unit: Unit, op: LoopOp, lanes: int, position: int) -> State:
+    step = 0 if unit.kernel.lane else 1  # lanes of a row are positions, lanes of rows are not
+    return reduction.start(unit.b, op, _reduces_in(unit, op), lanes, position, step)
+
+
+def _reduces_in(unit: Unit, op: LoopOp) -> str:
+    return reduction.working_dtype(op, unit.dtypes[op.args[0]])
+
+
+def _result(unit: Unit, op: LoopOp, states: list[State]) -> Value:
+    """The states of all pieces as one; in row form, of all lanes as one."""
+    dtype, total = _reduces_in(unit, op), states[0]
+    for state in states[1:]:
+        narrow = reduction.fold(unit.b, op, dtype, total, state[0].lanes)
+        total = reduction.merge(unit.b, op, dtype, narrow, state)
+    if unit.kernel.lane is None:
+        total = reduction.fold(unit.b, op, dtype, total, 1)
+    return reduction.finish(unit.b, op, dtype, total)
+
+
+def _walk(unit: Unit, nest: StageNest, depth: int, at: At, states: States) -> States:
+    """The loops of a stage from `depth` inwards."""
+    if depth == len(nest.axes):
+        return states
+    axis = nest.axes[depth]
+    if axis.name == nest.vector:
+        return {piece: _cover(unit, nest, at, piece, state) for piece, state in states.items()}
+
+    def step(position: Value, states: States) -> States:
+        inside = access.enter(unit, nest, at, axis, position)
+        if depth + 1 == len(nest.axes):
+            (piece, state), = states.items()
+            return {piece: _operations(unit, nest, depth + 1, inside, state)}
+        _operations(unit, nest, depth + 1, inside, [])
+        return _walk(unit, nest, depth + 1, inside, states)
+
+    return _accumulate(unit, nest, Piece(1, 0, axis.extent), states, step, depth > nest.outer)
+
+
+def _cover(unit: Unit, nest: StageNest, at: At, piece: Piece, state: list[State]) -> list[State]:
+    """One piece of the vector axis of a stage in row form."""
+    axis, b = nest.axes[-1], unit.b
+
+    def step(position: Value, states: States) -> States:
+        inside = access.enter(unit, nest, at, axis, position)._replace(lanes=piece.lanes)
+        inside = inside._replace(mask=lanes_of_tail(unit, piece))
+        return {piece: _operations(unit, nest, len(nest.axes), inside, states[piece])}
+
+    is_nested = len(nest.own) > 1
+    return _accumulate(unit, nest, piece, {piece: state}, step, is_nested)[piece]
+
+
+def lanes_of_tail(unit: Unit, piece: Piece) -> Value | None:
+    if not piece.is_masked:
+        return None
+    return unit.b.vector([k < piece.stop - piece.start for k in range(piece.lanes)], "i1")
+
+
+def _accumulate(unit: Unit, nest: StageNest, piece: Piece, states: States, step: Callable[[Value, States], States], is_nested: bool
+) -> States:
+    """Runs `step` over `piece`; long float sums are added up in blocks, and blocks of blocks.
+
+    A loop inside another one is a block of its own.
+    """
+    b = unit.b
+    trips = -(-(piece.stop - piece.start) // piece.lanes)
+    start, stop = b.integer(piece.start), b.integer(piece.stop)
+    if trips == 1:
+        return step(start, states)
+    has_sums = any(reduction.is_float_sum(op) for op in nest.reductions)
+    sizes, size = [], BLOCK
+    while has_sums and trips > 2 * size:
+        sizes.append(size * piece.lanes)
+        size *= BLOCK
+
+    def blocks(level: int, start: Value, stop: Value, states: States) -> States:
+        if level < 0:
+            return _loop(unit, start, stop, piece.lanes, states, step)
+
+        def block(position: Value, before: States) -> States:
+            end = b.intrinsic("smin", b.binary("add", position, b.integer(sizes[level])), stop)
+            return _apart(unit, nest, before, lambda fresh: blocks(level - 1, position, end, fresh))
+
+        return _loop(unit, start, stop, sizes[level], states, block)
+
+    if has_sums and is_nested and not sizes and trips >= 8:
+        return _apart(unit, nest, states, lambda fresh: blocks(-1, start, stop, fresh))
+    return blocks(len(sizes) - 1, start, stop, states)
+
+
+def _apart(unit: Unit, nest: StageNest, before: States, body: Callable[[States], States]) -> States:
+    """`body` with float sums that start at zero and are then added to those of `before`."""
+    sums = [k for k, op in enumerate(nest.reductions) if reduction.is_float_sum(op)]
+    fresh = {piece: list(state) for piece, state in before.items()}
+    for piece, number in ((piece, number) for piece in fresh for number in sums):
+        fresh[piece][number] = _start(unit, nest.reductions[number], piece.lanes, 0)
+    after = body(fresh)
+    for piece, number in ((piece, number) for piece in after for number in sums):
+        op, parts = nest.reductions[number], (before[piece][number], after[piece][number])
+        after[piece][number] = reduction.merge(unit.b, op, _reduces_in(unit, op), *parts)
+    return after
+
+
+def _loop(unit: Unit, start: Value, stop: Value, step: int, states: States, body: Callable) -> States:
+    """`Builder.loop` with the states of every piece carried."""
+    shape = [(key, [len(state) for state in group]) for key, group in states.items()]
+
+    def unpack(values: Sequence[Value]) -> States:
+        rest = iter(values)
+        return {key: [[next(rest) for _ in range(size)] for size in sizes] for key, sizes in shape}
+
+    def pack(states: States) -> list[Value]:
+        return [value for group in states.values() for state in group for value in state]
+
+    carried = unit.b.loop(start, stop, step, pack(states), lambda i, values: pack(body(i, unpack(values))))
+    return unpack(carried)
+
+
+def _operations(unit: Unit, nest: StageNest, depth: int, at: At, states: list[State]) -> list[State]:
+    """The operations of one level; yields the states of its reductions."""
+    states = list(states)
+    if depth == len(nest.axes):
+        for op in nest.recalled:
+            at.values[op.id] = access.recall(unit, nest, at, op)
+    for op in nest.levels[depth]:
+        if op.op == "reduce":
+            number = nest.reductions.index(op)
+            states[number] = _reduce(unit, nest, at, op, states[number])
+        elif op.op == "store":
+            access.store(unit, nest, at, op)
+        elif op.op == "check":
+            condition = at.values[op.args[0]]
+            _raise(unit, at, elementwise.BOOL["bitwise_not"](unit.b, condition), op.how)
+        else:
+            value = _VALUES.get(op.op, _elementwise)(unit, nest, at, op)
+            at.values[op.id] = value
+            if op.keep and depth > nest.outer:
+                access.keep(unit, nest, at, op, value)
+    return states
+
+
+def _elementwise(unit: Unit, nest: StageNest, at: At, op: LoopOp) -> Value:
+    b, lanes = unit.b, access.width(unit, nest, at, op)
+    args = tuple(access.wide(unit, at, value, lanes) for value in op.args)
+    dtype = unit.dtypes[op.args[-1]]
+    if op.op == "cast":
+        return elementwise.cast(b, args[0], dtype, op.dtype)
+    if op.op == "bitcast":
+        return elementwise.bitcast(b, args[0], op.dtype)
+    if op.op in elementwise.DIVISIONS and DTYPES[dtype].kind in "iu":
+        if not args[1].is_constant or args[1].is_zero:
+            is_zero = b.compare("eq", args[1], b.constant(0, args[1]))
+            _raise(unit, at, is_zero, "zero_division")
+            args = args[0], b.select(is_zero, b.constant(1, args[1]), args[1])
+    return elementwise.apply(b, op.op, dtype, args)
+
+
+def _constant(unit: Unit, nest: StageNest, at: At, op: LoopOp) -> Value:
+    return elementwise.number(op.dtype, op.other, 1, unit.b)
+
+
+def _axis(unit: Unit, nest: StageNest, at: At, op: LoopOp) -> Value:
+    b, lanes = unit.b, access.width(unit, nest, at, op)
+    position = b.splat(at.axes[op.axis], lanes)
+    return b.binary("add", position, b.iota(lanes)) if lanes > 1 else position
+
+
+def _raise(unit: Unit, at: At, bad: Value, how: str) -> None:
+    """Sets bit `how` of the error flag if some lane that exists is bad."""
+    b = unit.b
+    if at.mask is not None and bad.lanes == at.lanes:
+        bad = b.binary("and", bad, at.mask)
+
+    def body() -> list[Value]:
+        b.emit(f"{b.name('%f')} = atomicrmw or {unit.flag.operand}, i32 {FLAGS[how]} monotonic, align 4")
+        return []
+
+    b.when(b.any(bad), body)
+
+
+def _reduce(unit: Unit, nest: StageNest, at: At, op: LoopOp, state: State) -> State:
+    b, dtype, lanes = unit.b, _reduces_in(unit, op), state[0].lanes
+    source = unit.dtypes[op.args[0]]
+    value = elementwise.cast(b, access.wide(unit, at, op.args[0], lanes), source, dtype)
+    position = None
+    if len(state) > 1:
+        position = b.splat(access.flat(unit, nest, at), lanes)
+        if unit.kernel.lane is None:
+            position = b.binary("add", position, b.iota(lanes))
+    return reduction.take(b, op, dtype, state, value, at.mask, position)
+
+
+_VALUES = {"load": access.load, "const": _constant, "axis": _axis}
