@@ -271,7 +271,7 @@ class _Fusion:
         ops, types, given = self.problem.ops, self.problem.types, _Given(self._memory(inside))
         store = store_through(self.problem.store(root), ops, types, given)
         while root in self.problem.written:
-            part = None if store.value in given else placed_region(store, ops, types)
+            part = placed_region(store, ops, types)
             if part is None:
                 break
             store = store_through(part, ops, types, given)
