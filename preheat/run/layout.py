@@ -30,6 +30,8 @@ class Layout:
     size            of the item count, in lists and tuples
     list_items      of the pointer to a list's items;   tuple_items   of a tuple's first item
     dict_version    of a number that every change of a dict renews, and that no two dicts share
+    dict_used, dict_keys, dict_values   of a dict's count, the pointer to its table of keys, and the pointer
+                    that is null unless the values lie elsewhere
     managed_dict    of the pointer to an instance's `__dict__` where the type has no `__dictoffset__`
     type_version    of a 32-bit number that every change of a type or its bases renews or zeroes
     cell            of a cell's content
@@ -46,6 +48,9 @@ class Layout:
     list_items: int | None = None
     tuple_items: int | None = None
     dict_version: int | None = None
+    dict_used: int | None = None
+    dict_keys: int | None = None
+    dict_values: int | None = None
     managed_dict: int | None = None
     type_version: int | None = None
     cell: int | None = None
@@ -219,6 +224,55 @@ def _dict_histories() -> list[Callable]:
     return [plain, instance(2), instance(40)]
 
 
+# The table of a dict with str keys: a header whose second word starts with the bytes log2(size),
+# log2(bytes of the index), kind, and whose fourth is the number of entries; the index; (key, value)s.
+KEYS_HEADER = 4 * WORD
+KEYS_SHAPE, KEYS_SHAPE_MASK = WORD, 0xFFFFFF
+KEYS_COUNT = 3 * WORD
+
+
+def entries_offset(keys: int) -> int:
+    """Where the entries of the table of keys at address `keys` start, counted from there."""
+    return KEYS_HEADER + (1 << ctypes.c_uint8.from_address(keys + KEYS_SHAPE + 1).value)
+
+
+def _text_dicts() -> list[dict]:
+    return [{f"key{i}": _Plain() for i in range(n)} for n in (1, 5, 9, 30, 200)]
+
+
+def _dict_used() -> int | None:
+    return _only(_places(d, len(d), _words_of(dict)) for d in _text_dicts())
+
+
+def _dict_keys() -> int | None:
+    """The pointer to a table that is laid out as said above, in dicts of many sizes."""
+
+    def holds(value: dict, offset: int) -> bool:
+        keys = word(id(value) + offset)
+        header = read(keys, KEYS_HEADER)
+        if header is None or int.from_bytes(header[KEYS_COUNT:], "little") != len(value):
+            return False
+        entries = read(keys + KEYS_HEADER + (1 << min(header[KEYS_SHAPE + 1], 16)), 2 * WORD * len(value))
+        return entries == b"".join(id(part).to_bytes(WORD, "little") for pair in value.items() for part in pair)
+
+    def kind(value: dict, offset: int) -> int:
+        return ctypes.c_uint8.from_address(word(id(value) + offset) + KEYS_SHAPE + 2).value
+
+    found = _only([o for o in range(2 * WORD, _words_of(dict) * WORD, WORD) if holds(d, o)] for d in _text_dicts())
+    if found is None or kind({"a": 1}, found) == kind({1: 1}, found):
+        return None
+    return found
+
+
+def _dict_values() -> int | None:
+    """Null in a dict of its own, a pointer in the dict of an instance that shares its keys."""
+    shared = _fresh_class()()
+    shared.first, shared.second = _Plain(), _Plain()
+    null = _only(_places(d, 0, _words_of(dict)) for d in _text_dicts())
+    offsets = [o for o in (null,) if o is not None and word(id(shared.__dict__) + o) != 0]
+    return offsets[0] if offsets else None
+
+
 def _managed_dict() -> int | None:
     def example(names: int) -> list[int]:
         value = _fresh_class()()
@@ -383,7 +437,8 @@ def _abc_token() -> int | None:
 
 _PROBES: dict[str, Callable[[], int | None]] = {
     "type": _type, "size": _size, "list_items": _list_items, "tuple_items": _tuple_items,
-    "dict_version": _dict_version, "managed_dict": _managed_dict, "type_version": _type_version,
+    "dict_version": _dict_version, "dict_used": _dict_used, "dict_keys": _dict_keys, "dict_values": _dict_values,
+    "managed_dict": _managed_dict, "type_version": _type_version,
     "cell": _cell, "float_value": _float_value,
     "code": _function_field("__code__", lambda: _only.__code__.replace(co_freevars=())),
     "defaults": _function_field("__defaults__", lambda: (5,)),

@@ -7,8 +7,8 @@
 
 A *fixed* place is an absolute address: the rows before prove that the object there is the one that
 was resolved when the rows were made. A *moving* place is a pointer in a slot, read anew on every call.
-Arguments that are tensors, numbers, strings, lists and tuples move, and so do such items of moving
-lists and tuples; everything else is fixed, and a call with another object takes the slow path once.
+Arguments that are tensors, numbers, strings, lists, tuples and small dicts with str keys move, and so
+do such items of theirs; everything else is fixed, and another object takes the slow path once.
 
 Held objects (`Table.holds`) are kept alive by the rows, so a pointer equal to theirs is theirs. What
 is reached from an argument that is an instance or a dict is not held (rows would keep a caller's
@@ -28,7 +28,10 @@ import torch
 from preheat.base.names import find, raw_attribute
 from preheat.ir.rows import ALL_BITS, ARGS, ZERO
 from preheat.ir.trace import Named, Source
-from preheat.run.layout import WORD, Layout, force_type_version, is_heap_type, read, word
+from preheat.run.layout import (
+    KEYS_COUNT, KEYS_SHAPE, KEYS_SHAPE_MASK, WORD, Layout, entries_offset, force_type_version, is_heap_type, read,
+    word,
+)
 from preheat.run.table import NoRoom, Table
 from preheat.run.tensor_layout import TensorLayout
 
@@ -65,6 +68,7 @@ class Places:
         self.origin: dict[int, Place] = {}  # of a slot: the place it was loaded from
         self._shared: int | None = None
         self._items: dict[int, Place] = {}
+        self._tables: dict[int, Place] = {}
         self._fixed_types: set[int] = set()  # of types that can not change
 
     def add(self, number: int) -> None:
@@ -136,6 +140,29 @@ class Places:
             known = self._items[number] = self.follow(self.at(number), self.layout.list_items)
         return known
 
+    def entries(self, number: int) -> tuple[Place, int]:
+        """The table of keys of a moving dict, and the offset of its entries; adds rows for all keys.
+
+        The rows say, in this order: it is a dict with as many items, its values lie in the table, the
+        table has this shape and no holes, and these are its keys.
+        """
+        where, place = self.layout, self.at(number)
+        self.type_of(number)
+        self.word(place, where.dict_used)
+        if self.word(place, where.dict_values) != 0:
+            raise NotNative
+        known = self._tables.get(number)
+        if known is None or known.base not in self.table.saved:
+            known = self._tables[number] = self.follow(place, where.dict_keys)
+        self.word(known, KEYS_SHAPE, mask=KEYS_SHAPE_MASK)
+        self.word(known, KEYS_COUNT)
+        start = entries_offset(self.table.value(known.base))
+        for index, key in enumerate(self.found[number]):
+            self.table.holds.append(key)
+            if self.word(known, start + 2 * WORD * index) != id(key):
+                raise NotNative
+        return known, start
+
     def shared_slot(self) -> int:
         """One slot for pointers that only the next row needs."""
         if self._shared is None:
@@ -143,9 +170,14 @@ class Places:
         return self._shared
 
     def version(self, number: int) -> None:
-        """Adds a row: the dict (or the class's view of its dict) at source `number` did not change."""
+        """Adds rows: the dict (or the class's view of its dict) at source `number` did not change.
+
+        For a moving dict: its keys are the same objects in the same order.
+        """
         value = self.found[number]
-        if type(value) is types.MappingProxyType:
+        if not self.at(number).is_fixed:
+            self.entries(number)
+        elif type(value) is types.MappingProxyType:
             self.type_version(self.fixed(self.sources[number].parent))
         elif issubclass(type(value), dict):
             self.dict_version(self.at(number), value if self.is_held[number] else None)
@@ -204,7 +236,7 @@ def arrive(places: Places, number: int, owner: Place, offset: int) -> Place:
     """
     value = places.found[number]
     places.is_held[number] = issubclass(type(value), _CODE)
-    if issubclass(type(value), _MOVING):
+    if issubclass(type(value), _MOVING) or _is_small_table(value, places.layout):
         place = places.follow(owner, offset)
         if places.table.value(place.base) != id(value):
             raise NotNative
@@ -217,6 +249,19 @@ def arrive(places: Places, number: int, owner: Place, offset: int) -> Place:
         places.table.holds.append(type(value))
         places.word(place, places.layout.type)
     return place
+
+
+_MOST_KEYS = 64
+
+
+def _is_small_table(value: Any, where: Layout) -> bool:
+    """Whether a value is a dict whose items can be followed: few str keys, values in the table, no holes."""
+    if type(value) is not dict or None in (where.dict_used, where.dict_keys, where.dict_values):
+        return False
+    if not 0 < len(value) <= _MOST_KEYS or any(type(key) is not str for key in value):
+        return False
+    keys = word(id(value) + where.dict_keys)
+    return word(id(value) + where.dict_values) == 0 and word(keys + KEYS_COUNT) == len(value)
 
 
 def _named(places: Places, number: int, key: Any) -> Place:
@@ -269,6 +314,10 @@ def _dict(places: Places, number: int, parent: int, key: Any) -> Place:
 def _item(places: Places, number: int, parent: int, key: Any) -> Place:
     owner = places.found[parent]
     kind = type(owner)
+    if issubclass(kind, dict) and not places.at(parent).is_fixed:
+        table, start = places.entries(parent)
+        index = next(i for i, name in enumerate(owner) if name == key)
+        return arrive(places, number, table, start + WORD * (2 * index + 1))
     if issubclass(kind, dict) or kind is types.MappingProxyType:
         places.version(parent)
         return Place(ZERO, id(places.found[number]))
