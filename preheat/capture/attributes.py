@@ -1,13 +1,14 @@
-"""Attributes: reading, writing and deleting `o.name`, with Python properties and dunders interpreted.
+"""Attributes: reading, writing and deleting `o.name`, properties and dunders interpreted.
 
     load(m, layer, "weight")      ->  the tensor; tells read_class(Linear, "weight", ABSENT) and
                                       read_attribute(layer, layer.__dict__, "weight", tensor)
     load(m, layer, "area")        ->  Frame(area's getter)         for a Python property
 
-The order of the search is `object.__getattribute__`'s (data descriptor, instance dict, class attribute,
-`__getattr__`), `type.__getattribute__`'s for classes, and so on; each step is told before the value is
-seen. Whatever has a `__getattribute__` of C that is not one of these is read by C and told as a member.
-Source: CPython `Objects/object.c` `_PyObject_GenericGetAttrWithDict`, `Objects/typeobject.c` `type_getattro`.
+The order of the search is `object.__getattribute__`'s (data descriptor, instance dict, class
+attribute, `__getattr__`), `type.__getattribute__`'s for classes, and so on; each step is told
+before the value is seen. Whatever has a `__getattribute__` of C that is not one of these is read by
+C and told as a member. Source: CPython `Objects/object.c` `_PyObject_GenericGetAttrWithDict`,
+`Objects/typeobject.c` `type_getattro`.
 """
 
 import types
@@ -27,9 +28,13 @@ PROPERTY_DELETE = property.__dict__["__delete__"]
 PLAIN_SETTERS = frozenset((OBJECT_SET, TYPE_SET, types.ModuleType.__setattr__))
 PLAIN_DELETERS = frozenset((OBJECT_DELETE, TYPE_DELETE, types.ModuleType.__delattr__))
 C_MEMBERS = (types.GetSetDescriptorType, types.MemberDescriptorType)
-BOUND_ON_READ = frozenset((
-    types.BuiltinFunctionType, types.MethodWrapperType, MethodType,
-))  # fresh objects that C makes on every read
+BOUND_ON_READ = frozenset(
+    (
+        types.BuiltinFunctionType,
+        types.MethodWrapperType,
+        MethodType,
+    )
+)  # fresh objects that C makes on every read
 
 
 def load(m, owner: Any, name: str) -> Any:
@@ -54,9 +59,13 @@ def load(m, owner: Any, name: str) -> Any:
                 error.name, error.obj = name, owner
             raise
     else:
-        return and_then(value, None, on_missing, (owner, cls, name)) if type(value) is Frame else value
+        return (
+            and_then(value, None, on_missing, (owner, cls, name)) if type(value) is Frame else value
+        )
     value = call_hook(m, hook, owner, cls, name)
-    return and_then(value, None, name_attribute, (owner, cls, name)) if type(value) is Frame else value
+    return (
+        and_then(value, None, name_attribute, (owner, cls, name)) if type(value) is Frame else value
+    )
 
 
 def on_missing(m, place: tuple, error: BaseException) -> Any:
@@ -69,7 +78,7 @@ def on_missing(m, place: tuple, error: BaseException) -> Any:
 
 
 def name_attribute(m, place: tuple, error: BaseException) -> Any:
-    """Raises `error`; an AttributeError learns which attribute of what was missing, as C tells it."""
+    """Raises `error`; an AttributeError learns which attribute of what is missing, as in C."""
     owner, _, name = place
     if isinstance(error, AttributeError) and error.name is None and error.obj is None:
         error.name, error.obj = name, owner
@@ -77,7 +86,9 @@ def name_attribute(m, place: tuple, error: BaseException) -> Any:
 
 
 def call_hook(m, hook: Any, owner: Any, cls: type, name: str) -> Any:
-    """A class's `__getattr__` or `__getattribute__`, bound by its own descriptor where it is no plain function."""
+    """A class's `__getattr__` or `__getattribute__`, bound by its own descriptor where it is no
+    plain function.
+    """
     if type(hook) is FunctionType:
         return invoke(m, hook, (owner, name))
     getter = m.lookup(hook, type(hook), "__get__")
@@ -192,7 +203,7 @@ def load_of_super(m, owner: super, cls: type, name: str) -> Any:
         return load_member(m, owner, cls, name)
     mro = type.__dict__["__mro__"].__get__(start)
     raw = ABSENT
-    for base in mro[mro.index(after) + 1:]:
+    for base in mro[mro.index(after) + 1 :]:
         raw = type.__dict__["__dict__"].__get__(base).get(name, ABSENT)
         if raw is not ABSENT:
             break
@@ -252,7 +263,7 @@ class Method:
         self.function, self.owner = function, owner
 
 
-# ---------------------------------------------------------------------------- writing and deleting
+# ------------------------------------------------------------------------- writing and deleting
 def store(m, owner: Any, name: str, value: Any) -> Any:
     """`owner.name = value`: None, or the frame of a Python setter."""
     cls = type(owner)
@@ -322,7 +333,7 @@ def delete_plain(m, owner: Any, name: str) -> Any:
     return None
 
 
-# ---------------------------------------------------------------------------- descriptors and dicts
+# ------------------------------------------------------------------------ descriptors and dicts
 def is_python(function: Any) -> bool:
     """A dunder that runs Python: a function, not a slot of C, not ABSENT."""
     return type(function) is FunctionType
@@ -330,12 +341,15 @@ def is_python(function: Any) -> bool:
 
 def is_data_descriptor(m, raw: Any, kind: type) -> bool:
     return (
-        m.lookup(raw, kind, "__set__") is not ABSENT or m.lookup(raw, kind, "__delete__") is not ABSENT
+        m.lookup(raw, kind, "__set__") is not ABSENT
+        or m.lookup(raw, kind, "__delete__") is not ABSENT
     )
 
 
 def instance_dict(m, owner: Any, cls: type) -> dict | None:
-    """The instance dict, or None: by the C getset of the class, never by a Python `__dict__` property."""
+    """The instance dict, or None: by the C getset of the class, never by a Python `__dict__`
+    property.
+    """
     raw = m.lookup(owner, cls, "__dict__")
     if type(raw) is types.GetSetDescriptorType:
         return raw.__get__(owner, cls)

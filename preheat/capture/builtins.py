@@ -1,11 +1,11 @@
 """Models of builtins that call back into Python: the machine stays in charge of what they call.
 
     len(layers)                 ->  Frame(ModuleList.__len__)
-    sorted(rows, key=weight)    ->  sorted(rows, key=<a native function that has the machine run weight>)
+    sorted(rows, key=weight)    ->  sorted(rows, key=<native function: the machine runs weight>)
     getattr(o, "x", None)       ->  the attribute search of `attributes.py`, then the default
 
-Guarantees the results, the order of callbacks and the errors of the originals. What C still does by itself:
-the `__lt__`, `__eq__` and `__hash__` of elements inside C containers and sorts.
+Guarantees the results, the order of callbacks and the errors of the originals. What C still does by
+itself: the `__lt__`, `__eq__` and `__hash__` of elements inside C containers and sorts.
 """
 
 import abc
@@ -23,16 +23,25 @@ from preheat.capture.models import MODELS, method, models
 from preheat.capture.observer import ABSENT
 from preheat.capture.tracebacks import raise_as_is
 
-# ---------------------------------------------------------------------------- callbacks
+# ------------------------------------------------------------------------------------- callbacks
 C_CALLABLES = (
-    types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType,
+    types.BuiltinFunctionType, types.MethodDescriptorType,
+    types.WrapperDescriptorType, types.MethodWrapperType,
 )  # fmt: skip
 
 
 def trampoline(m, callback: Any) -> Any:
-    """A native function that C may call: the machine runs `callback`. Unwatched, C may as well call it."""
+    """A native function that C may call: the machine runs `callback`. Unwatched, C may as well
+    call it.
+    """
     cls = type(callback)
-    if not m.is_watching or callback is None or cls in C_CALLABLES or cls is type and not m.view(callback).is_heap:
+    if (
+        not m.is_watching
+        or callback is None
+        or cls in C_CALLABLES
+        or cls is type
+        and not m.view(callback).is_heap
+    ):
         return callback
 
     def call_in_machine(*args, **kwargs):
@@ -51,8 +60,12 @@ def iterable(m, value: Any) -> Any:
     return value
 
 
-def with_callback(function: Callable, at: int | None, keyword: str | None, iterables: slice) -> None:
-    """Models `function`: argument `at` or `keyword` is a callback, those in `iterables` are iterated."""
+def with_callback(
+    function: Callable, at: int | None, keyword: str | None, iterables: slice
+) -> None:
+    """Models `function`: argument `at` or `keyword` is a callback, those in `iterables` are
+    iterated.
+    """
 
     def model(m, args, kwargs):
         args = list(args)
@@ -68,9 +81,10 @@ def with_callback(function: Callable, at: int | None, keyword: str | None, itera
 
 FIRST, REST, SECOND = slice(0, 1), slice(1, None), slice(1, 2)
 for row in (
-    (map, 0, None, REST), (filter, 0, None, REST), (sorted, None, "key", FIRST), (functools.reduce, 0, None, SECOND),
-    (any, None, None, FIRST), (all, None, None, FIRST), (sum, None, None, FIRST), (list, None, None, FIRST),
-    (tuple, None, None, FIRST), (set, None, None, FIRST), (frozenset, None, None, FIRST),
+    (map, 0, None, REST), (filter, 0, None, REST), (functools.reduce, 0, None, SECOND),
+    (sorted, None, "key", FIRST), (any, None, None, FIRST), (all, None, None, FIRST),
+    (sum, None, None, FIRST), (list, None, None, FIRST), (tuple, None, None, FIRST),
+    (set, None, None, FIRST), (frozenset, None, None, FIRST),
     (enumerate, None, None, FIRST), (zip, None, None, slice(0, None)),
 ):  # fmt: skip
     with_callback(*row)
@@ -112,7 +126,12 @@ def model_consuming_method(m, function, owner, args, kwargs):
 
 @method("get", dict)
 def model_get(m, function, owner, args, kwargs):
-    if kwargs or not 1 <= len(args) <= 2 or type(args[0]) not in operations.PLAIN or m.c_call is None:
+    if (
+        kwargs
+        or not 1 <= len(args) <= 2
+        or type(args[0]) not in operations.PLAIN
+        or m.c_call is None
+    ):
         return c_call(m, function, args, kwargs)
     value = dict.get(owner, args[0], ABSENT)
     is_known = id(owner) in m.known
@@ -125,7 +144,7 @@ def model_get(m, function, owner, args, kwargs):
     return args[1] if len(args) == 2 else None
 
 
-# ---------------------------------------------------------------------------- attributes
+# ----------------------------------------------------------------------------------- attributes
 def is_attribute_call(args: tuple | list, kwargs: dict, *counts: int) -> bool:
     return not kwargs and len(args) in counts and type(args[1]) is str
 
@@ -194,7 +213,11 @@ def model_generic_getattribute(m, args, kwargs):
 
 @models(object.__dict__["__setattr__"])
 def model_generic_setattr(m, args, kwargs):
-    if not is_attribute_call(args, kwargs, 3) or not m.view(type(args[0])).is_heap or is_class(args[0]):
+    if (
+        not is_attribute_call(args, kwargs, 3)
+        or not m.view(type(args[0])).is_heap
+        or is_class(args[0])
+    ):
         return c_call(m, object.__setattr__, args, kwargs)
     return and_then(attributes.store_plain(m, *args), always_none, None, None, m)
 
@@ -208,7 +231,11 @@ def model_type_setattr(m, args, kwargs):
 
 @models(object.__dict__["__delattr__"])
 def model_generic_delattr(m, args, kwargs):
-    if not is_attribute_call(args, kwargs, 2) or not m.view(type(args[0])).is_heap or is_class(args[0]):
+    if (
+        not is_attribute_call(args, kwargs, 2)
+        or not m.view(type(args[0])).is_heap
+        or is_class(args[0])
+    ):
         return c_call(m, object.__delattr__, args, kwargs)
     return and_then(attributes.delete_plain(m, *args), always_none, None, None, m)
 
@@ -217,15 +244,23 @@ def is_class(value: Any) -> bool:
     return issubclass(type(value), type)
 
 
-# ---------------------------------------------------------------------------- one argument, one dunder
+# --------------------------------------------------------------------- one argument, one dunder
 @models(len)
 def model_len(m, args, kwargs):
-    return operations.length(m, args[0]) if len(args) == 1 and not kwargs else c_call(m, len, args, kwargs)
+    return (
+        operations.length(m, args[0])
+        if len(args) == 1 and not kwargs
+        else c_call(m, len, args, kwargs)
+    )
 
 
 @models(bool)
 def model_bool(m, args, kwargs):
-    return operations.truth(m, args[0]) if len(args) == 1 and not kwargs else c_call(m, bool, args, kwargs)
+    return (
+        operations.truth(m, args[0])
+        if len(args) == 1 and not kwargs
+        else c_call(m, bool, args, kwargs)
+    )
 
 
 @models(iter)
@@ -257,7 +292,11 @@ def default_if_stopped(m, default: Any, error: BaseException) -> Any:
 
 @models(str)
 def model_str(m, args, kwargs):
-    return operations.text(m, args[0]) if len(args) == 1 and not kwargs else c_call(m, str, args, kwargs)
+    return (
+        operations.text(m, args[0])
+        if len(args) == 1 and not kwargs
+        else c_call(m, str, args, kwargs)
+    )
 
 
 @models(repr)
@@ -275,7 +314,9 @@ def model_format(m, args, kwargs):
 
 
 def judged_by_c(function: Callable, *dunders: str) -> None:
-    """Models `function`, which calls one of `dunders` and checks what it gave: C does the checking."""
+    """Models `function`, which calls one of `dunders` and checks what it gave: C does the
+    checking.
+    """
     answers = {
         dunder: type("Answer", (), {dunder: lambda self, *_: self.result, "__slots__": ("result",)})
         for dunder in dunders
@@ -313,7 +354,7 @@ judged_by_c(math.trunc, "__trunc__")
 judged_by_c(reversed, "__reversed__")
 
 
-# ---------------------------------------------------------------------------- types
+# ---------------------------------------------------------------------------------------- types
 @models(isinstance)
 def model_isinstance(m, args, kwargs):
     if kwargs or len(args) != 2:
@@ -329,12 +370,16 @@ def model_issubclass(m, args, kwargs):
 
 
 def type_test(m, function: Callable, dunder: str, value: Any, classinfo: Any) -> Any:
-    """isinstance or issubclass: a Python check of the class is interpreted, abc's and C's are told."""
+    """isinstance or issubclass: a Python check of the class is interpreted, abc's and C's are
+    told.
+    """
     if type(classinfo) is tuple:
         if m.test_type is not None and not any(has_own_check(m, cls, dunder) for cls in classinfo):
             return tested(m, function, value, classinfo)
         return any(m.finish(type_test(m, function, dunder, value, cls)) for cls in classinfo)
-    if has_own_check(m, classinfo, dunder) and not (function is isinstance and type(value) is classinfo):
+    if has_own_check(m, classinfo, dunder) and not (
+        function is isinstance and type(value) is classinfo
+    ):
         raw = m.lookup(classinfo, type(classinfo), dunder)
         return and_then(
             operations.call_dunder(m, raw, classinfo, value), operations.truth_of, None, None, m
@@ -371,7 +416,7 @@ def model_type(m, args, kwargs):
     return c_call(m, type, args, kwargs)
 
 
-# ---------------------------------------------------------------------------- module operator
+# ------------------------------------------------------------------------------ module operator
 def model_operator(name: str, operation: Callable, count: int) -> None:
     function = getattr(operator, name)
 
@@ -390,5 +435,7 @@ for function in operations.COMPARISONS:
 for name in ("neg", "pos", "invert"):
     model_operator(name, operations.unary, 1)
 model_operator("getitem", lambda m, _, container, key: operations.subscript(m, container, key), 2)
-model_operator("contains", lambda m, _, container, value: operations.contains(m, container, value), 2)
+model_operator(
+    "contains", lambda m, _, container, value: operations.contains(m, container, value), 2
+)
 model_operator("truth", lambda m, _, value: operations.truth(m, value), 1)

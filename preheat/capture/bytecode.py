@@ -7,8 +7,9 @@
 
 Requires CPython 3.11, 3.12 or 3.13. Guarantees that every instruction has a handler, or says in
 `Code.why_native` which one has not: such a function is never entered. Jump targets are indices into
-`Code.instructions`. CACHE, EXTENDED_ARG, RESUME, NOP and PRECALL vanish; `Code.offsets` leads back to
-the bytecode for lines and tracebacks. Sources: CPython `Objects/exception_handling_notes.txt`, `Lib/dis.py`.
+`Code.instructions`. CACHE, EXTENDED_ARG, RESUME, NOP and PRECALL vanish; `Code.offsets` leads back
+to the bytecode for lines and tracebacks. Sources: CPython `Objects/exception_handling_notes.txt`,
+`Lib/dis.py`.
 """
 
 import abc
@@ -24,14 +25,18 @@ from types import CodeType
 from typing import Any
 
 VERSION = sys.version_info[:2]
-OWN_FOLDER = str(pathlib.Path(__file__).parent) + os.sep  # frames of our own files never show in tracebacks
+OWN_FOLDER = (
+    str(pathlib.Path(__file__).parent) + os.sep
+)  # frames of our own files never show in tracebacks
 POLYFILLS = OWN_FOLDER + "polyfills.py"  # the one file of ours that the machine interprets
 ABC_CHECKS = tuple(
     vars(abc.ABCMeta)[name].__code__ for name in ("__instancecheck__", "__subclasscheck__")
 )  # C calls back from them and typing.Protocol looks for their native frame
 NULL_FIRST = VERSION < (3, 13)  # where PUSH_NULL stands: below the callable, or above it
 SKIPPED = frozenset({"CACHE", "EXTENDED_ARG", "RESUME", "NOP", "PRECALL", "KW_NAMES"})
-FRAME_READERS = frozenset(("_getframe", "_getframemodulename", "currentframe", "stack", "warn", "exc_info"))
+FRAME_READERS = frozenset(
+    ("_getframe", "_getframemodulename", "currentframe", "stack", "warn", "exc_info")
+)
 NATIVE_FLAGS = {
     inspect.CO_COROUTINE: "coroutine",
     inspect.CO_ITERABLE_COROUTINE: "coroutine",
@@ -40,23 +45,45 @@ NATIVE_FLAGS = {
 VARARGS, VARKEYWORDS = inspect.CO_VARARGS, inspect.CO_VARKEYWORDS
 
 BY_NAME = frozenset(
-    "STORE_NAME DELETE_NAME LOAD_NAME STORE_GLOBAL DELETE_GLOBAL STORE_ATTR DELETE_ATTR IMPORT_NAME "
-    "IMPORT_FROM LOAD_METHOD LOAD_FROM_DICT_OR_GLOBALS".split()
+    "STORE_NAME DELETE_NAME LOAD_NAME STORE_GLOBAL DELETE_GLOBAL STORE_ATTR DELETE_ATTR "
+    "IMPORT_NAME IMPORT_FROM LOAD_METHOD LOAD_FROM_DICT_OR_GLOBALS".split()
 )
 BY_CONSTANT = frozenset({"LOAD_CONST", "RETURN_CONST", "KW_NAMES"})
 JUMPS = frozenset(opcode.opname[number] for number in opcode.hasjrel)
 COMPARISONS = (operator.lt, operator.le, operator.eq, operator.ne, operator.gt, operator.ge)
 COMPARISON_SHIFT = {(3, 11): 0, (3, 12): 4, (3, 13): 5}.get(VERSION, 5)
 OPERATORS = (
-    operator.add, operator.and_, operator.floordiv, operator.lshift, operator.matmul, operator.mul,
-    operator.mod, operator.or_, operator.pow, operator.rshift, operator.sub, operator.truediv, operator.xor,
-    operator.iadd, operator.iand, operator.ifloordiv, operator.ilshift, operator.imatmul, operator.imul,
-    operator.imod, operator.ior, operator.ipow, operator.irshift, operator.isub, operator.itruediv, operator.ixor,
+    operator.add,
+    operator.and_,
+    operator.floordiv,
+    operator.lshift,
+    operator.matmul,
+    operator.mul,
+    operator.mod,
+    operator.or_,
+    operator.pow,
+    operator.rshift,
+    operator.sub,
+    operator.truediv,
+    operator.xor,
+    operator.iadd,
+    operator.iand,
+    operator.ifloordiv,
+    operator.ilshift,
+    operator.imatmul,
+    operator.imul,
+    operator.imod,
+    operator.ior,
+    operator.ipow,
+    operator.irshift,
+    operator.isub,
+    operator.itruediv,
+    operator.ixor,
 )  # in the order of CPython's NB_ constants
 
 
 class Code:
-    """A decoded code object. It does not hold the code object itself, so that the cache can be weak.
+    """A decoded code object. It does not hold the code itself, so that the cache can be weak.
 
     instructions   (handler, argument) pairs
     handlers       {index: (target index, stack depth, push lasti)}: the exception table
@@ -69,8 +96,18 @@ class Code:
     """
 
     __slots__ = (
-        "instructions", "handlers", "offsets", "names", "size", "argument_count", "is_simple",
-        "why_native", "looks_at_frames", "is_own", "stub", "lines",
+        "instructions",
+        "handlers",
+        "offsets",
+        "names",
+        "size",
+        "argument_count",
+        "is_simple",
+        "why_native",
+        "looks_at_frames",
+        "is_own",
+        "stub",
+        "lines",
     )
 
     def __init__(self, code: CodeType):
@@ -99,8 +136,8 @@ class Code:
 class Decoder:
     """Decodes each code object once, with a table of handlers by opcode name.
 
-    The cache is keyed by identity and weak: code objects compare by value without their file name, and
-    hashing one walks its constants.
+    The cache is keyed by identity and weak: code objects compare by value without their file name,
+    and hashing one walks its constants.
     """
 
     def __init__(self, handlers: dict[str, Callable]):
@@ -144,7 +181,9 @@ def decode(code: CodeType, handlers: dict[str, Callable]) -> Code:
         elif name in JUMPS:
             target = after + 2 * (-argument if "BACKWARD" in name else argument)
             argument = index_at[target]
-            if name == "FOR_ITER":  # 3.12 and 3.13 jump behind the END_FOR (and POP_TOP) that follow
+            if (
+                name == "FOR_ITER"
+            ):  # 3.12 and 3.13 jump behind the END_FOR (and POP_TOP) that follow
                 argument += {(3, 11): 0, (3, 12): 1}.get(VERSION, 2)
             if "BACKWARD" in name and name.startswith("POP_JUMP"):
                 name += "_LOOP"
@@ -163,7 +202,9 @@ def decode(code: CodeType, handlers: dict[str, Callable]) -> Code:
 
 
 def translate(code: CodeType, names: tuple[str, ...], name: str, argument: int) -> tuple[str, Any]:
-    """The handler's name and argument for an instruction: names, constants and functions, not indices."""
+    """The handler's name and argument for an instruction: names, constants and functions, not
+    indices.
+    """
     if name in BY_NAME:
         return name, code.co_names[argument]
     if name in BY_CONSTANT:
@@ -176,7 +217,10 @@ def translate(code: CodeType, names: tuple[str, ...], name: str, argument: int) 
         return ("LOAD_METHOD" if argument & 1 else name), code.co_names[argument >> 1]
     if name == "LOAD_SUPER_ATTR":
         has_arguments = bool(argument & 2)
-        return ("LOAD_SUPER_METHOD" if argument & 1 else name), (code.co_names[argument >> 2], has_arguments)
+        return ("LOAD_SUPER_METHOD" if argument & 1 else name), (
+            code.co_names[argument >> 2],
+            has_arguments,
+        )
     if name in ("CALL_INTRINSIC_1", "CALL_INTRINSIC_2"):
         return f"{name} {argument}", None
     if name == "BINARY_OP":
@@ -192,7 +236,9 @@ def translate(code: CodeType, names: tuple[str, ...], name: str, argument: int) 
 
 
 def variable_names(code: CodeType) -> tuple[str, ...]:
-    """Names of the fast locals in their order: locals, then cells that are no locals, then free variables."""
+    """Names of the fast locals in their order: locals, then cells that are no locals, then free
+    variables.
+    """
     names = code.co_varnames
     return names + tuple(cell for cell in code.co_cellvars if cell not in names) + code.co_freevars
 

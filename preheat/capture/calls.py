@@ -2,12 +2,12 @@
 
     invoke(m, Linear.forward, (layer, x))    ->  Frame(forward)            to be run by the loop
     invoke(m, math.sqrt, (4.0,))             ->  2.0                       through observer.c_call
-    invoke(m, Point, (1, 2))                 ->  Frame(Point.__init__)     its result becomes the instance
+    invoke(m, Point, (1, 2))                 ->  Frame(Point.__init__)     gives the instance
 
-Python functions become frames; methods, partials, classes with Python `__new__` or `__init__` and objects
-with a Python `__call__` are taken apart first. Builtins that look at frames or call back have a model
-(`builtins.py`). Guarantees that the TypeError of a call that does not fit its signature is CPython's own:
-the call is then made natively, and fails before the body runs.
+Python functions become frames; methods, partials, classes with Python `__new__` or `__init__` and
+objects with a Python `__call__` are taken apart first. Builtins that look at frames or call back
+have a model (`builtins.py`). Guarantees that the TypeError of a call that does not fit its
+signature is CPython's own: the call is then made natively, and fails before the body runs.
 """
 
 import functools
@@ -27,7 +27,8 @@ PARTIAL_CALL = functools.partial.__dict__["__call__"]
 SLOT_WRAPPERS = (types.MethodWrapperType,)
 C_DESCRIPTORS = (types.WrapperDescriptorType, types.MethodDescriptorType)
 MUTATORS = {
-    list: "append extend insert remove pop clear sort reverse __setitem__ __delitem__ __iadd__ __imul__ __init__",
+    list: "append extend insert remove pop clear sort reverse "
+    "__setitem__ __delitem__ __iadd__ __imul__ __init__",
     dict: "update pop popitem setdefault clear __setitem__ __delitem__ __ior__ __init__",
     set: "add discard remove pop clear update difference_update intersection_update "
     "symmetric_difference_update __ior__ __iand__ __isub__ __ixor__ __init__",
@@ -69,7 +70,9 @@ def invoke(m, function: Any, args: tuple | list, kwargs: dict | None = None) -> 
 
 
 def enter(m, function: FunctionType, args: tuple | list, kwargs: dict | None) -> Any:
-    """A frame for a Python function with its arguments bound; the native result where that cannot be."""
+    """A frame for a Python function with its arguments bound; the native result where that cannot
+    be.
+    """
     code = m.decode(function.__code__)
     if m.is_native and not code.looks_at_frames:
         return native_call(m, function, args, kwargs)
@@ -90,7 +93,9 @@ def enter(m, function: FunctionType, args: tuple | list, kwargs: dict | None) ->
     return Frame(code, function, values)
 
 
-def call_marked(m, function: FunctionType, args: tuple | list, kwargs: dict | None, why: str) -> Any:
+def call_marked(
+    m, function: FunctionType, args: tuple | list, kwargs: dict | None, why: str
+) -> Any:
     if m.native_function is not None:
         m.native_function(function, why)
     return c_call(m, function, args, kwargs)
@@ -128,7 +133,9 @@ def bind(m, function: FunctionType, code: Code, args: tuple | list, kwargs: dict
     return values if fill_defaults(function, values, positional, total, names) else None
 
 
-def fill_defaults(function: FunctionType, values: list, positional: int, total: int, names: tuple) -> bool:
+def fill_defaults(
+    function: FunctionType, values: list, positional: int, total: int, names: tuple
+) -> bool:
     """Puts defaults where no argument was given; False when one is missing."""
     defaults, keyword_defaults = function.__defaults__ or (), function.__kwdefaults__ or {}
     first = positional - len(defaults)
@@ -146,7 +153,7 @@ def fill_defaults(function: FunctionType, values: list, positional: int, total: 
     return True
 
 
-# ---------------------------------------------------------------------------- C functions
+# ---------------------------------------------------------------------------------- C functions
 def c_call(m, function: Any, args: tuple | list, kwargs: dict | None) -> Any:
     """A call that is not interpreted, made by the observer."""
     if m.handled.error is not None or m.handled.below is not None:
@@ -205,7 +212,9 @@ def invoke_builtin(m, function: Any, args: tuple | list, kwargs: dict | None) ->
     return invoke_method(m, function, owner, function.__name__, args, kwargs)
 
 
-def invoke_method(m, function: Any, owner: Any, name: str, args: tuple | list, kwargs: dict | None) -> Any:
+def invoke_method(
+    m, function: Any, owner: Any, name: str, args: tuple | list, kwargs: dict | None
+) -> Any:
     """A method of C on `owner`: mutating methods of containers are told as writes."""
     if m.mutate is not None:
         for cls, names in MUTATORS.items():
@@ -274,7 +283,7 @@ UNWRAP = {
 OTHER_CALLABLES = (MethodType, staticmethod, classmethod, functools.partial)
 
 
-# ---------------------------------------------------------------------------- classes
+# -------------------------------------------------------------------------------------- classes
 def invoke_class(m, cls: type, args: tuple | list, kwargs: dict | None) -> Any:
     """`cls(*args, **kwargs)`: the metaclass's `__call__`, or `__new__` and then `__init__`."""
     meta = type(cls)
@@ -295,7 +304,9 @@ def invoke_class(m, cls: type, args: tuple | list, kwargs: dict | None) -> Any:
     if python_new:
         made = invoke(m, new.__func__, (cls, *args), kwargs)
     elif new is OBJECT_NEW:
-        made = cls.__new__(cls)  # type.__call__ passes the arguments on; object.__new__ ignores them here
+        made = cls.__new__(
+            cls
+        )  # type.__call__ passes the arguments on; object.__new__ ignores them here
     else:
         made = native_call(m, cls.__new__, (cls, *args), kwargs)
     return and_then(made, initialise, None, (cls, args, kwargs), m)

@@ -1,13 +1,14 @@
-"""Class lookups: the raw attribute that a search along an MRO finds, cached by the class's version tag.
+"""Class lookups: the raw attribute that a search along an MRO finds, cached by version tag.
 
     Views().lookup(Linear, "forward")    ->  the function, no descriptor run
     Views().lookup(Linear, "absent")     ->  ABSENT
 
-CPython stamps each class with a version tag that changes whenever the class, a base or the MRO changes;
-a view is good while the tag is the one it was made under. The tag's offset in `PyTypeObject` is found by
-a probe when this module loads; where the probe fails, every lookup walks the MRO. Guarantees the same
-answer as `_PyType_Lookup`, whatever code (native or interpreted) changed the class in between.
-Source: CPython `Objects/typeobject.c`, `assign_version_tag` and `type_modified_unlocked`.
+CPython stamps each class with a version tag that changes whenever the class, a base or the MRO
+changes; a view is good while the tag is the one it was made under. The tag's offset in
+`PyTypeObject` is found by a probe when this module loads; where the probe fails, every lookup walks
+the MRO. Guarantees the same answer as `_PyType_Lookup`, whatever code (native or interpreted)
+changed the class in between. Source: CPython `Objects/typeobject.c`, `assign_version_tag` and
+`type_modified_unlocked`.
 """
 
 import ctypes
@@ -50,7 +51,9 @@ TAG_OFFSET = probe()
 
 
 class View:
-    """What is known of one class under one version: raw attributes by name, and how its instances work."""
+    """What is known of one class under one version: raw attributes by name, and how its instances
+    work.
+    """
 
     __slots__ = ("cls", "tag", "version", "raws", "getattribute", "is_heap")
 

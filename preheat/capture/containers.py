@@ -140,7 +140,8 @@ def dict_merge(m, frame, depth):
     function = stack[at] if stack[at] is not NULL or not NULL_FIRST else stack[at - 1]
     if m.lookup(value, type(value), "keys") is ABSENT and not hasattr(value, "keys"):
         raise TypeError(
-            f"{calls.function_text(function)} argument after ** must be a mapping, not {type(value).__name__}"
+            f"{calls.function_text(function)} argument after ** must be a mapping, "
+            f"not {type(value).__name__}"
         )
     update_from_mapping(m, stack[-depth - 1], value, function)
     stack.pop()
@@ -151,16 +152,23 @@ DICT_ITER = dict.__dict__["__iter__"]
 
 def update_from_mapping(m, target: dict, mapping: Any, function: Any) -> None:
     """`target.update(mapping)`; with `function`, for its keywords: no key twice."""
-    if issubclass(type(mapping), dict) and m.lookup(mapping, type(mapping), "__iter__") is DICT_ITER:
+    if (
+        issubclass(type(mapping), dict)
+        and m.lookup(mapping, type(mapping), "__iter__") is DICT_ITER
+    ):
         if m.read_whole is not None and id(mapping) in m.known:
             m.read_whole(mapping)
         pairs = dict.items(mapping)
     else:
         keys = m.call(m.finish(attributes.load(m, mapping, "keys")))
-        pairs = ((key, m.finish(operations.subscript(m, mapping, key))) for key in elements(m, keys))
+        pairs = (
+            (key, m.finish(operations.subscript(m, mapping, key))) for key in elements(m, keys)
+        )
     for key, value in pairs:
         if function is not None and key in target:
-            raise TypeError(f"{calls.function_text(function)} got multiple values for keyword argument '{key}'")
+            raise TypeError(
+                f"{calls.function_text(function)} got multiple values for keyword argument '{key}'"
+            )
         target[key] = value
 
 
@@ -179,15 +187,17 @@ def unpack_sequence(m, frame, count):
 def unpack_ex(m, frame, counts):
     before, after = counts & 255, counts >> 8
     found = unpack(m, frame.stack[-1], before + after, -1)
-    middle = found[before:len(found) - after]
+    middle = found[before : len(found) - after]
     if m.born is not None:
         m.born(middle, "list")
-    found[before:len(found) - after] = [middle]
+    found[before : len(found) - after] = [middle]
     frame.stack[-1:] = found[::-1]
 
 
 def unpack(m, value: Any, least: int, most: int) -> list:
-    """The elements of `value`, at least and at most so many (-1: any number); no more is taken than needed."""
+    """The elements of `value`, at least and at most so many (-1: any number); no more is taken
+    than needed.
+    """
     if not is_iterable(m, value):
         raise TypeError(f"cannot unpack non-iterable {type(value).__name__} object")
     found: list = []

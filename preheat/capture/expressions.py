@@ -2,7 +2,8 @@
 
     CALL 2, CALL_FUNCTION_EX, MAKE_FUNCTION, BINARY_OP +, COMPARE_OP <, BINARY_SUBSCR, FORMAT_VALUE
 
-The work is done by `calls.py` and `operations.py`; here operands come off the stack and results go on it.
+The work is done by `calls.py` and `operations.py`; here operands come off the stack and results go
+on it.
 """
 
 import operator
@@ -16,7 +17,8 @@ from preheat.capture.containers import elements, is_iterable
 from preheat.capture.frames import NULL, RETURN, Frame, and_then
 from preheat.capture.handlers import discard, handles, push, push_negated, settle
 
-# ---------------------------------------------------------------------------- calls
+
+# ----------------------------------------------------------------------------------------- calls
 @handles("CALL")
 def call(m, frame, count):
     stack = frame.stack
@@ -36,7 +38,7 @@ def call(m, frame, count):
     if type(value) is Frame:
         frame.deliver = push
         return value
-    del stack[-count - 2:]
+    del stack[-count - 2 :]
     stack.append(value)
 
 
@@ -60,8 +62,8 @@ def call_with_names(m, frame: Frame, count: int, names: tuple, drop: int) -> Any
     """A call whose last arguments are keywords `names`."""
     args = frame.stack[-count:]
     function, first = frame.stack[-count - 2], frame.stack[-count - 1]
-    kwargs = dict(zip(names, args[count - len(names):]))
-    del args[count - len(names):]
+    kwargs = dict(zip(names, args[count - len(names) :]))
+    del args[count - len(names) :]
     if NULL_FIRST and function is NULL:
         function = first
     elif first is not NULL:
@@ -77,13 +79,15 @@ def call_function_ex(m, frame, flags):
     if type(args) is not tuple:
         if not is_iterable(m, args):
             raise TypeError(
-                f"{calls.function_text(function)} argument after * must be an iterable, not {type(args).__name__}"
+                f"{calls.function_text(function)} argument after * must be an iterable, "
+                f"not {type(args).__name__}"
             )
         args = tuple(elements(m, args))
         stack[-1 - extra] = args
     elif m.read_whole is not None and id(args) in m.known:
         m.read_whole(args)
     return settle(m, frame, calls.invoke(m, function, args, dict(kwargs)), 3 + extra)
+
 
 @handles("RETURN_VALUE")
 def return_value(m, frame, _):
@@ -115,7 +119,9 @@ def make_function(m, frame, flags):
     stack.append(function)
 
 
-def new_function(frame: Frame, code: types.CodeType, defaults: tuple | None, closure: tuple | None) -> FunctionType:
+def new_function(
+    frame: Frame, code: types.CodeType, defaults: tuple | None, closure: tuple | None
+) -> FunctionType:
     function = FunctionType(
         code, frame.globals, None, defaults, closure or tuple(CellType() for _ in code.co_freevars)
     )
@@ -155,7 +161,7 @@ def load_build_class(m, frame, _):
     frame.stack.append(frame.builtins["__build_class__"])
 
 
-# ---------------------------------------------------------------------------- operators
+# ------------------------------------------------------------------------------------ operators
 @handles("BINARY_OP")
 def binary_op(m, frame, function):
     stack = frame.stack
@@ -251,7 +257,9 @@ def store_subscr(m, frame, _):
 @handles("STORE_SLICE")
 def store_slice(m, frame, _):
     value, container, start, stop = frame.stack[-4:]
-    return settle(m, frame, operations.store_item(m, container, slice(start, stop), value), 4, discard)
+    return settle(
+        m, frame, operations.store_item(m, container, slice(start, stop), value), 4, discard
+    )
 
 
 @handles("DELETE_SUBSCR")
@@ -265,14 +273,16 @@ def get_len(m, frame, _):
     return settle(m, frame, operations.length(m, frame.stack[-1]), 0)
 
 
-# ---------------------------------------------------------------------------- strings
+# -------------------------------------------------------------------------------------- strings
 @handles("FORMAT_VALUE")
 def format_value(m, frame, flags):
     has_spec = bool(flags & 4)
     spec = frame.stack[-1] if has_spec else ""
     value = frame.stack[-1 - has_spec]
     converted = operations.convert(m, CONVERSIONS[flags & 3], value)
-    return settle(m, frame, and_then(converted, format_with, None, (spec, flags & 3), m), 1 + has_spec)
+    return settle(
+        m, frame, and_then(converted, format_with, None, (spec, flags & 3), m), 1 + has_spec
+    )
 
 
 CONVERSIONS = (None, str, repr, ascii)

@@ -16,7 +16,8 @@ from preheat.capture.handlers import HANDLERS, handles, settle
 from preheat.capture.observer import ABSENT
 from preheat.capture.tracebacks import raise_as_is
 
-# ---------------------------------------------------------------------------- jumps
+
+# ----------------------------------------------------------------------------------------- jumps
 @handles("JUMP_FORWARD", "JUMP_BACKWARD_NO_INTERRUPT")
 def jump(m, frame, target):
     return target
@@ -104,7 +105,9 @@ def looping(handler: Callable) -> Callable:
 
 
 for condition in ("IF_FALSE", "IF_TRUE", "IF_NONE", "IF_NOT_NONE"):
-    HANDLERS[f"POP_JUMP_BACKWARD_{condition}_LOOP"] = looping(HANDLERS[f"POP_JUMP_IF_{condition[3:]}"])
+    HANDLERS[f"POP_JUMP_BACKWARD_{condition}_LOOP"] = looping(
+        HANDLERS[f"POP_JUMP_IF_{condition[3:]}"]
+    )
 
 
 @handles("JUMP_IF_FALSE_OR_POP")
@@ -132,7 +135,7 @@ def pop_unless_jump(m, frame: Frame, target: int) -> int | None:
     return target
 
 
-# ---------------------------------------------------------------------------- iteration
+# ------------------------------------------------------------------------------------ iteration
 @handles("GET_ITER")
 def get_iter(m, frame, _):
     value = frame.stack[-1]
@@ -176,7 +179,7 @@ def push_or_end(m, frame: Frame, value: Any) -> int | None:
     return None
 
 
-# ---------------------------------------------------------------------------- generators
+# ----------------------------------------------------------------------------------- generators
 @handles("RETURN_GENERATOR")
 def return_generator(m, frame, _):
     made = generators.new_generator(m, frame)

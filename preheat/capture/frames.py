@@ -1,14 +1,14 @@
-"""Frames: the state of a function that the machine runs, as plain data that can be looked at and resumed.
+"""Frames: the state of a function that the machine runs, as data that can be resumed.
 
     def f(x):                 Frame(f)   locals [x, NULL]   stack [NULL, g, x]   pc 3: CALL 1
         y = g(x)       ->     Frame(g)   locals [x]         stack []             pc 0
         return y              Frame(g).back is Frame(f)
 
-Instructions peek at their operands, execute, then pop: while a frame waits for a callee, its operands
-still stand on its stack, `pc` names the waiting instruction, `drop` says how many operands the result
-replaces and `deliver` how. `then` holds what is still to be done with the frame's own result before its
-caller sees it: the rest of an operation that called Python in the middle, such as `__radd__` after an
-`__add__` that gave NotImplemented.
+Instructions peek at their operands, execute, then pop: while a frame waits for a callee, its
+operands still stand on its stack, `pc` names the waiting instruction, `drop` says how many operands
+the result replaces and `deliver` how. `then` holds what is still to be done with the frame's own
+result before its caller sees it: the rest of an operation that called Python in the middle, such as
+`__radd__` after an `__add__` that gave NotImplemented.
 """
 
 import types
@@ -62,8 +62,20 @@ class Frame:
     """
 
     __slots__ = (
-        "code", "source", "function", "locals", "stack", "pc", "globals", "builtins", "names", "back",
-        "is_base", "deliver", "drop", "then",
+        "code",
+        "source",
+        "function",
+        "locals",
+        "stack",
+        "pc",
+        "globals",
+        "builtins",
+        "names",
+        "back",
+        "is_base",
+        "deliver",
+        "drop",
+        "then",
     )
 
     def __init__(self, code: Code, function: types.FunctionType, values: list):
@@ -124,7 +136,9 @@ class Handled:
 
 
 def attempt(m: Any, on_error: Callable, data: Any, operation: Callable, *args: Any) -> Any:
-    """`operation(m, *args)`; where it raises, at once or in its frame, what on_error(m, data, error) gives."""
+    """`operation(m, *args)`; where it raises, at once or in its frame, what on_error(m, data,
+    error) gives.
+    """
     try:
         value = operation(m, *args)
     except BaseException as error:
@@ -133,9 +147,13 @@ def attempt(m: Any, on_error: Callable, data: Any, operation: Callable, *args: A
 
 
 def and_then(
-    value: Any, on_value: Callable | None, on_error: Callable | None = None, data: Any = None, machine: Any = None
+    value: Any,
+    on_value: Callable | None,
+    on_error: Callable | None = None,
+    data: Any = None,
+    machine: Any = None,
 ) -> Any:
-    """Continues an operation: at once when `value` is there, else when the frame `value` has its result.
+    """Continues an operation: at once when `value` is there, else when its frame has the result.
 
     on_value(machine, data, value) and on_error(machine, data, error) give a value or again a frame.
     """

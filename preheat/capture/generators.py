@@ -1,11 +1,11 @@
-"""Generators: a real generator drives each interpreted generator frame, so that C code can consume it.
+"""Generators: a real generator drives each interpreted frame, so that C code can consume it.
 
-    new_generator(m, frame)    ->  a generator object; next(it) runs `frame` up to its next YIELD_VALUE
+    new_generator(m, frame)    ->  a generator; next(it) runs `frame` up to its next YIELD_VALUE
 
 send, throw, close, `return value`, `yield from` delegation and half-consumed generators work as in
-CPython, since the object is a generator. Differences that remain: `gi_frame`, `gi_code` and `gi_yieldfrom`
-are the driver's. A generator may outlive the run; it then goes on unwatched.
-Source: CPython `Objects/genobject.c`, `_gen_throw`.
+CPython, since the object is a generator. Differences that remain: `gi_frame`, `gi_code` and
+`gi_yieldfrom` are the driver's. A generator may outlive the run; it then goes on unwatched. Source:
+CPython `Objects/genobject.c`, `_gen_throw`.
 """
 
 from collections.abc import Generator, Iterator
@@ -28,7 +28,9 @@ class Returned:
 
 
 def new_generator(m, frame: Frame) -> GeneratorType:
-    """The generator of a frame that has just reached RETURN_GENERATOR; the frame's locals move to it."""
+    """The generator of a frame that has just reached RETURN_GENERATOR; the frame's locals move to
+    it.
+    """
     body = Frame(frame.code, frame.function, frame.locals)
     body.pc = frame.pc
     made = drive(m, body)
@@ -74,14 +76,18 @@ def is_delegating(frame: Frame) -> bool:
 def delegate(m, frame: Frame, error: BaseException) -> tuple[Any, BaseException | None]:
     """Throws `error` into the iterator that `frame` delegates to.
 
-    (value, None): it yielded value. (END, None): it returned; the result is on the stack and `pc` is set.
-    (None, error): to be raised in `frame`.
+    (value, None): it yielded value. (END, None): it returned; the result is on the stack and `pc`
+    is set. (None, error): to be raised in `frame`.
     """
     receiver = frame.stack[-1]
     outside, m.frame, frame.back = m.frame, frame, m.frame
     try:
         if isinstance(error, GeneratorExit):
-            close = m.finish(attributes.load(m, receiver, "close")) if hasattr(receiver, "close") else None
+            close = (
+                m.finish(attributes.load(m, receiver, "close"))
+                if hasattr(receiver, "close")
+                else None
+            )
             if close is not None:
                 m.call(close)
             return None, error

@@ -1,14 +1,15 @@
 """The table of instruction handlers, and the ways in which an instruction takes its result.
 
     @handles("BINARY_OP")
-    def binary_op(m, frame, function): ...       peek two operands, operate, pop them, push the result
+    def binary_op(m, frame, function): ...     peek at two operands, operate, pop, push the result
 
-A handler gets the machine, the frame and the decoded argument. It returns None to go on, the index to
-jump to, a Frame to enter (after saying in `frame.deliver` and `frame.drop` how the result is taken), or
-RETURN or YIELD. It touches the stack only after everything that can raise or be told is done.
-The handlers of CPython 3.11, 3.12 and 3.13 are in `variables.py`, `expressions.py`, `containers.py`,
-`flow.py` and `statements.py`; an opcode without one makes its function run natively.
-Source: CPython `Python/ceval.c` (3.11), `Python/bytecodes.c` (3.12, 3.13), `Doc/library/dis.rst`.
+A handler gets the machine, the frame and the decoded argument. It returns None to go on, the index
+to jump to, a Frame to enter (after saying in `frame.deliver` and `frame.drop` how the result is
+taken), or RETURN or YIELD. It touches the stack only after everything that can raise or be told is
+done. The handlers of CPython 3.11, 3.12 and 3.13 are in `variables.py`, `expressions.py`,
+`containers.py`, `flow.py` and `statements.py`; an opcode without one makes its function run
+natively. Source: CPython `Python/ceval.c` (3.11), `Python/bytecodes.c` (3.12, 3.13),
+`Doc/library/dis.rst`.
 """
 
 from collections.abc import Callable
@@ -33,13 +34,13 @@ def handles(*names: str) -> Callable:
 def push(m, frame: Frame, value: Any) -> None:
     """The result replaces the instruction's operands."""
     if frame.drop:
-        del frame.stack[-frame.drop:]
+        del frame.stack[-frame.drop :]
     frame.stack.append(value)
 
 
 def discard(m, frame: Frame, value: Any) -> None:
     """The operands go, the result is not wanted."""
-    del frame.stack[-frame.drop:]
+    del frame.stack[-frame.drop :]
 
 
 def push_negated(m, frame: Frame, value: bool) -> None:

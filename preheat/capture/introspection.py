@@ -1,10 +1,11 @@
 """Models of builtins that look at the caller's frame: they are answered from the machine's frames.
 
-    super(), locals(), globals(), vars(), eval("x + 1"), sys._getframe(1), sys.exc_info(), warnings.warn("w")
+    super(), locals(), globals(), eval("x + 1"), sys._getframe(1), sys.exc_info(), warnings.warn()
     class A(B): ...             ->  Frame(the body), in the namespace that the metaclass prepared
 
-Guarantees what the originals give in a native frame with the same variables. A frame from `sys._getframe`
-is a `FrameView`: module inspect takes it for a frame, C code that wants a frame object does not.
+Guarantees what the originals give in a native frame with the same variables. A frame from
+`sys._getframe` is a `FrameView`: module inspect takes it for a frame, C code that wants a frame
+object does not.
 """
 
 import __future__
@@ -25,11 +26,17 @@ from preheat.capture.frames import NULL, Frame, and_then
 from preheat.capture.models import models
 from preheat.capture.tracebacks import raise_as_is
 
-# ---------------------------------------------------------------------------- class statements
+
+# ------------------------------------------------------------------------------ class statements
 @models(builtins.__build_class__)
 def model_build_class(m, args, kwargs):
     """A class statement: the body runs in the namespace that the metaclass prepared."""
-    if m.is_native or len(args) < 2 or type(args[0]) is not FunctionType or m.decode(args[0].__code__).why_native:
+    if (
+        m.is_native
+        or len(args) < 2
+        or type(args[0]) is not FunctionType
+        or m.decode(args[0].__code__).why_native
+    ):
         return native_call(m, builtins.__build_class__, args, kwargs)
     function, name, *original = args
     original = tuple(original)
@@ -131,7 +138,9 @@ def frame_locals(frame: Frame) -> Any:
 
 @models(globals)
 def model_globals(m, args, kwargs):
-    return m.user_frame().globals if not args and not kwargs else native_call(m, globals, args, kwargs)
+    return (
+        m.user_frame().globals if not args and not kwargs else native_call(m, globals, args, kwargs)
+    )
 
 
 @models(vars)
@@ -139,9 +148,11 @@ def model_vars(m, args, kwargs):
     if not args and not kwargs:
         return model_locals(m, args, kwargs)
     if len(args) == 1 and not kwargs:
-        return and_then(
-            attributes.load(m, args[0], "__dict__"), None, no_dict, None
-        ) if hasattr(args[0], "__dict__") else native_call(m, vars, args, kwargs)
+        return (
+            and_then(attributes.load(m, args[0], "__dict__"), None, no_dict, None)
+            if hasattr(args[0], "__dict__")
+            else native_call(m, vars, args, kwargs)
+        )
     return native_call(m, vars, args, kwargs)
 
 
@@ -174,7 +185,10 @@ def evaluate(m, function: Callable, args: tuple, kwargs: dict) -> Any:
         return c_call(m, function, args, kwargs)
     if kwargs and sys.version_info < (3, 13):
         return c_call(m, function, args, kwargs)
-    args = [*args, *(kwargs.pop(name, None) for name in ("globals", "locals")[len(args) - 1:] if kwargs)]
+    args = [
+        *args,
+        *(kwargs.pop(name, None) for name in ("globals", "locals")[len(args) - 1 :] if kwargs),
+    ]
     if len(args) == 1 or args[1] is None:
         frame = m.user_frame()
         space = args[2] if len(args) > 2 and args[2] is not None else frame_locals(frame)
@@ -230,7 +244,8 @@ def model_setrecursionlimit(m, args, kwargs):
         return native_call(m, sys.setrecursionlimit, args, kwargs)
     if m.depth >= args[0]:
         raise RecursionError(
-            f"cannot set the recursion limit to {args[0]} at the recursion depth {m.depth}: the limit is too low"
+            f"cannot set the recursion limit to {args[0]} at the recursion depth {m.depth}: "
+            "the limit is too low"
         )
     m.set_limit(args[0])
 
@@ -302,6 +317,8 @@ def model_warn(m, args, kwargs):
     registry = space.setdefault("__warningregistry__", {})
     module = space.get("__name__", "<string>")
     return c_call(
-        m, warnings.warn_explicit, (message, category, file, line, module, registry),
+        m,
+        warnings.warn_explicit,
+        (message, category, file, line, module, registry),
         {} if source is None else {"source": source},
     )

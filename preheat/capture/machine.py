@@ -3,13 +3,15 @@
     run(model.forward, (x,), {}, Observer())     ->  what model.forward(x) returns or raises
 
 It interprets the function and every Python function it calls; C functions are called. Frames are an
-explicit stack (`frames.py`): a Python-to-Python call needs no native recursion, and the stack can be
-looked at, at any instruction. Operations (`attributes.py`, `operations.py`, `calls.py`, `builtins.py`)
-give either a value or a frame that is still to run; the loop here runs it and hands its result on.
+explicit stack (`frames.py`): a Python-to-Python call needs no native recursion, and the stack can
+be looked at, at any instruction. Operations (`attributes.py`, `operations.py`, `calls.py`,
+`builtins.py`) give either a value or a frame that is still to run; the loop here runs it and hands
+its result on.
 
-Requires CPython 3.11, 3.12 or 3.13. Guarantees the value, output, exceptions (type, message, context,
-traceback lines) and recursion limit of CPython; what it cannot interpret is called natively, and the
-observer is told. Knows nothing of torch. Sources: CPython `Python/bytecodes.c`, `Python/ceval.c`.
+Requires CPython 3.11, 3.12 or 3.13. Guarantees the value, output, exceptions (type, message,
+context, traceback lines) and recursion limit of CPython; what it cannot interpret is called
+natively, and the observer is told. Knows nothing of torch. Sources: CPython `Python/bytecodes.c`,
+`Python/ceval.c`.
 """
 
 import itertools
@@ -19,7 +21,15 @@ from collections.abc import Callable
 from typing import Any
 
 from preheat.base.errors import InternalError
-from preheat.capture import builtins, calls, containers, expressions, flow, introspection, statements
+from preheat.capture import (
+    builtins,
+    calls,
+    containers,
+    expressions,
+    flow,
+    introspection,
+    statements,
+)
 from preheat.capture import tracebacks, variables
 from preheat.capture.bytecode import Decoder
 from preheat.capture.classes import UNSEEN, View
@@ -28,7 +38,13 @@ from preheat.capture.observer import NOT_DONE, GiveUp, Observer
 from preheat.capture.handlers import HANDLERS
 from preheat.capture.models import MODELS
 
-INSTRUCTION_FILES = (variables, expressions, containers, flow, statements)  # importing them fills HANDLERS
+INSTRUCTION_FILES = (
+    variables,
+    expressions,
+    containers,
+    flow,
+    statements,
+)  # importing them fills HANDLERS
 MODEL_FILES = (builtins, introspection)  # and these fill MODELS
 DECODE = Decoder(HANDLERS)
 PERFORMING = frozenset({"c_call", "operate", "test_truth"})  # hooks that do what they are told of
@@ -99,7 +115,7 @@ class Machine:
             self.set_hook(name, self.performing)
         self.is_watching = any(getattr(self, name) is not None for name in (*TELLING, *PERFORMING))
 
-    # ------------------------------------------------------------------ hooks
+    # ------------------------------------------------------------------------------------- hooks
     def set_hook(self, name: str, guarded: Callable) -> None:
         is_overridden = getattr(type(self.observer), name) is not getattr(Observer, name)
         setattr(self, name, guarded(getattr(self.observer, name)) if is_overridden else None)
@@ -137,7 +153,9 @@ class Machine:
         return perform
 
     def give_up(self, reason: str, detail: str) -> None:
-        """Drops the observer: new Python functions run natively, open frames are interpreted to their end."""
+        """Drops the observer: new Python functions run natively, open frames are interpreted to
+        their end.
+        """
         if self.is_native:
             return
         self.close()
@@ -146,7 +164,9 @@ class Machine:
         self.observer.gave_up(reason, detail, file, line)
 
     def close(self) -> None:
-        """No hook is called any more and no function entered; generators that live on run unwatched."""
+        """No hook is called any more and no function entered; generators that live on run
+        unwatched.
+        """
         self.is_native, self.is_watching = True, False
         self.ticks = itertools.repeat(None)
         for name in (*TELLING, *PERFORMING):
@@ -165,7 +185,7 @@ class Machine:
         self.fault.__cause__ = error
         raise self.fault
 
-    # ------------------------------------------------------------------ what operations need
+    # ---------------------------------------------------------------------- what operations need
     def view(self, cls: type) -> View:
         """What is known of `cls` in its present state."""
         view = self.views.get(id(cls))
@@ -176,7 +196,9 @@ class Machine:
         return view
 
     def lookup(self, owner: Any, cls: type, name: str) -> Any:
-        """The raw attribute `name` along the MRO of `cls`, or ABSENT; told once per state of the class."""
+        """The raw attribute `name` along the MRO of `cls`, or ABSENT; told once per state of the
+        class.
+        """
         view = self.views.get(id(cls))
         if view is None or view.tag.value != view.version:
             view = self.view(cls)
@@ -188,7 +210,9 @@ class Machine:
         return raw
 
     def call(self, function: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        """The result of a call, interpreted, for code that needs it at once: the native stack grows."""
+        """The result of a call, interpreted, for code that needs it at once: the native stack
+        grows.
+        """
         return self.finish(calls.invoke(self, function, args, kwargs))
 
     def finish(self, value: Any) -> Any:
@@ -198,7 +222,9 @@ class Machine:
         return value
 
     def user_frame(self, level: int = 0) -> Frame | None:
-        """The innermost frame of the program, `level` frames further out; our own polyfills do not count."""
+        """The innermost frame of the program, `level` frames further out; our own polyfills do not
+        count.
+        """
         frame = self.frame
         while frame is not None and (frame.code.is_own or level):
             level -= not frame.code.is_own
@@ -206,13 +232,17 @@ class Machine:
         return frame
 
     def blamed_frame(self) -> Frame | None:
-        """The innermost frame that is no library's, by the observer's judgement; else the innermost."""
+        """The innermost frame that is no library's, by the observer's judgement; else the
+        innermost.
+        """
         innermost = frame = self.user_frame()
-        while frame is not None and (frame.code.is_own or self.observer.is_library(frame.source.co_filename)):
+        while frame is not None and (
+            frame.code.is_own or self.observer.is_library(frame.source.co_filename)
+        ):
             frame = frame.back
         return innermost if frame is None else frame
 
-    # ------------------------------------------------------------------ the loop
+    # ---------------------------------------------------------------------------------- the loop
     def execute(self, base: Frame, error: BaseException | None = None) -> Any:
         """Runs `base`, and all it calls, until it returns or yields; `error` is raised in it first.
 
@@ -285,7 +315,9 @@ class Machine:
                 sys.setrecursionlimit(self.limit)
 
     def unwind(self, frame: Frame, error: BaseException) -> Any:
-        """`error` was raised by the instruction of `frame`: the index of its handler, or what `leave` gives."""
+        """`error` was raised by the instruction of `frame`: the index of its handler, or what
+        `leave` gives.
+        """
         if self.fault is not None:
             raise self.fault
         tracebacks.clean(error)
@@ -314,13 +346,17 @@ class Machine:
         return target
 
     def set_context(self, error: BaseException) -> None:
-        """What CPython does where an error is raised: the exception being handled becomes its context."""
+        """What CPython does where an error is raised: the exception being handled becomes its
+        context.
+        """
         handled = self.handled.current()
         if handled is not None and error.__context__ is None and error is not handled:
             tracebacks.set_context(error, handled)
 
     def raise_fresh(self, error: BaseException) -> None:
-        """What a `raise` statement does: the exception being handled becomes the context of `error`."""
+        """What a `raise` statement does: the exception being handled becomes the context of
+        `error`.
+        """
         handled = self.handled.current()
         if handled is not None:
             tracebacks.set_context(error, handled)
@@ -328,7 +364,9 @@ class Machine:
         tracebacks.raise_as_is(error)
 
     def leave(self, frame: Frame, value: Any, error: BaseException | None) -> Any:
-        """`frame` ended with `value` or `error`: the caller's next index, or RETURN when the base ended."""
+        """`frame` ended with `value` or `error`: the caller's next index, or RETURN when the base
+        ended.
+        """
         while True:
             if frame.then:
                 value, error = self.settle(frame, value, error)
@@ -338,7 +376,9 @@ class Machine:
                 return value.pc
             if frame.is_base:
                 if error is not None:
-                    if type(error) is not GeneratorExit:  # that one is swallowed by C, with no one to clear this
+                    if (
+                        type(error) is not GeneratorExit
+                    ):  # that one is swallowed by C, with no one to clear this
                         self.has_context = error
                     tracebacks.raise_as_is(error)
                 self.value = value
@@ -359,7 +399,9 @@ class Machine:
             value = None
 
     def settle(self, frame: Frame, value: Any, error: BaseException | None) -> tuple:
-        """Runs what `frame.then` holds on the frame's result; a frame that comes out takes over the rest."""
+        """Runs what `frame.then` holds on the frame's result; a frame that comes out takes over
+        the rest.
+        """
         rest = frame.then
         while rest:
             on_value, on_error, data = rest.pop()
@@ -394,7 +436,9 @@ class Machine:
         return depth
 
     def native_frame(self, level: int) -> types.FrameType | None:
-        """The native frame `level` further out than the one that called `run`; None past the outermost."""
+        """The native frame `level` further out than the one that called `run`; None past the
+        outermost.
+        """
         frame = sys._getframe()
         while frame is not None and frame.f_code is not run.__code__:
             frame = frame.f_back
@@ -410,7 +454,9 @@ class Machine:
     def set_limit(self, limit: int) -> None:
         """sys.setrecursionlimit: for the program's frames; native ones get room on top."""
         self.limit = limit
-        sys.setrecursionlimit(self.native_limit() if self.nesting >= DEEP else max(limit, native_depth() + 200))
+        sys.setrecursionlimit(
+            self.native_limit() if self.nesting >= DEEP else max(limit, native_depth() + 200)
+        )
 
     def native_limit(self) -> int:
         """Room for the native frames of a program that nests them as deep as it may: six each."""

@@ -7,7 +7,8 @@
     def model_get(m, function, owner, args, kwargs): ...
 
 Functions get a model when they call back into Python (`builtins.py`) or look at the caller's frame
-(`introspection.py`). A call that does not fit a model's shape goes to C, which raises its own error.
+(`introspection.py`). A call that does not fit a model's shape goes to C, which raises its own
+error.
 """
 
 from collections.abc import Callable

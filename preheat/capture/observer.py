@@ -1,8 +1,8 @@
 """The observer: every place at which capture watches and steers a program that the machine runs.
 
 The machine (`machine.py`) interprets a program for real and knows nothing of torch. It tells an
-`Observer` what the program reads, makes, writes and calls. With the plain `Observer` of this file the
-program behaves exactly as under CPython; capture subclasses it.
+`Observer` what the program reads, makes, writes and calls. With the plain `Observer` of this file
+the program behaves exactly as under CPython; capture subclasses it.
 
     class Reads(Observer):
         def read_attribute(self, owner, namespace, name, value):
@@ -13,16 +13,18 @@ program behaves exactly as under CPython; capture subclasses it.
 Contract
 * A hook that a subclass does not override costs nothing: the machine looks once, at the start.
 * Hooks marked [known] are called only when `id(object) in observer.known` for the object named in
-  brackets. `known` is a dict from id to anything, owned and filled by the observer while the program
-  runs; whoever puts an object in keeps it alive. All other hooks are called for every object.
+  brackets. `known` is a dict from id to anything, owned and filled by the observer while the
+  program runs; whoever puts an object in keeps it alive. All other hooks are called for every
+  object.
 * Read hooks come after the machine has the value and before the program sees it. Write hooks come
   before the write. Birth hooks come right after the object was made.
 * Any hook may raise `GiveUp`. The machine then goes on WITHOUT the observer, from exactly there:
-  nothing is done twice, nothing is left out, no hook is called again, Python functions called from now
-  on run natively, and only the frames already open are interpreted to their end.
-* Any other exception from a hook is a fault of the observer: it ends the run as `InternalError`. What
-  `c_call` and `operate` raise is the program's own exception, unless it is a `GiveUp`.
-* A hook must not run the program's Python code (no `==`, `repr`, `getattr` on the program's objects).
+  nothing is done twice, nothing is left out, no hook is called again, Python functions called from
+  now on run natively, and only the frames already open are interpreted to their end.
+* Any other exception from a hook is a fault of the observer: it ends the run as `InternalError`.
+  What `c_call` and `operate` raise is the program's own exception, unless it is a `GiveUp`.
+* A hook must not run the program's Python code (no `==`, `repr`, `getattr` on the program's
+  objects).
 * Objects that pass through hooks are the program's own, never copies: compare with `is`.
 """
 
@@ -35,18 +37,23 @@ NOT_DONE: Any = type("NotDone", (), {"__slots__": (), "__repr__": lambda self: "
 """Default of `GiveUp.result`: the call or operation has not been performed."""
 
 BIRTHS = (
-    "list", "tuple", "dict", "set", "slice", "string",  # displays, *args, **kwargs, slices, f-strings
-    "function",   # def, lambda, comprehension
-    "cell",       # a local that an inner function captures
-    "method",     # a function bound on attribute access
-    "class",      # a class statement
-    "instance",   # cls(...): told after __new__, before __init__
-    "iterator",   # iter(o), by GET_ITER or iter()
+    "list",
+    "tuple",
+    "dict",
+    "set",
+    "slice",
+    "string",  # displays, *args, **kwargs, slices, f-strings
+    "function",  # def, lambda, comprehension
+    "cell",  # a local that an inner function captures
+    "method",  # a function bound on attribute access
+    "class",  # a class statement
+    "instance",  # cls(...): told after __new__, before __init__
+    "iterator",  # iter(o), by GET_ITER or iter()
     "generator",  # a generator function was called
-    "result",     # result of an operator, subscript of a slice, C attribute (a fresh bound method)
-    "call",       # result of c_call, told after it
+    "result",  # result of an operator, subscript of a slice, C attribute (a fresh bound method)
+    "call",  # result of c_call, told after it
     "exception",  # an exception was caught by the program (told at the handler)
-    "module",     # result of an import statement
+    "module",  # result of an import statement
 )
 """Kinds of birth, the second argument of `Observer.born`."""
 
@@ -54,8 +61,8 @@ BIRTHS = (
 class GiveUp(Exception):
     """Raised by a hook: watch no longer. `reason` is a row of `reasons.py`, `detail` its values.
 
-    From `c_call` and `operate`, `result` is what the call returned if it was already performed; leave it
-    out when it was not: the machine then performs it.
+    From `c_call` and `operate`, `result` is what the call returned if it was already performed;
+    leave it out when it was not: the machine then performs it.
     """
 
     def __init__(self, reason: str, detail: str = "", result: Any = NOT_DONE):
@@ -75,7 +82,7 @@ class Observer:
     def __init__(self) -> None:
         self.known: dict[int, Any] = {}
 
-    # ------------------------------------------------------------------ functions and calls
+    # ----------------------------------------------------------------------- functions and calls
     def is_native(self, function: Any) -> bool:
         """True: do not interpret this Python function; it goes to `c_call` like a C function."""
         return False
@@ -83,20 +90,22 @@ class Observer:
     def native_function(self, function: Any, why: str) -> None:
         """The machine cannot interpret this function and calls it through `c_call`.
 
-        `why`: "coroutine", "async generator", "opcode NAME", "abc" (the checks of `abc.ABCMeta`) or "marked".
+        `why`: "coroutine", "async generator", "opcode NAME", "abc" (the checks of `abc.ABCMeta`) or
+        "marked".
         """
 
     def entered(self, function: Any) -> None:
         """A Python function is about to run interpreted, its arguments bound.
 
-        Read by the call: `__code__`, `__defaults__`, `__kwdefaults__`, `__closure__`, `__globals__`.
+        Read by the call: `__code__`, `__defaults__`, `__kwdefaults__`, `__closure__`,
+        `__globals__`.
         """
 
     def c_call(self, function: Any, args: tuple, kwargs: dict) -> Any:
         """Performs a call of anything that is not interpreted, and returns its result.
 
-        Functions, methods, types and callables of C, and Python functions marked native. Arguments are
-        as the program passed them; `kwargs` is a fresh dict. Calls that `builtins.py` models
+        Functions, methods, types and callables of C, and Python functions marked native. Arguments
+        are as the program passed them; `kwargs` is a fresh dict. Calls that `builtins.py` models
         (getattr, len, isinstance, sorted, ...) come as the reads and calls they consist of.
         """
         return function(*args, **kwargs)
@@ -104,20 +113,22 @@ class Observer:
     def operate(self, function: Any, args: tuple) -> Any:
         """Performs an operator that no Python dunder answers, and returns its result.
 
-        `function` is of module `operator` (add, iadd, getitem, setitem, delitem, lt, neg, contains, ...)
-        or `format`, `iter`, `next`, `len`, `bool`, `hash`; `args` its operands. Called when an operand is
-        of a class that is not a plain builtin. Operators on int, float, str, bool, None, bytes, complex
-        alone are not told; those on list, tuple, dict, set, slice and range come as reads, births and
-        writes instead, where a hook of that name exists, else here.
+        `function` is of module `operator` (add, iadd, getitem, setitem, delitem, lt, neg, contains,
+        ...) or `format`, `iter`, `next`, `len`, `bool`, `hash`; `args` its operands. Called when an
+        operand is of a class that is not a plain builtin. Operators on int, float, str, bool, None,
+        bytes, complex alone are not told; those on list, tuple, dict, set, slice and range come as
+        reads, births and writes instead, where a hook of that name exists, else here.
         """
         return function(*args)
 
-    # ------------------------------------------------------------------ reads
+    # ------------------------------------------------------------------------------------- reads
     def read_attribute(self, owner: Any, namespace: dict, name: str, value: Any) -> None:
         """[known: owner] `name` was found in the instance or module dict `namespace` of `owner`."""
 
     def miss_attribute(self, owner: Any, namespace: dict, name: str) -> None:
-        """[known: owner] The instance dict `namespace` of `owner` was asked for `name` and lacks it."""
+        """[known: owner] The instance dict `namespace` of `owner` was asked for `name` and lacks
+        it.
+        """
 
     def read_class(self, owner: Any, cls: type, name: str, raw: Any) -> None:
         """Lookup of `name` along the MRO of `cls` gave `raw` (no descriptor ran), or `ABSENT`.
@@ -127,13 +138,19 @@ class Observer:
         """
 
     def read_super(self, owner: Any, cls: type, after: type, name: str, raw: Any) -> None:
-        """`super(after, owner).name`: lookup along the MRO of `cls`, behind `after`, gave `raw` or `ABSENT`."""
+        """`super(after, owner).name`: lookup along the MRO of `cls`, behind `after`, gave `raw` or
+        `ABSENT`.
+        """
 
     def read_member(self, owner: Any, name: str, value: Any) -> None:
-        """[known: owner] A C-level attribute: getset, member, `__slots__`, an attribute of a builtin type."""
+        """[known: owner] A C-level attribute: getset, member, `__slots__`, an attribute of a
+        builtin type.
+        """
 
     def miss_member(self, owner: Any, name: str) -> None:
-        """[known: owner] A C-level attribute raised AttributeError (an empty slot, an unknown name)."""
+        """[known: owner] A C-level attribute raised AttributeError (an empty slot, an unknown
+        name).
+        """
 
     def read_global(self, namespace: dict, name: str, value: Any) -> None:
         """`name` was found in `namespace`: the globals of a function, or its builtins."""
@@ -145,29 +162,35 @@ class Observer:
         """[known: cell] The content of a closure cell was read."""
 
     def read_item(self, container: Any, key: Any, value: Any) -> None:
-        """[known: container] `container[key]` of a list, tuple, dict (or subclass without `__getitem__`)."""
+        """[known: container] `container[key]` of a list, tuple, dict (or subclass without
+        `__getitem__`).
+        """
 
     def miss_item(self, container: Any, key: Any) -> None:
-        """[known: container] `key` is not in the dict, or the index is out of the sequence's range."""
+        """[known: container] `key` is not in the dict, or the index is out of the sequence's
+        range.
+        """
 
     def read_length(self, container: Any, length: int) -> None:
-        """[known: container] `len(container)` of a builtin container was taken, or its truth tested."""
+        """[known: container] `len(container)` of a builtin container was taken, or its truth
+        tested.
+        """
 
     def read_contains(self, container: Any, value: Any, answer: bool) -> None:
         """[known: container] `value in container` of a builtin container."""
 
     def read_whole(self, container: Any) -> None:
-        """[known: container] C looks at all of a builtin container (order, keys, items), or iteration begins.
+        """[known: container] C looks at all of a builtin container, or iteration begins.
 
-        Told for `for`, unpacking, `*args`, `**kwargs`, displays with stars, and for arguments of modelled
-        builtins. For arguments of `c_call` the observer decides itself what C may look at.
+        Told for `for`, unpacking, `*args`, `**kwargs`, displays with stars, and for arguments of
+        modelled builtins. For arguments of `c_call` the observer decides itself what C may look at.
         """
 
     def read_keys(self, container: dict) -> None:
         """[known: container] The keys of a dict, in order, but not its values."""
 
     def test_type(self, value: Any, classinfo: Any, answer: bool) -> None:
-        """`isinstance(value, classinfo)` by C; Python `__instancecheck__` is interpreted instead."""
+        """`isinstance(value, classinfo)` by C; a Python `__instancecheck__` is interpreted."""
 
     def test_subclass(self, cls: Any, classinfo: Any, answer: bool) -> None:
         """`issubclass(cls, classinfo)` by C."""
@@ -185,19 +208,23 @@ class Observer:
     def type_of(self, value: Any) -> None:
         """`type(value)` or `value.__class__` was asked."""
 
-    # ------------------------------------------------------------------ births
+    # ------------------------------------------------------------------------------------ births
     def born(self, value: Any, kind: str) -> None:
-        """The program made `value`; `kind` is of `BIRTHS`. It may be an object that existed before."""
+        """The program made `value`; `kind` is of `BIRTHS`. It may be an object that existed
+        before.
+        """
 
-    # ------------------------------------------------------------------ writes: told before they happen
+    # ----------------------------------------------------------- writes: told before they happen
     def write_attribute(self, owner: Any, name: str, value: Any) -> None:
-        """`owner.name = value` by C's generic setattr: instance dict, slot, getset, class or module."""
+        """`owner.name = value` by C's generic setattr: instance dict, slot, getset, class or
+        module.
+        """
 
     def delete_attribute(self, owner: Any, name: str) -> None:
         """`del owner.name` by C's generic delattr."""
 
     def write_item(self, container: Any, key: Any, value: Any) -> None:
-        """`container[key] = value` that no Python `__setitem__` answers (the write itself is C's)."""
+        """`container[key] = value` that no Python `__setitem__` answers: the write is C's."""
 
     def delete_item(self, container: Any, key: Any) -> None:
         """`del container[key]` that no Python `__delitem__` answers."""
@@ -209,13 +236,13 @@ class Observer:
         """A global gets `value`, or is deleted when `value` is `ABSENT`."""
 
     def mutate(self, container: Any, method: str, args: tuple, kwargs: dict) -> None:
-        """A mutating method of a builtin container (list.append, dict.update, ...): told, then done.
+        """A mutating method of a builtin container (list.append, ...): told, then done.
 
-        It is not told to `c_call` again. `container += x` of a list, set, dict or deque comes as the dunder
-        (`__iadd__`, `__ior__`).
+        It is not told to `c_call` again. `container += x` of a list, set, dict or deque comes as
+        the dunder (`__iadd__`, `__ior__`).
         """
 
-    # ------------------------------------------------------------------ control
+    # ----------------------------------------------------------------------------------- control
     def loop(self, frame: Any) -> None:
         """A backward jump was taken in `frame`."""
 
@@ -224,4 +251,6 @@ class Observer:
         return False
 
     def gave_up(self, reason: str, detail: str, file: str, line: int) -> None:
-        """The machine goes on without this observer; the last hook called. Place: the user's innermost line."""
+        """The machine goes on without this observer; the last hook called. Place: the user's
+        innermost line.
+        """

@@ -1,14 +1,14 @@
 """Operators, subscripts, truth, iteration and containment, with Python dunders interpreted.
 
-    binary(m, operator.add, vector, 1)     ->  Frame(Vector.__add__), then Frame(...__radd__) if it gave
-                                               NotImplemented
+    binary(m, operator.add, vector, 1)     ->  Frame(Vector.__add__), then Frame(...__radd__) where
+                                               that gave NotImplemented
     binary(m, operator.add, 2, 3)          ->  5
     truth(m, record)                       ->  Frame(Record.__bool__), its result checked
 
 Each gives a value or a frame. Where no class involved has a Python dunder for it, C does the whole
-operation, through `observer.operate` unless the operands are plain. Guarantees CPython's order of attempts
-(a subclass's reflected dunder goes first) and its error messages.
-Source: CPython `Objects/abstract.c` `binary_op1`, `Objects/typeobject.c` `SLOT1BINFULL`, data model docs.
+operation, through `observer.operate` unless the operands are plain. Guarantees CPython's order of
+attempts (a subclass's reflected dunder goes first) and its error messages. Source: CPython
+`Objects/abstract.c` `binary_op1`, `Objects/typeobject.c` `SLOT1BINFULL`, data model docs.
 """
 
 import operator
@@ -23,7 +23,9 @@ from preheat.capture.frames import END, and_then, attempt
 from preheat.capture.observer import ABSENT
 from preheat.capture.tracebacks import raise_as_is
 
-PLAIN = frozenset((int, float, bool, str, bytes, complex, type(None), type(Ellipsis), type(NotImplemented)))
+PLAIN = frozenset(
+    (int, float, bool, str, bytes, complex, type(None), type(Ellipsis), type(NotImplemented))
+)
 SEQUENCES = (list, tuple, str, bytes, bytearray)
 CONTAINERS = frozenset((list, tuple, dict, set, frozenset, range, slice))
 SYMBOLS = {
@@ -47,7 +49,9 @@ def rows() -> dict[Callable, Row]:
         plain = getattr(operator, name + "_" if name in ("and", "or") else name)
         table[plain] = Row("", f"__{name}__", f"__r{name}__", symbol)
         inplace_symbol = "**=" if name == "pow" else symbol + "="
-        table[getattr(operator, "i" + name)] = Row(f"__i{name}__", f"__{name}__", f"__r{name}__", inplace_symbol)
+        table[getattr(operator, "i" + name)] = Row(
+            f"__i{name}__", f"__{name}__", f"__r{name}__", inplace_symbol
+        )
     return table
 
 
@@ -73,7 +77,7 @@ def operate(m, function: Callable, *args: Any) -> Any:
     return with_handled(m, handled, m.operate, function, args)
 
 
-# ---------------------------------------------------------------------------- binary operators
+# ----------------------------------------------------------------------------- binary operators
 def binary(m, function: Callable, left: Any, right: Any) -> Any:
     """`left + right` and its kin, in-place ones too."""
     left_class, right_class = type(left), type(right)
@@ -128,7 +132,11 @@ def attempts(m, row: Row, left: Any, right: Any, left_heap: bool, right_heap: bo
     if left_class is right_class:
         backward = ABSENT
     forward_call, backward_call = (forward, left, right), (backward, right, left)
-    if issubclass(left_class, SEQUENCES) and not runs_python(forward) and row.dunder in ("__add__", "__mul__"):
+    if (
+        issubclass(left_class, SEQUENCES)
+        and not runs_python(forward)
+        and row.dunder in ("__add__", "__mul__")
+    ):
         order = (backward_call, forward_call)  # sequences concatenate after both number protocols
     elif (
         left_class is not right_class
@@ -201,7 +209,7 @@ def unary(m, function: Callable, value: Any) -> Any:
     return result
 
 
-# ---------------------------------------------------------------------------- comparisons
+# ---------------------------------------------------------------------------------- comparisons
 def compare(m, function: Callable, left: Any, right: Any) -> Any:
     """`left < right` and its kin."""
     left_class, right_class = type(left), type(right)
@@ -209,9 +217,12 @@ def compare(m, function: Callable, left: Any, right: Any) -> Any:
         return function(left, right)
     row = COMPARISONS[function]
     forward = m.lookup(left, left_class, row.dunder) if m.view(left_class).is_heap else ABSENT
-    backward = m.lookup(right, right_class, row.reflected) if m.view(right_class).is_heap else ABSENT
+    backward = (
+        m.lookup(right, right_class, row.reflected) if m.view(right_class).is_heap else ABSENT
+    )
     negates = function is operator.ne and (
-        defaults_to_eq(m, left, left_class, forward) or defaults_to_eq(m, right, right_class, backward)
+        defaults_to_eq(m, left, left_class, forward)
+        or defaults_to_eq(m, right, right_class, backward)
     )
     if not (runs_python(forward) or runs_python(backward) or negates):
         return compare_by_c(m, function, left, right)
@@ -281,7 +292,7 @@ def compare_by_c(m, function: Callable, left: Any, right: Any) -> Any:
     return result
 
 
-# ---------------------------------------------------------------------------- truth, length, containment
+# ------------------------------------------------------------------- truth, length, containment
 def truth(m, value: Any) -> Any:
     """`bool(value)`."""
     cls = type(value)
@@ -358,7 +369,11 @@ def contains(m, container: Any, value: Any) -> Any:
     if raw is ABSENT and runs_python(m.lookup(container, cls, "__iter__")):
         return invoke(m, polyfills.contains_by_iteration, (container, value))
     if issubclass(cls, CONTAINERS_WITH_LENGTH):
-        answer = operate(m, operator.contains, container, value) if type(value) not in PLAIN else value in container
+        answer = (
+            operate(m, operator.contains, container, value)
+            if type(value) not in PLAIN
+            else value in container
+        )
         if m.read_contains is not None and id(container) in m.known:
             m.read_contains(container, value, answer)
         return answer
@@ -371,7 +386,7 @@ def truth_of(m, _: None, result: Any) -> Any:
     return truth(m, result)
 
 
-# ---------------------------------------------------------------------------- subscripts
+# ----------------------------------------------------------------------------------- subscripts
 def subscript(m, container: Any, key: Any) -> Any:
     """`container[key]`."""
     cls = type(container)
@@ -450,7 +465,7 @@ def delete_item(m, container: Any, key: Any) -> Any:
     return operate(m, operator.delitem, container, key)
 
 
-# ---------------------------------------------------------------------------- iteration
+# ------------------------------------------------------------------------------------ iteration
 def iterate(m, value: Any) -> Any:
     """`iter(value)`."""
     cls = type(value)
@@ -500,7 +515,7 @@ def stop_is_end(m, _: None, error: BaseException) -> Any:
     raise_as_is(error)
 
 
-# ---------------------------------------------------------------------------- text
+# ----------------------------------------------------------------------------------------- text
 def text(m, value: Any) -> Any:
     """`str(value)`."""
     cls = type(value)
@@ -508,7 +523,9 @@ def text(m, value: Any) -> Any:
         return str(value)
     raw = m.lookup(value, cls, "__str__")
     if runs_python(raw):
-        return and_then(call_dunder(m, raw, value), check_string, None, "__str__ returned non-string", m)
+        return and_then(
+            call_dunder(m, raw, value), check_string, None, "__str__ returned non-string", m
+        )
     if raw is OBJECT_STR:
         return representation(m, value)
     return c_call(m, str, (value,), None)
@@ -525,7 +542,9 @@ def representation(m, value: Any) -> Any:
         return repr(value)
     raw = m.lookup(value, cls, "__repr__")
     if runs_python(raw):
-        return and_then(call_dunder(m, raw, value), check_string, None, "__repr__ returned non-string", m)
+        return and_then(
+            call_dunder(m, raw, value), check_string, None, "__repr__ returned non-string", m
+        )
     return c_call(m, repr, (value,), None)
 
 

@@ -1,9 +1,9 @@
 """Polyfills: parts of the language that CPython has in C, written in Python and run by the machine.
 
-`match` against a class or a mapping, `in` over an iterator, `for` over `__getitem__`: they call back into
-the program's dunders, and as interpreted functions they need no native recursion. Their frames never show
-in tracebacks. Guarantees CPython's order of effects and its messages.
-Sources: CPython `Python/ceval.c` `match_class`, `match_keys`; `Objects/iterobject.c`; `Objects/abstract.c`.
+`match` against a class or a mapping, `in` over an iterator, `for` over `__getitem__`: they call
+back into the program's dunders, and as interpreted functions they need no native recursion. Their
+frames never show in tracebacks. Guarantees CPython's order of effects and its messages. Sources:
+CPython `Python/ceval.c` `match_class`, `match_keys`; `Objects/iterobject.c`; `Objects/abstract.c`.
 """
 
 from collections.abc import Iterator
@@ -50,7 +50,7 @@ def values_of_keys(subject: Any, keys: tuple) -> tuple | None:
 
 
 def match_class(subject: Any, cls: type, count: int, names: tuple) -> tuple | None:
-    """The values of a class pattern's `count` positional and of its keyword sub-patterns, or None."""
+    """The values of a class pattern's `count` positional and its keyword sub-patterns, or None."""
     if not isinstance(subject, cls):
         return None
     values = []
@@ -64,7 +64,8 @@ def match_class(subject: Any, cls: type, count: int, names: tuple) -> tuple | No
         else:
             if type(match_args) is not tuple:
                 raise TypeError(
-                    f"{cls.__name__}.__match_args__ must be a tuple (got {type(match_args).__name__})"
+                    f"{cls.__name__}.__match_args__ must be a tuple "
+                    f"(got {type(match_args).__name__})"
                 )
             allowed = len(match_args)
         if allowed < count:
@@ -76,9 +77,13 @@ def match_class(subject: Any, cls: type, count: int, names: tuple) -> tuple | No
             values.append(subject)
         for name in match_args[:count]:
             if type(name) is not str:
-                raise TypeError(f"__match_args__ elements must be strings (got {type(name).__name__})")
+                raise TypeError(
+                    f"__match_args__ elements must be strings (got {type(name).__name__})"
+                )
             if name in seen:
-                raise TypeError(f"{cls.__name__}() got multiple sub-patterns for attribute {name!r}")
+                raise TypeError(
+                    f"{cls.__name__}() got multiple sub-patterns for attribute {name!r}"
+                )
             seen.add(name)
             try:
                 values.append(getattr(subject, name))

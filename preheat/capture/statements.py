@@ -17,7 +17,8 @@ from preheat.capture.handlers import discard, handles, settle
 from preheat.capture.observer import ABSENT
 from preheat.capture.tracebacks import raise_as_is
 
-# ---------------------------------------------------------------------------- exceptions
+
+# ------------------------------------------------------------------------------------ exceptions
 @handles("PUSH_EXC_INFO")
 def push_exc_info(m, frame, _):
     error = frame.stack[-1]
@@ -35,7 +36,9 @@ def check_exc_match(m, frame, _):
     error, wanted = frame.stack[-2:]
     for cls in wanted if type(wanted) is tuple else (wanted,):
         if not (isinstance(cls, type) and issubclass(cls, BaseException)):
-            raise TypeError("catching classes that do not inherit from BaseException is not allowed")
+            raise TypeError(
+                "catching classes that do not inherit from BaseException is not allowed"
+            )
     frame.stack[-1] = any(
         cls in type(error).__mro__ for cls in (wanted if type(wanted) is tuple else (wanted,))
     )
@@ -54,9 +57,13 @@ def split_group(error: BaseException, wanted: Any) -> tuple:
     """(rest, match) of `except* wanted`, as CPython's `exception_group_match`."""
     for cls in wanted if type(wanted) is tuple else (wanted,):
         if not (isinstance(cls, type) and issubclass(cls, BaseException)):
-            raise TypeError("catching classes that do not inherit from BaseException is not allowed")
+            raise TypeError(
+                "catching classes that do not inherit from BaseException is not allowed"
+            )
         if issubclass(cls, BaseExceptionGroup):
-            raise TypeError("catching ExceptionGroup with except* is not allowed. Use except instead.")
+            raise TypeError(
+                "catching ExceptionGroup with except* is not allowed. Use except instead."
+            )
     if isinstance(error, wanted):
         if isinstance(error, BaseExceptionGroup):
             return None, error
@@ -140,7 +147,8 @@ def raise_made(m, state: tuple, error: Any) -> Any:
     if not isinstance(error, BaseException):
         if isinstance(given, type) and issubclass(given, BaseException):
             raise TypeError(
-                f"calling {given!r} should have returned an instance of BaseException, not {type(error)!r}"
+                f"calling {given!r} should have returned an instance of BaseException, "
+                f"not {type(error)!r}"
             )
         raise TypeError("exceptions must derive from BaseException")
     if cause is not NULL:
@@ -171,7 +179,9 @@ def before_with(m, frame, _):
     enter, leave = m.lookup(manager, cls, "__enter__"), m.lookup(manager, cls, "__exit__")
     if enter is ABSENT or leave is ABSENT:
         missed = "" if enter is ABSENT else " (missed __exit__ method)"
-        raise TypeError(f"'{cls.__name__}' object does not support the context manager protocol{missed}")
+        raise TypeError(
+            f"'{cls.__name__}' object does not support the context manager protocol{missed}"
+        )
     leave = bind_dunder(m, leave, manager, cls)
     value = operations.call_dunder(m, enter, manager)
     frame.drop = 1
@@ -205,7 +215,7 @@ def load_assertion_error(m, frame, _):
     frame.stack.append(AssertionError)
 
 
-# ---------------------------------------------------------------------------- match statements
+# ----------------------------------------------------------------------------- match statements
 @handles("MATCH_MAPPING")
 def match_mapping(m, frame, _):
     frame.stack.append(bool(type(frame.stack[-1]).__flags__ & 1 << 6))  # Py_TPFLAGS_MAPPING
@@ -231,7 +241,7 @@ def match_class(m, frame, count):
     frame.stack[-3:] = [attributes_found]
 
 
-# ---------------------------------------------------------------------------- imports and intrinsics
+# ----------------------------------------------------------------------- imports and intrinsics
 @handles("PRINT_EXPR")
 def print_expression(m, frame, _):
     return settle(m, frame, calls.invoke(m, sys.displayhook, (frame.stack[-1],)), 1, discard)
@@ -299,7 +309,9 @@ def import_star_intrinsic(m, frame: Frame, module: Any) -> None:
 
 
 def intrinsic(number: int, function: Callable) -> None:
-    """CALL_INTRINSIC_1 with this number; those of type parameters have none: such code runs natively."""
+    """CALL_INTRINSIC_1 with this number; those of type parameters have none: such code runs
+    natively.
+    """
 
     @handles(f"CALL_INTRINSIC_1 {number}")
     def call_intrinsic(m, frame, _):

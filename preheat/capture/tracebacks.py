@@ -1,15 +1,16 @@
 """Tracebacks: exceptions show the program's frames, never the machine's.
 
     File ".../capture/machine.py", line 201, in execute          File "model.py", line 12, in forward
-    File ".../capture/expressions.py", line 98, in binary_op ->        return x / 0
-    ZeroDivisionError: division by zero                               ~~^~~
+    File ".../capture/expressions.py", line 98, in binary_op ->    return x / 0
+    ZeroDivisionError: division by zero                                   ~~^~~
                                                              ZeroDivisionError: division by zero
 
-Entries of our own files are taken out; for each interpreted frame an entry is put in, whose frame object
-belongs to a stub code object with the user's file, name, lines and columns (jinja2's method): that of a
-generator which never starts. The entry's tb_lineno is right; the frame's f_lineno is the function's first
-line, its f_back is None and its f_locals are empty: a copy of the locals would keep objects alive that the
-program has let go (a batch, after an out-of-memory error). Requires an exception that was just caught by the machine's loop.
+Entries of our own files are taken out; for each interpreted frame an entry is put in, whose frame
+object belongs to a stub code object with the user's file, name, lines and columns (jinja2's
+method): that of a generator which never starts. The entry's tb_lineno is right; the frame's
+f_lineno is the function's first line, its f_back is None and its f_locals are empty: a copy of the
+locals would keep objects alive that the program has let go (a batch, after an out-of-memory error).
+Requires an exception that was just caught by the machine's loop.
 """
 
 import inspect
@@ -30,7 +31,9 @@ def add(error: BaseException, frame: Frame) -> None:
     if frame.code.is_own:
         return
     offset = frame.code.offsets[frame.pc]
-    error.__traceback__ = types.TracebackType(error.__traceback__, stub_frame(frame), offset, frame.line())
+    error.__traceback__ = types.TracebackType(
+        error.__traceback__, stub_frame(frame), offset, frame.line()
+    )
 
 
 def clean(error: BaseException) -> None:
@@ -76,7 +79,7 @@ def stub_code(code: types.CodeType) -> types.CodeType:
 
 
 def set_context(error: BaseException, context: BaseException) -> None:
-    """`error.__context__ = context`, with a cycle through `error` cut, as `_PyErr_SetObject` does."""
+    """`error.__context__ = context`, a cycle through `error` cut, as `_PyErr_SetObject` does."""
     if error is context:
         return
     link, slow, moves_slow = context, context, False
@@ -93,7 +96,9 @@ def set_context(error: BaseException, context: BaseException) -> None:
 
 
 def raise_as_is(error: BaseException) -> None:
-    """Raises `error` with the context it has; a plain `raise` inside a native handler would replace it."""
+    """Raises `error` with the context it has; a plain `raise` inside a native handler would
+    replace it.
+    """
     context = error.__context__
     try:
         raise error

@@ -15,13 +15,15 @@ from preheat.capture.frames import NULL, Frame, and_then
 from preheat.capture.handlers import discard, handles, push, settle
 from preheat.capture.observer import ABSENT
 
-# ---------------------------------------------------------------------------- locals, constants, the stack
+
+# ------------------------------------------------------------------ locals, constants, the stack
 @handles("LOAD_FAST", "LOAD_FAST_CHECK")
 def load_fast(m, frame, index):
     value = frame.locals[index]
     if value is NULL:
         raise UnboundLocalError(
-            f"cannot access local variable {frame.code.names[index]!r} where it is not associated with a value"
+            f"cannot access local variable {frame.code.names[index]!r} "
+            "where it is not associated with a value"
         )
     frame.stack.append(value)
 
@@ -93,7 +95,7 @@ def swap(m, frame, depth):
     stack[-1], stack[-depth] = stack[-depth], stack[-1]
 
 
-# ---------------------------------------------------------------------------- cells
+# ---------------------------------------------------------------------------------------- cells
 @handles("MAKE_CELL")
 def make_cell(m, frame, index):
     value = frame.locals[index]
@@ -124,9 +126,12 @@ def unbound(frame: Frame, index: int) -> NameError:
     name = frame.code.names[index]
     if name in frame.source.co_freevars:
         return NameError(
-            f"cannot access free variable {name!r} where it is not associated with a value in enclosing scope"
+            f"cannot access free variable {name!r} "
+            "where it is not associated with a value in enclosing scope"
         )
-    return UnboundLocalError(f"cannot access local variable {name!r} where it is not associated with a value")
+    return UnboundLocalError(
+        f"cannot access local variable {name!r} where it is not associated with a value"
+    )
 
 
 @handles("STORE_DEREF")
@@ -167,7 +172,7 @@ def load_from_dict_or_deref(m, frame, index):
     frame.stack[-1] = value
 
 
-# ---------------------------------------------------------------------------- names
+# ---------------------------------------------------------------------------------------- names
 @handles("LOAD_GLOBAL")
 def load_global(m, frame, name):
     frame.stack.append(global_value(m, frame, name))
@@ -243,7 +248,9 @@ def load_locals(m, frame, _):
 
 @handles("STORE_NAME")
 def store_name(m, frame, name):
-    return settle(m, frame, operations.store_item(m, frame.names, name, frame.stack[-1]), 1, discard)
+    return settle(
+        m, frame, operations.store_item(m, frame.names, name, frame.stack[-1]), 1, discard
+    )
 
 
 @handles("DELETE_NAME")
@@ -260,7 +267,7 @@ def setup_annotations(m, frame, _):
         frame.names["__annotations__"] = {}
 
 
-# ---------------------------------------------------------------------------- attributes
+# ----------------------------------------------------------------------------------- attributes
 @handles("LOAD_ATTR")
 def load_attr(m, frame, name):
     value = attributes.load(m, frame.stack[-1], name)
@@ -278,9 +285,9 @@ def load_method(m, frame, name):
 def push_method(m, frame: Frame, value: Any) -> None:
     """A callable and its first argument, or the callable and NULL, in this version's order."""
     if type(value) is Method:
-        frame.stack[-frame.drop:] = value.function, value.owner
+        frame.stack[-frame.drop :] = value.function, value.owner
     else:
-        frame.stack[-frame.drop:] = (NULL, value) if NULL_FIRST else (value, NULL)
+        frame.stack[-frame.drop :] = (NULL, value) if NULL_FIRST else (value, NULL)
 
 
 @handles("LOAD_SUPER_ATTR")
