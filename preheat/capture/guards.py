@@ -12,6 +12,7 @@ Only memory as it was before the call is read here: the first write to an outsid
 capture, so no read can see a write of this call.
 """
 
+import builtins
 import enum
 import functools
 import re
@@ -27,6 +28,7 @@ from preheat.capture.policies import is_bound
 from preheat.capture.sources import PRIMITIVES, Sources
 from preheat.ir.trace import At, Code, Guard, Named
 
+_BUILTINS = builtins.__dict__
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class whose attributes can be changed
 _BOUND_TO_C = (types.BuiltinFunctionType, types.MethodWrapperType)
 _ALWAYS_ONE = frozenset((
@@ -357,6 +359,10 @@ class Guards:
                 sources.know(namespace, sources.step(sources.of(module), "dict"))
             else:
                 sources.know(namespace, sources.step(source, "globals"))
+        if function.__builtins__ is _BUILTINS:
+            sources.know(_BUILTINS, sources.step(sources.of(builtins), "dict"))
+        else:
+            self.meet(sources.step(source, "attr", "__builtins__"), function.__builtins__)
 
 
 def _instance_dict(value: Any) -> dict | None:

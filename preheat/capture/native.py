@@ -138,6 +138,25 @@ def _referent(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call)
     return result
 
 
+def _acquire(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
+    """A lock: what it protects is not written here, so a replay need not take it."""
+    owner = function.__self__ if is_bound(function) else args[0]
+    result = function(*args, **kwargs)
+    if result is True:
+        watcher._locks[id(owner)] = watcher._locks.get(id(owner), 0) + 1
+    return result
+
+
+def _release(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
+    owner = function.__self__ if is_bound(function) else args[0]
+    count = watcher._locks.pop(id(owner), 0)
+    if count == 0:
+        raise GiveUp("host_call", describe(function))
+    if count > 1:
+        watcher._locks[id(owner)] = count - 1
+    return function(*args, **kwargs)
+
+
 def _view(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
     view = function(*args, **kwargs)
     watcher._behind[id(view)] = (view, args[0])
@@ -240,7 +259,8 @@ CALLS: dict[str, Callable] = {
     "pure": _pure, "shallow": _shallow, "identity": _perform, "fill": _fill, "get": _get, "again": _again, "cached": _cached,
     "abc": _abstract, "refuse": _refuse, "signature": _signature, "inference_mode": _inference_mode,
     "set_context": _set_context, "reset_context": _reset_context, "constant": _perform,
-    "referent": _referent, "import": _import, "view": _view, "dispatch_depth": _dispatch_depth,
+    "referent": _referent, "import": _import, "view": _view,
+    "acquire": _acquire, "release": _release, "dispatch_depth": _dispatch_depth,
 }
 
 

@@ -18,6 +18,7 @@ fill          writes into its first argument: allowed on an object made by this 
 again         asked again on every call: the result is a source (contextvars, logging levels)
 cached        a functools.lru_cache: declared to depend on its arguments alone
 referent      a weak reference is followed: the result is a source, asked again
+acquire, release  of a lock: allowed in pairs
 view          a read-only view of a mapping: what is looked at is the mapping
 import        an import statement: done once and for all, its ops are not the call's
 abc           isinstance or issubclass by an abstract base class: re-evaluated as a guard
@@ -45,6 +46,7 @@ from functools import lru_cache
 from typing import Any
 
 import _abc
+import _thread
 
 from preheat.base import marks
 from preheat.base.names import raw_attribute
@@ -203,7 +205,7 @@ def _c_attribute(cls: type, name: str) -> Any:
 
 
 def _owned(owner: type, name: str) -> Call:
-    row = _METHODS.get((owner, name)) if owner in _CONTAINERS else None
+    row = _METHODS.get((owner, name))
     if row is not None:
         return row
     if owner in _VALUE_CLASSES:
@@ -234,6 +236,11 @@ def _class_policy(cls: type) -> Call:
 
 
 def _methods() -> Iterable[tuple[tuple[type, str], Call]]:
+    for owner in (_thread.LockType, _thread.RLock):
+        for name in ("acquire", "__enter__"):
+            yield (owner, name), Call("acquire")
+        for name in ("release", "__exit__"):
+            yield (owner, name), Call("release")
     for owner in _CONTAINERS:
         for row, names in _CONTAINER_METHODS.items():
             for name in names.split():

@@ -95,10 +95,6 @@ REASONS: dict[str, Reason] = {
         "runs where Preheat cannot watch ({detail})",
         "call it without that state",
     ),
-    "custom_builtins": Reason(
-        "runs a function with builtins of its own ({detail})",
-        "use the ordinary builtins",
-    ),
     "no_recipe": Reason(
         "returns an object that cannot be rebuilt ({detail})",
         "return tensors, numbers, containers or dataclasses of them",

@@ -9,7 +9,6 @@ An object is from outside exactly if it is in `known`, or is a class, function o
 call did not make. Objects made by the call may be read and written freely: recipes rebuild them.
 """
 
-import builtins
 import functools
 import operator
 import re
@@ -28,7 +27,6 @@ from preheat.capture.recorder import Recorder
 from preheat.capture.sources import PRIMITIVES, Sources
 from preheat.ir.graph import Graph
 
-_BUILTINS_MODULE, _BUILTINS = builtins, builtins.__dict__
 # Pinned as a whole where they were met: C may look at them as it likes.
 BLIND_TYPES = PRIMITIVES | {Tensor, Device, range, re.Pattern, types.UnionType, types.GenericAlias}
 _MOVERS = frozenset((iter, next, len, reversed))  # operators that look at no element
@@ -64,6 +62,7 @@ class Watcher(Observer):
         self._made: dict[int, Any] = {}  # classes and functions that the call made
         self._entered: set[int] = set()
         self._behind: dict[int, tuple[Any, Any]] = {}  # read-only views that the call made, and their mappings
+        self._locks: dict[int, int] = {}  # locks taken and not yet released
         self._contexts: dict[int, int] = {}  # context variables set and not yet reset
 
     # ------------------------------------------------------------------ the recorder's questions
@@ -116,9 +115,6 @@ class Watcher(Observer):
         if id(function) in self._entered or id(function) in self._made:
             return
         self._entered.add(id(function))
-        if function.__builtins__ is not _BUILTINS:
-            raise GiveUp("custom_builtins", describe(function))
-        self.sources.know(_BUILTINS, self.sources.step(self.sources.of(_BUILTINS_MODULE), "dict"))
         self.guards.function(function)
 
     # ------------------------------------------------------------------ reads
@@ -367,6 +363,8 @@ class Watcher(Observer):
             return self.failure
         if self._contexts:
             return "write_outside", "sets a context variable"
+        if self._locks:
+            return "host_call", "acquire of a lock that is not released"
         return None
 
     @property

@@ -14,7 +14,7 @@ import preheat
 from preheat.base import marks
 from preheat.capture import reasons
 from preheat.capture.capture import Limits, capture
-from tests.capture.replay import assert_same, captured, outcome, replay
+from tests.capture.replay import assert_same, captured, missed, outcome, replay
 
 COUNT, ARRAY = 0, numpy.ones(2)
 
@@ -321,9 +321,27 @@ def test_foreign_state():
 
 
 def test_custom_builtins():
-    function = types.FunctionType(branchless.__code__, {"torch": torch, "COUNT": 1, "BREAKS": [], "__builtins__": {
-        "range": range, "len": len}})
-    assert outcome(function, torch.ones(2)).breaks[0].reason == "custom_builtins"
+    scope = {"torch": torch, "COUNT": 1, "BREAKS": [1], "__builtins__": {"range": range, "len": len}}
+    function = types.FunctionType(branchless.__code__, scope)
+    made = captured(function, torch.ones(2))
+    assert missed(made, function, torch.ones(2)) is None
+    scope["__builtins__"]["len"] = lambda values: 7
+    assert missed(made, function, torch.ones(2)) is not None
+
+
+def test_locks_in_pairs():
+    lock = threading.Lock()
+
+    def paired(x):
+        with lock:
+            return x + 1
+
+    def kept(x):
+        lock.acquire()
+        return x
+
+    assert_same(captured(paired, torch.ones(2)).result, torch.full((2,), 2.0))
+    assert outcome(kept, torch.ones(2)).breaks[0].reason == "host_call"
 
 
 def test_subclass_of_tensor():
