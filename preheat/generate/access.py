@@ -216,13 +216,13 @@ def _kept_at(unit: Unit, nest: StageNest, at: At, op: LoopOp) -> Value:
     return b.offset(unit.scratch[op.id], place, element)
 
 
-def transpose(unit: Unit, nest: StageNest, op: LoopOp, memory: Value, square: Value, is_load: bool) -> None:
+def transpose(unit: Unit, nest: StageNest, op: LoopOp, memory: Value, square: Value) -> None:
     """Copies between a square of `op`'s memory and the scratch square, across."""
     b, side, element = unit.b, nest.own[0].extent, memory_element(op.dtype)
     stride = static(unit, op.index.stride(nest.own[1].name))
     there = [b.offset(memory, b.integer(k * stride), element) for k in range(side)]
     here = [b.offset(square, b.integer(k * side), element) for k in range(side)]
-    sources, places = (there, here) if is_load else (here, there)
+    sources, places = (there, here) if op.op == "load" else (here, there)
     rows = [b.load(pointer, element, side) for pointer in sources]
     for row, pointer in zip(b.transpose(rows), places):
         b.store(row, pointer)

@@ -19,7 +19,8 @@ PI_2 = {
     "float": (1.57079601287841796875, 3.1391647326017846e-07, 5.390302858158119e-15),
     "double": (1.5707963267948966, 6.123233995736766e-17, -1.4973849048591698e-33),
 }
-ANGLE_LIMIT = {"float": 30000.0, "double": 1048576.0}  # above it, the three parts of pi/2 are too few
+# above it, three parts of pi/2 are too few
+ANGLE_LIMIT = {"float": 30000.0, "double": 1048576.0}
 SIN = {"float": C.SIN32, "double": C.SIN64}
 COS = {"float": C.COS32, "double": C.COS64}
 
@@ -41,7 +42,8 @@ def _far_angle(b: Builder, x: Value, is_large: Value, q: Value, r: Value) -> lis
     wide = x if x.element == "double" else b.convert("fpext", x, "double")
     angles, quadrants = b.scratch("double", x.lanes), b.scratch("i32", x.lanes)
     b.store(wide, angles)
-    b.emit(f"call void @preheat_reduce_angles({angles.operand}, {quadrants.operand}, i64 {x.lanes})")
+    operands = f"{angles.operand}, {quadrants.operand}, i64 {x.lanes}"
+    b.emit(f"call void @preheat_reduce_angles({operands})")
     far_q, far_r = b.load(quadrants, "i32", x.lanes), b.load(angles, "double", x.lanes)
     if x.element == "float":
         far_r = b.convert("fptrunc", far_r, "float")
@@ -104,11 +106,13 @@ def _atan_of_ratio(b: Builder, y: Value, x: Value) -> Value:
     top = b.select(upper, b.fneg(x), b.select(middle, b.fsub(y, x), y))
     bottom = b.select(upper, y, b.select(middle, b.fadd(y, x), x))
     zero = b.constant(0.0, x)
-    base = b.select(upper, b.constant(math.pi / 2, x), b.select(middle, b.constant(math.pi / 4, x), zero))
-    rest = b.select(
-        upper, b.constant(6.123233995736766e-17, x), b.select(middle, b.constant(3.061616997868383e-17, x), zero)
-    )
-    return b.fadd(base, b.fadd(odd(b, b.fdiv(top, bottom), C.ATAN64), rest))
+
+    def of_quarters(half_pi: float) -> Value:
+        near = b.select(middle, b.constant(half_pi / 2, x), zero)
+        return b.select(upper, b.constant(half_pi, x), near)
+
+    rest = b.fadd(odd(b, b.fdiv(top, bottom), C.ATAN64), of_quarters(PI_2["double"][1]))
+    return b.fadd(of_quarters(PI_2["double"][0]), rest)
 
 
 @in_double
@@ -126,7 +130,8 @@ def atan2(b: Builder, y: Value, x: Value) -> Value:
     # two zeros count as (0, 1), two infinities as (1, 1)
     is_origin = b.binary("and", b.compare("oeq", up, zero), b.compare("oeq", along, zero))
     is_corner = b.binary("and", b.compare("oeq", up, infinity), b.compare("oeq", along, infinity))
-    up, along = b.select(is_corner, one, up), b.select(b.binary("or", is_corner, is_origin), one, along)
+    up = b.select(is_corner, one, up)
+    along = b.select(b.binary("or", is_corner, is_origin), one, along)
     angle = _atan_of_ratio(b, up, along)
     bits = b.bits(x)
     is_left = b.compare("slt", bits, b.constant(0, bits))
@@ -180,7 +185,8 @@ def _payne_hanek(has_fma: bool) -> str:
     table = ", ".join(f"i64 {word - (1 << 64) if word >> 63 else word}" for word in C.TWO_OVER_PI)
     product = _FMA_PRODUCT if has_fma else _PLAIN_PRODUCT
     fma = "declare double @llvm.fma.f64(double, double, double)\n" if has_fma else ""
-    return _PAYNE_HANEK.replace("TABLE", f"[{len(C.TWO_OVER_PI)} x i64] [{table}]").replace("PRODUCT", product) + fma
+    text = _PAYNE_HANEK.replace("TABLE", f"[{len(C.TWO_OVER_PI)} x i64] [{table}]")
+    return text.replace("PRODUCT", product) + fma
 
 
 _FMA_PRODUCT = """%r0 = fmul double %f, 0x3FF921FB54442D18

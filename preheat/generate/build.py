@@ -3,8 +3,8 @@
     build((softmax_0, gelu_1), host_target()) -> Image(code, (("softmax_0", 0), ("gelu_1", 1280)))
 
 All kernels of a plan are one module (a module costs 3-4 ms however small). Kernels arrive as
-explicit-vector code, so of LLVM's optimiser only instcombine runs: 0.88-0.99x of O3's run time for a
-third of its compile time (research/cpu.md, K1). The only door to llvmlite.
+explicit-vector code, so of LLVM's optimiser only instcombine runs: it compiles three times as fast
+as O3 for 0.88-0.99x of its run time (research/cpu.md, K1). The only door to llvmlite.
 """
 
 import functools
@@ -41,11 +41,12 @@ def cpu_target(arch: str, features) -> Target:
     """A CPU that has `features` (rows of `ir.features.FEATURES`); it need not be this one."""
     unknown = set(features) - set(FEATURES[arch])
     if unknown:
-        raise UserError(f"unknown {arch} features {sorted(unknown)}; known: {', '.join(FEATURES[arch])}")
+        known = ", ".join(FEATURES[arch])
+        raise UserError(f"unknown {arch} features {sorted(unknown)}; known: {known}")
     wanted = {*features, *BASELINE[arch]}
     ordered = tuple(name for name in FEATURES[arch] if name in wanted)
-    version = ".".join(map(str, llvm.llvm_version_info))
-    return Target("cpu", arch, ordered, vector_bytes(ordered), f"llvmlite {llvmlite.__version__} llvm {version}")
+    compiler = f"llvmlite {llvmlite.__version__} llvm {'.'.join(map(str, llvm.llvm_version_info))}"
+    return Target("cpu", arch, ordered, vector_bytes(ordered), compiler)
 
 
 def build(kernels: Sequence[Kernel], target: Target) -> Image:
@@ -62,7 +63,7 @@ def build(kernels: Sequence[Kernel], target: Target) -> Image:
 
 
 def image(text: str, target: Target, level: int = 0) -> Image:
-    """The functions of an LLVM IR module `text` as a flat image. Raises as `compile_text`, `link`."""
+    """The functions of an LLVM IR module as a flat image. Raises as `compile_text` and `link`."""
     linked = link(compile_text(text, target, level))
     return Image(linked.code, linked.entries, target)
 

@@ -43,8 +43,9 @@ def kernel_text(kernel: Kernel, target: Target) -> tuple[str, set[str]]:
     if all(axis.extent > 0 for axis in kernel.axes):
         _outer_loops(Unit(b, kernel, loops, lanes_of(kernel, target), unroll_of(loops)))
     b.emit("ret void")
-    head = f"define void @{kernel.name}(ptr noalias readonly %args, i64 %begin, i64 %end) #0 {{\nentry:\n"
-    return head + "\n".join((*b.allocations, *b.lines)) + "\n}\n", b.declarations | b.helpers
+    head = f"define void @{kernel.name}(ptr noalias readonly %args, i64 %begin, i64 %end) #0 {{"
+    text = "\n".join((head, "entry:", *b.allocations, *b.lines, "}", ""))
+    return text, b.declarations | b.helpers
 
 
 def _outer_loops(unit: Unit) -> None:
@@ -115,7 +116,9 @@ def _inner_loops(unit: Unit, at: At, axes: list[Axis], body: Callable[[At], None
     return None
 
 
-def _rows_of_lanes(unit: Unit, begin: Value, end: Value, shared: list[Axis], inner: list[Axis]) -> None:
+def _rows_of_lanes(
+    unit: Unit, begin: Value, end: Value, shared: list[Axis], inner: list[Axis]
+) -> None:
     """The shared range when the lane axis is its last digit: whole rows but for the ends."""
     b, extent = unit.b, unit.b.integer(shared[-1].extent)
     first = b.binary("udiv", begin, extent)
@@ -153,7 +156,8 @@ def _lane_range(unit: Unit, at: At, start: Value, stop: Value) -> None:
     if b.has_masks and unit.lanes > 1:
         def last() -> list[Value]:
             left = b.splat(b.binary("sub", stop, start), unit.lanes)
-            return _on_lanes(unit, at, unit.lanes, start, b.compare("slt", b.iota(unit.lanes), left))
+            exist = b.compare("slt", b.iota(unit.lanes), left)
+            return _on_lanes(unit, at, unit.lanes, start, exist)
         b.when(b.compare("slt", start, stop), last)
     elif unit.lanes > 1:
         b.loop(start, stop, 1, [], lambda position, _: _on_lanes(unit, at, 1, position, None),

@@ -59,7 +59,7 @@ MAX_ALIGNMENT = 4096
 
 
 def link(object_bytes: bytes) -> Linked:
-    """`object_bytes` (a relocatable ELF file) as flat code. Raises InternalError if it cannot be."""
+    """`object_bytes` (a relocatable ELF file) as flat code. Raises InternalError if it cannot."""
     machine, sections = _sections(object_bytes)
     block, starts = _layout(sections)
     symbols, names = _symbols(sections)
@@ -101,9 +101,8 @@ def _sections(data: bytes) -> tuple[int, list[Section]]:
     sections = []
     for name, type, flags, _, offset, length, link_, info, alignment, _ in headers:
         body = data[offset:offset + length] if type != 8 else b""  # 8: zero-initialised, no bytes
-        sections.append(
-            Section(_string(data, strings + name), type, flags, body, length, link_, info, alignment)
-        )
+        title = _string(data, strings + name)
+        sections.append(Section(title, type, flags, body, length, link_, info, alignment))
     return machine, sections
 
 
@@ -157,7 +156,7 @@ def _relocate_x86_64(block: bytearray, type: int, place: int, target: int, name:
         block[place - 2] = 0x8D
         struct.pack_into("<i", block, place, target - place)
     else:
-        raise InternalError(f"x86-64 relocation {type} against {name!r} is not position-independent")
+        raise InternalError(f"x86-64 relocation {type} against {name!r} needs an absolute address")
 
 
 def _relocate_aarch64(block: bytearray, type: int, place: int, target: int, name: str) -> None:
@@ -177,7 +176,7 @@ def _relocate_aarch64(block: bytearray, type: int, place: int, target: int, name
     elif type in (273, 280):  # LD_PREL_LO19, CONDBR19
         word |= (target - place >> 2 & 0x7FFFF) << 5
     else:
-        raise InternalError(f"AArch64 relocation {type} against {name!r} is not position-independent")
+        raise InternalError(f"AArch64 relocation {type} against {name!r} needs an absolute address")
     struct.pack_into("<I", block, place, word)
 
 

@@ -80,8 +80,8 @@ def round_to_float32(number: float) -> float:
 
 
 class Builder:
-    """Writes one function. `lines` is its body so far; `declarations` are the intrinsics that it uses
-    and `helpers` whole functions, as text."""
+    """Writes one function. `lines` is its body so far; `declarations` are the intrinsics that it
+    uses and `helpers` whole functions, as text."""
 
     def __init__(self, target: Target):
         self.target = target
@@ -166,7 +166,8 @@ class Builder:
 
     def select(self, condition: Value, x: Value, y: Value) -> Value:
         assert x.type == y.type and condition.lanes == x.lanes, (condition, x, y)
-        return self.value(f"select {condition.operand}, {x.operand}, {y.operand}", x.element, x.lanes)
+        text = f"select {condition.operand}, {x.operand}, {y.operand}"
+        return self.value(text, x.element, x.lanes)
 
     def convert(self, name: str, x: Value, element: str) -> Value:
         """A cast instruction by its LLVM name: sext, fptosi, bitcast ..."""
@@ -180,7 +181,8 @@ class Builder:
         types = ", ".join(a.type for a in args)
         self.declarations.add(f"declare {first.type} @llvm.{name}.{suffix}({types})")
         operands = ", ".join(a.operand for a in args)
-        return self.value(f"call {first.type} @llvm.{name}.{suffix}({operands})", first.element, first.lanes)
+        call = f"call {first.type} @llvm.{name}.{suffix}({operands})"
+        return self.value(call, first.element, first.lanes)
 
     def bits(self, x: Value) -> Value:
         """The bit pattern of a float, as an integer."""
@@ -199,7 +201,8 @@ class Builder:
         if x.is_constant:
             return Value(x.text, x.element, lanes)
         if x.lanes == 0:
-            x = self.value(f"insertelement <1 x {x.element}> poison, {x.operand}, i64 0", x.element, 1)
+            text = f"insertelement <1 x {x.element}> poison, {x.operand}, i64 0"
+            x = self.value(text, x.element, 1)
             if lanes == 1:
                 return x
         mask = f"<{lanes} x i32> zeroinitializer"
@@ -216,9 +219,14 @@ class Builder:
         return self.shuffle(x, range(start, start + lanes))
 
     def shuffle(self, x: Value, lanes: Sequence[int]) -> Value:
+        return self._picked(x, Value("poison", x.element, x.lanes), lanes)
+
+    def _picked(self, x: Value, y: Value, lanes: Sequence[int]) -> Value:
+        """Lanes of `x` (from 0 on) and of `y` (from x.lanes on), in any order."""
         order = ", ".join(f"i32 {i}" for i in lanes)
         mask = f"<{len(lanes)} x i32> <{order}>"
-        return self.value(f"shufflevector {x.operand}, {x.type} poison, {mask}", x.element, len(lanes))
+        text = f"shufflevector {x.operand}, {y.operand}, {mask}"
+        return self.value(text, x.element, len(lanes))
 
     def iota(self, lanes: int, step: int = 1) -> Value:
         """0, step, 2*step ... as i64."""
@@ -227,13 +235,9 @@ class Builder:
     def join(self, parts: Sequence[Value]) -> Value:
         """The lanes of all `parts` (as many as a power of two), one after the other."""
         while len(parts) > 1:
-            parts = [self._join_pair(x, y) for x, y in zip(parts[::2], parts[1::2])]
+            pairs = zip(parts[::2], parts[1::2])
+            parts = [self._picked(x, y, range(x.lanes + y.lanes)) for x, y in pairs]
         return parts[0]
-
-    def _join_pair(self, x: Value, y: Value) -> Value:
-        order = ", ".join(f"i32 {i}" for i in range(x.lanes + y.lanes))
-        mask = f"<{x.lanes + y.lanes} x i32> <{order}>"
-        return self.value(f"shufflevector {x.operand}, {y.operand}, {mask}", x.element, x.lanes + y.lanes)
 
     def transpose(self, rows: Sequence[Value]) -> list[Value]:
         """A square of values, rows as columns: rows are interleaved with those half a square below,
@@ -246,12 +250,8 @@ class Builder:
 
     def _interleaved(self, x: Value, y: Value) -> list[Value]:
         """x0 y0 x1 y1 ..., as two vectors."""
-        lanes, result = x.lanes, []
-        for start in (0, lanes // 2):
-            order = ", ".join(f"i32 {k}, i32 {k + lanes}" for k in range(start, start + lanes // 2))
-            text = f"shufflevector {x.operand}, {y.operand}, <{lanes} x i32> <{order}>"
-            result.append(self.value(text, x.element, lanes))
-        return result
+        order = [lane for k in range(x.lanes) for lane in (k, k + x.lanes)]
+        return [self._picked(x, y, order[:x.lanes]), self._picked(x, y, order[x.lanes:])]
 
     def any(self, condition: Value) -> Value:
         """A plain i1: whether some lane is true."""
@@ -277,7 +277,8 @@ class Builder:
         lost = self.fadd(self.fsub(high, self.fsub(total, back)), self.fsub(z, back))
         rest = self.fadd(lost, low)
         # a total of -0 or infinity stays: `one` is false for a rest of 0 or NaN
-        return self.select(self.compare("one", rest, self.constant(0.0, rest)), self.fadd(total, rest), total)
+        is_some = self.compare("one", rest, self.constant(0.0, rest))
+        return self.select(is_some, self.fadd(total, rest), total)
 
     def _exact_product(self, x: Value, y: Value) -> tuple[Value, Value]:
         """Dekker's product of doubles: high + low == x*y exactly."""
@@ -300,12 +301,13 @@ class Builder:
             return None
         register = f"<{lanes} x {x.element}>"
         name = f"@llvm.x86.avx512.mask.scalef.{kind}.512"
-        self.declarations.add(f"declare {register} {name}({register}, {register}, {register}, {mask}, i32)")
+        types = ", ".join((register, register, register, mask, "i32"))
+        self.declarations.add(f"declare {register} {name}({types})")
         parts = []
         for start in range(0, x.lanes, lanes):
             operands = ", ".join(self.part(v, start, lanes).operand for v in (x, n))
-            call = f"call {register} {name}({operands}, {register} zeroinitializer, {mask} -1, i32 4)"
-            parts.append(self.value(call, x.element, lanes))
+            operands += f", {register} zeroinitializer, {mask} -1, i32 4"
+            parts.append(self.value(f"call {register} {name}({operands})", x.element, lanes))
         return self.join(parts)
 
     def fabs(self, x: Value) -> Value:
@@ -333,7 +335,9 @@ class Builder:
         return self.copysign(self.select(self.compare("ogt", near, x), less, near), x)
 
     def ceil(self, x: Value) -> Value:
-        return self.intrinsic("ceil", x) if self.has_rounding else self.fneg(self.floor(self.fneg(x)))
+        if self.has_rounding:
+            return self.intrinsic("ceil", x)
+        return self.fneg(self.floor(self.fneg(x)))
 
     def trunc(self, x: Value) -> Value:
         if self.has_rounding:
@@ -344,7 +348,8 @@ class Builder:
 
     def offset(self, pointer: Value, elements: Value, element: str) -> Value:
         """`pointer` moved by `elements` (i64, scalar or a vector of them) elements."""
-        return self.value(f"getelementptr {element}, {pointer.operand}, {elements.operand}", "ptr", elements.lanes)
+        text = f"getelementptr {element}, {pointer.operand}, {elements.operand}"
+        return self.value(text, "ptr", elements.lanes)
 
     def load(self, pointer: Value, element: str, lanes: int) -> Value:
         result = Value("", element, lanes)
@@ -355,30 +360,29 @@ class Builder:
         self.emit(f"store {x.operand}, {pointer.operand}, align {max(1, BITS[x.element] // 8)}")
 
     def masked_load(self, pointer: Value, mask: Value, other: Value) -> Value:
-        """Contiguous elements where `mask`, else the lanes of `other`; false lanes touch no memory."""
-        name, align = f"@llvm.masked.load.{_suffix(other)}.p0", BITS[other.element] // 8
+        """Contiguous elements where `mask`, else lanes of `other`; false lanes touch no memory."""
+        name, where = f"@llvm.masked.load.{_suffix(other)}.p0", _aligned(pointer, other)
         self.declarations.add(f"declare {other.type} {name}(ptr, {mask.type}, {other.type})")
-        call = f"call {other.type} {name}(ptr align {align} {pointer.text}, {mask.operand}, {other.operand})"
+        call = f"call {other.type} {name}({where}, {mask.operand}, {other.operand})"
         return self.value(call, other.element, other.lanes)
 
     def masked_store(self, x: Value, pointer: Value, mask: Value) -> None:
-        name, align = f"@llvm.masked.store.{_suffix(x)}.p0", BITS[x.element] // 8
+        name, where = f"@llvm.masked.store.{_suffix(x)}.p0", _aligned(pointer, x)
         self.declarations.add(f"declare void {name}({x.type}, ptr, {mask.type})")
-        self.emit(f"call void {name}({x.operand}, ptr align {align} {pointer.text}, {mask.operand})")
+        self.emit(f"call void {name}({x.operand}, {where}, {mask.operand})")
 
     def gather(self, pointers: Value, mask: Value, other: Value) -> Value:
         """One element a lane from a vector of pointers, where `mask`."""
-        name, align = f"@llvm.masked.gather.{_suffix(other)}.v{other.lanes}p0", BITS[other.element] // 8
-        self.declarations.add(f"declare {other.type} {name}({pointers.type}, {mask.type}, {other.type})")
-        where = f"{pointers.type} align {align} {pointers.text}"
-        return self.value(
-            f"call {other.type} {name}({where}, {mask.operand}, {other.operand})", other.element, other.lanes
-        )
+        name = f"@llvm.masked.gather.{_suffix(other)}.v{other.lanes}p0"
+        types = f"{pointers.type}, {mask.type}, {other.type}"
+        self.declarations.add(f"declare {other.type} {name}({types})")
+        operands = f"{_aligned(pointers, other)}, {mask.operand}, {other.operand}"
+        return self.value(f"call {other.type} {name}({operands})", other.element, other.lanes)
 
     def scatter(self, x: Value, pointers: Value, mask: Value) -> None:
-        name, align = f"@llvm.masked.scatter.{_suffix(x)}.v{x.lanes}p0", BITS[x.element] // 8
+        name = f"@llvm.masked.scatter.{_suffix(x)}.v{x.lanes}p0"
         self.declarations.add(f"declare void {name}({x.type}, {pointers.type}, {mask.type})")
-        self.emit(f"call void {name}({x.operand}, {pointers.type} align {align} {pointers.text}, {mask.operand})")
+        self.emit(f"call void {name}({x.operand}, {_aligned(pointers, x)}, {mask.operand})")
 
     def scratch(self, element: str, count: int) -> Value:
         """A block of `count` elements on the stack, made once a call of the function."""
@@ -440,13 +444,20 @@ class Builder:
         self.emit(f"br label %{out}")
         self.label(out)
         results = [v._replace(text=f"%w{number}_{k}") for k, v in enumerate(otherwise)]
-        self.lines += [_phi(r, (v, end), (o, before)) for r, v, o in zip(results, values, otherwise)]
+        self.lines += [
+            _phi(r, (v, end), (o, before)) for r, v, o in zip(results, values, otherwise)
+        ]
         return results
 
 
 def _suffix(x: Value) -> str:
     element = {"float": "f32", "double": "f64", "half": "f16"}.get(x.element, x.element)
     return f"v{x.lanes}{element}" if x.lanes else element
+
+
+def _aligned(pointer: Value, accessed: Value) -> str:
+    """`pointer` (one, or one a lane) as an operand that promises the element's alignment."""
+    return f"{pointer.type} align {BITS[accessed.element] // 8} {pointer.text}"
 
 
 def _phi(result: Value, *arms: tuple[Value, str]) -> str:

@@ -24,8 +24,8 @@ COST = {
     **dict.fromkeys("div reciprocal sqrt rsqrt floordiv truncdiv remainder fmod".split(), 4),
     **dict.fromkeys("exp exp2 sigmoid sin cos".split(), 12),
     **dict.fromkeys(
-        "expm1 log log2 log10 log1p tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc pow atan2"
-        .split(), 20,
+        "expm1 log log2 log10 log1p tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc pow "
+        "atan2".split(), 20,
     ),
     **dict.fromkeys("const axis".split(), 0),
 }
@@ -70,7 +70,7 @@ class StageNest:
 
 
 class Piece(NamedTuple):
-    """Positions start .. stop of the vector axis, `lanes` at a time; `masked`: the last few lanes."""
+    """Positions start .. stop of the vector axis, `lanes` at a time; `is_masked`: fewer of them."""
 
     lanes: int
     start: int
@@ -106,7 +106,7 @@ def _nest(stage: Stage, lane, outer, known, kept) -> StageNest:
             if value in kept and value not in needs:
                 recalled[value], needs[value] = kept[value], everything
             elif value not in needs:
-                raise InternalError(f"value v{value} is used before it is computed, or was not kept")
+                raise InternalError(f"v{value} is used before it is computed, or was not kept")
         depends = _axes_of(op, axes).union(*(needs[v] for v in used))
         if op.op == "reduce" or (op.keep and not depends <= row):
             depends = everything
@@ -126,7 +126,8 @@ def _nest(stage: Stage, lane, outer, known, kept) -> StageNest:
     # a reduction's result is no value of its own stage; in row form it is the same for all lanes
     varying -= {op.id for op in reductions}
     return StageNest(
-        axes, len(outer), vector, tuple(map(tuple, levels)), varying, tuple(recalled.values()), reductions
+        axes, len(outer), vector, tuple(map(tuple, levels)), varying, tuple(recalled.values()),
+        reductions,
     )
 
 
@@ -148,10 +149,10 @@ def _axes_of(op: LoopOp, axes: tuple[Axis, ...]) -> frozenset[str]:
 def _verify(kernel: Kernel) -> None:
     for axis in (*kernel.axes, *(a for stage in kernel.stages for a in stage.axes)):
         if not isinstance(axis.extent, int):
-            raise InternalError(f"{kernel.name}: axis {axis.name} has the symbolic extent {axis.extent}")
+            raise InternalError(f"{kernel.name}: axis {axis.name} has symbolic extent {axis.extent}")
     shared = [a.name for a in kernel.axes[:kernel.parallel]]
     if kernel.lane in shared[:-1]:
-        raise InternalError(f"{kernel.name}: lane {kernel.lane} is not the last parallel axis of {shared}")
+        raise InternalError(f"{kernel.name}: lane {kernel.lane} is not the last shared axis {shared}")
     if kernel.lane and kernel.lane not in {a.name for a in kernel.axes}:
         raise InternalError(f"{kernel.name}: lane {kernel.lane} is no axis of the kernel")
 
@@ -161,8 +162,8 @@ def lanes_of(kernel: Kernel, target: Target) -> int:
 
     No more than short rows have, where that makes a whole vector.
     """
-    sizes = {op.dtype: DTYPES[op.dtype].itemsize for s in kernel.stages for op in s.body if op.id >= 0}
-    sizes |= {p.dtype: DTYPES[p.dtype].itemsize for p in kernel.params}
+    dtypes = {op.dtype for stage in kernel.stages for op in stage.body if op.id >= 0}
+    sizes = {d: DTYPES[d].itemsize for d in dtypes | {param.dtype for param in kernel.params}}
     if {"float32", "int32", "uint32", "float64"} & set(sizes):
         sizes = {d: size for d, size in sizes.items() if d not in ("int64", "uint64")}
     lanes = max(1, target.vector_bytes // max(sizes.values(), default=8))
@@ -175,7 +176,7 @@ def lanes_of(kernel: Kernel, target: Target) -> int:
 
 
 def turned(nest: StageNest) -> tuple[LoopOp, ...]:
-    """The accesses of a square stage in row form whose neighbours in memory lie along the other axis.
+    """The accesses of a square stage in row form whose neighbours in memory lie along the outer axis.
 
     () unless the stage walks a square whose side is a power of two and only moves and maps there.
     """

@@ -15,7 +15,8 @@ from preheat.ir.types import DTYPES
 
 State = list[Value]
 _COMBINE = {
-    "sum": "add", "prod": "mul", "max": "maximum", "min": "minimum", "any": "logical_or", "all": "logical_and",
+    "sum": "add", "prod": "mul", "max": "maximum", "min": "minimum", "any": "logical_or",
+    "all": "logical_and",
 }
 _ORDER = {"argmax": "gt", "argmin": "lt"}
 
@@ -33,7 +34,7 @@ def is_float_sum(op: LoopOp) -> bool:
     return op.how == "sum" and DTYPES[op.dtype].kind == "f"
 
 
-def start(b: Builder, op: LoopOp, dtype: str, lanes: int, position: int = 0, step: int = 1) -> State:
+def start(b: Builder, op: LoopOp, dtype: str, lanes: int, position: int, step: int) -> State:
     """The state of no values yet; lane k will first see the position `position` + k * `step`."""
     neutral = elementwise.number(dtype, _neutral(op.how, dtype), lanes, b)
     if op.how not in _ORDER:
@@ -58,7 +59,8 @@ def _neutral(how: str, dtype: str) -> int | float | bool:
 
 
 def take(
-    b: Builder, op: LoopOp, dtype: str, state: State, value: Value, mask: Value | None, position: Value | None
+    b: Builder, op: LoopOp, dtype: str, state: State, value: Value, mask: Value | None,
+    position: Value | None,
 ) -> State:
     """`state` after `value`, in the lanes of `mask` only. `position`: i64 lanes, of arg ones."""
     if op.how not in _ORDER:

@@ -24,6 +24,7 @@ from preheat.ir.types import DTYPES
 
 BLOCK = 64
 States = dict[Piece, list[State]]  # for each piece of the vector axis, one a reduction
+Step = Callable[[Value, States], States]
 
 
 def stage(unit: Unit, nest: StageNest, at: At) -> dict[int, Value]:
@@ -32,19 +33,20 @@ def stage(unit: Unit, nest: StageNest, at: At) -> dict[int, Value]:
     if across:
         _square_stage(unit, nest, at, across)
         return at.values
-    return _plain_stage(unit, nest, at._replace(values=dict(at.values), pointers=access.pointers(unit, nest, at)))
+    return _plain_stage(unit, nest, at._replace(pointers=access.pointers(unit, nest, at)))
 
 
 def _plain_stage(unit: Unit, nest: StageNest, at: At) -> dict[int, Value]:
+    at = at._replace(values=dict(at.values))
     covers = (Piece(at.lanes, 0, 1),)
     if unit.kernel.lane is None and nest.own:
         covers = pieces(nest.own[-1].extent, unit.lanes, unit.unroll, unit.b.has_masks)
     covers = covers or (Piece(1, 0, 0),)
     states = {
-        piece: [_start(unit, op, piece.lanes, piece.start) for op in nest.reductions] for piece in covers
+        piece: [_start(unit, op, piece.lanes, piece.start) for op in nest.reductions]
+        for piece in covers
     }
-    entry = _operations(unit, nest, nest.outer, at, states[covers[0]])
-    states[covers[0]] = entry
+    states[covers[0]] = _operations(unit, nest, nest.outer, at, states[covers[0]])
     if nest.own and nest.positions:
         states = _walk(unit, nest, nest.outer, at, states)
     results = {}
@@ -56,7 +58,8 @@ def _plain_stage(unit: Unit, nest: StageNest, at: At) -> dict[int, Value]:
 def _square_stage(unit: Unit, nest: StageNest, at: At, across: tuple[LoopOp, ...]) -> None:
     """A square that some accesses cross: they go by a scratch square, transposed in registers.
 
-        v0 = load p0[a + b*1024]   ->   scratch = transpose(rows of p0);  v0 = load scratch[a*16 + b]
+        v0 = load p0[a + b*1024]   ->   scratch = transpose(rows of p0)
+                                        v0 = load scratch[a*16 + b]
     """
     side, pointers = nest.own[0].extent, access.pointers(unit, nest, at)
     squares = {}
@@ -67,11 +70,12 @@ def _square_stage(unit: Unit, nest: StageNest, at: At, across: tuple[LoopOp, ...
         element = memory_element(unit.kernel.params[op.param].dtype)
         pointers[op.param, place] = unit.b.scratch(element, side * side)
     levels = tuple(tuple(squares.get(op, op) for op in level) for level in nest.levels)
+    ends = {op: (pointers[op.param, op.index], pointers[op.param, squares[op].index]) for op in across}
     for op in (op for op in across if op.op == "load"):
-        access.transpose(unit, nest, op, pointers[op.param, op.index], pointers[op.param, squares[op].index], True)
-    _plain_stage(unit, replace(nest, levels=levels), at._replace(values=dict(at.values), pointers=pointers))
+        access.transpose(unit, nest, op, *ends[op])
+    _plain_stage(unit, replace(nest, levels=levels), at._replace(pointers=pointers))
     for op in (op for op in across if op.op == "store"):
-        access.transpose(unit, nest, op, pointers[op.param, op.index], pointers[op.param, squares[op].index], False)
+        access.transpose(unit, nest, op, *ends[op])
 
 
 def _start(unit: Unit, op: LoopOp, lanes: int, position: int) -> State:
@@ -132,7 +136,8 @@ def lanes_of_tail(unit: Unit, piece: Piece) -> Value | None:
     return unit.b.vector([k < piece.stop - piece.start for k in range(piece.lanes)], "i1")
 
 
-def _accumulate(unit: Unit, nest: StageNest, piece: Piece, states: States, step: Callable[[Value, States], States], is_nested: bool
+def _accumulate(
+    unit: Unit, nest: StageNest, piece: Piece, states: States, step: Step, is_nested: bool
 ) -> States:
     """Runs `step` over `piece`; long float sums are added up in blocks, and blocks of blocks.
 
@@ -154,7 +159,7 @@ def _accumulate(unit: Unit, nest: StageNest, piece: Piece, states: States, step:
             return _loop(unit, start, stop, piece.lanes, states, step)
 
         def block(position: Value, before: States) -> States:
-            end = b.intrinsic("smin", b.binary("add", position, b.integer(sizes[level])), stop)
+            end = b.intrinsic("smin", b.plus(position, b.integer(sizes[level])), stop)
             return _apart(unit, nest, before, lambda fresh: blocks(level - 1, position, end, fresh))
 
         return _loop(unit, start, stop, sizes[level], states, block)
@@ -177,7 +182,9 @@ def _apart(unit: Unit, nest: StageNest, before: States, body: Callable[[States],
     return after
 
 
-def _loop(unit: Unit, start: Value, stop: Value, step: int, states: States, body: Callable) -> States:
+def _loop(
+    unit: Unit, start: Value, stop: Value, step: int, states: States, body: Callable
+) -> States:
     """`Builder.loop` with the states of every piece carried."""
     shape = [(key, [len(state) for state in group]) for key, group in states.items()]
 
@@ -188,11 +195,15 @@ def _loop(unit: Unit, start: Value, stop: Value, step: int, states: States, body
     def pack(states: States) -> list[Value]:
         return [value for group in states.values() for state in group for value in state]
 
-    carried = unit.b.loop(start, stop, step, pack(states), lambda i, values: pack(body(i, unpack(values))))
-    return unpack(carried)
+    def flat(position: Value, values: list[Value]) -> list[Value]:
+        return pack(body(position, unpack(values)))
+
+    return unpack(unit.b.loop(start, stop, step, pack(states), flat))
 
 
-def _operations(unit: Unit, nest: StageNest, depth: int, at: At, states: list[State]) -> list[State]:
+def _operations(
+    unit: Unit, nest: StageNest, depth: int, at: At, states: list[State]
+) -> list[State]:
     """The operations of one level; yields the states of its reductions."""
     states = list(states)
     if depth == len(nest.axes):
@@ -248,7 +259,8 @@ def _raise(unit: Unit, at: At, bad: Value, how: str) -> None:
         bad = b.binary("and", bad, at.mask)
 
     def body() -> list[Value]:
-        b.emit(f"{b.name('%f')} = atomicrmw or {unit.flag.operand}, i32 {FLAGS[how]} monotonic, align 4")
+        old, bit = b.name("%f"), FLAGS[how]
+        b.emit(f"{old} = atomicrmw or {unit.flag.operand}, i32 {bit} monotonic, align 4")
         return []
 
     b.when(b.any(bad), body)

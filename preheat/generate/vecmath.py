@@ -26,8 +26,12 @@ LN2 = {  # high part (exact times any exponent), the rest
 LOG_BASE: dict[tuple[str, int], tuple[float, float, float, float]] = {
     ("float", 2): (1.4426950216293335, 1.9259629911266175e-08, 1.0, 0.0),
     ("double", 2): (1.4426950408889634, 2.0355273740931033e-17, 1.0, 0.0),
-    ("float", 10): (0.4342944920063019, -1.0103050052231683e-08, 0.301025390625, 4.605038981195214e-06),
-    ("double", 10): (0.4342944819032518, 1.098319650216765e-17, 0.30102999566383914, 1.42050232272661e-13),
+    ("float", 10): (
+        0.4342944920063019, -1.0103050052231683e-08, 0.301025390625, 4.605038981195214e-06
+    ),
+    ("double", 10): (
+        0.4342944819032518, 1.098319650216765e-17, 0.30102999566383914, 1.42050232272661e-13
+    ),
 }
 EXP_RANGE = {"float": (-105.0, 90.0), "double": (-746.0, 712.0)}
 EXP2_RANGE = {"float": (-151.0, 129.0), "double": (-1076.0, 1025.0)}
@@ -197,7 +201,8 @@ def _log_parts(b: Builder, x: Value) -> tuple[Value, Value]:
     smallest = 2.0 ** (1 - EXPONENT_BIAS[element])
     is_denormal = b.compare("olt", x, b.constant(smallest, x))
     bits = b.bits(b.select(is_denormal, b.fmul(x, b.constant(2.0 ** lift, x)), x))
-    start = b.constant(0x3F2AAAAB if element == "float" else 0x3FE6A09E667F3BCD, bits)  # 2/3, sqrt(1/2)
+    # 1 + f is in [2/3, 4/3) or [sqrt(1/2), sqrt(2))
+    start = b.constant(0x3F2AAAAB if element == "float" else 0x3FE6A09E667F3BCD, bits)
     width = b.constant(MANTISSA[element], bits)
     k = b.binary("ashr", b.binary("sub", bits, start), width)
     m = b.from_bits(b.binary("sub", bits, b.binary("shl", k, width)), element)
@@ -314,12 +319,12 @@ def pow(b: Builder, x: Value, y: Value) -> Value:
     half = b.fmul(y, b.constant(0.5, y))
     is_odd = b.binary("and", whole, b.compare("one", b.trunc(half), half))
     signed = b.select(is_odd, b.copysign(magnitude, x), magnitude)
-    finite_negative = b.binary("and", b.compare("olt", x, zero), b.compare("ogt", x, b.constant(-INF, x)))
-    undefined = b.binary("and", finite_negative, b.compare("one", b.trunc(y), y))
+    is_negative = b.binary("and", b.compare("olt", x, zero), b.compare("ogt", x, b.constant(-INF, x)))
+    undefined = b.binary("and", is_negative, b.compare("one", b.trunc(y), y))
     result = b.select(undefined, b.constant(NAN, x), signed)
     # |x| = 1 with an infinite y gives 0 * inf above
-    unit = b.binary("and", b.compare("oeq", b.fabs(x), one), b.compare("oeq", b.fabs(y), b.constant(INF, y)))
-    result = b.select(unit, one, result)
+    is_infinite = b.compare("oeq", b.fabs(y), b.constant(INF, y))
+    result = b.select(b.binary("and", b.compare("oeq", b.fabs(x), one), is_infinite), one, result)
     result = where_equal(b, x, 1.0, one, result)
     return where_equal(b, y, 0.0, one, result)
 
