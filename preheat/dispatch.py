@@ -10,6 +10,7 @@ its own capture, under a trace function, a profiler, a foreign dispatch mode or 
 plain Python.
 """
 
+import collections
 import dataclasses
 import functools
 import os
@@ -35,6 +36,8 @@ from preheat.store.key import Key
 
 # Calls that run eager are remembered by their facts; beyond this many kinds of call all are eager.
 EAGER_KINDS = 1000
+# A first call often sets things up (fills a cache, installs hooks) and then breaks where later ones do not.
+CAPTURE_ATTEMPTS = 2
 
 
 class Compiled:
@@ -56,7 +59,9 @@ class Compiled:
         self.name = name or getattr(target, "__qualname__", type(target).__qualname__)
         self._variants: tuple[Variant, ...] = ()
         self._front: Callable = _miss
-        self._eager: dict[Any, tuple[Break, ...]] = {}
+        self._eager: dict[Any, tuple[Break, ...]] = {}  # kinds of call that run eager, and why
+        self._breaks: dict[Break, None] = {}  # in the order they happened
+        self._attempts: collections.Counter = collections.Counter()  # captures that broke, by kind of call
         self._lock = threading.Lock()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -68,7 +73,7 @@ class Compiled:
     @property
     def breaks(self) -> tuple[Break, ...]:
         """Why calls ran eager, each reason once."""
-        return tuple(dict.fromkeys(b for breaks in self._eager.values() for b in breaks))
+        return tuple(self._breaks)
 
     @property
     def variants(self) -> tuple[Variant, ...]:
@@ -78,6 +83,8 @@ class Compiled:
         """Forgets every variant and every reason to run eager; the cache on disk stays."""
         with self._lock:
             self._variants, self._front, self._eager = (), _miss, {}
+            self._attempts.clear()
+            self._breaks.clear()
 
     # ------------------------------------------------------------------ a call that the front missed
     def _find(self, args: tuple, kwargs: dict) -> Any:
@@ -129,7 +136,10 @@ class Compiled:
         elif made.fault is not None:
             self._report_fault(facts, made.fault)
         else:
-            self._run_eager_from_now_on(facts, *outcome.breaks)
+            self._attempts[facts] += 1
+            self._report_breaks(outcome.breaks)
+            if self._attempts[facts] >= CAPTURE_ATTEMPTS:
+                self._eager[facts] = outcome.breaks
         return outcome.result
 
     def _bind_new(
@@ -185,6 +195,10 @@ class Compiled:
 
     def _run_eager_from_now_on(self, facts: Any, *breaks: Break) -> None:
         self._eager[facts] = breaks
+        self._report_breaks(breaks)
+
+    def _report_breaks(self, breaks: tuple[Break, ...]) -> None:
+        self._breaks.update(dict.fromkeys(breaks))
         for row in breaks:
             emit("break", name=self.name, **dataclasses.asdict(row))
         self._raise_if_fullgraph(breaks)
