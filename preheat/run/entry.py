@@ -1,7 +1,7 @@
 """Entries: the callable of one bound variant. A native builtin where the process allows it.
 
     entry = make_entry(trace, found, rows, executable, rebuild, slow)
-    entry.call(x)  ->  guards, plan, result; or slow(reason, detail, (x,), ()) if all is not usual
+    entry.call(x)  ->  guards, plan, result; or slow(reason, detail, (x,), ()) if unusual
 
 `slow(reason, detail, arguments, names)` is Python: reason is a row of `records.REASONS`, detail the
 number of the guard row or the bits of the error flag, arguments all objects of the call with the

@@ -69,7 +69,10 @@ class Executable:
         self._arenas: list[torch.Tensor] = []  # append and pop are atomic: a pool without a lock
 
     def __call__(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The results of the plan. Raises Fault, or what a library call raises after a write."""
+        """The results of the plan. Raises Fault, or what a library call raises after a write.
+
+        An error that is found too late, after a write, is an InternalError: nothing can be rerun.
+        """
         arena = self._lease()
         try:
             values = self._values(inputs, arena)
@@ -106,23 +109,24 @@ class Executable:
         return values
 
     def _run(self, values: Values) -> None:
-        has_written = False
         for number, action in enumerate(self._actions):
             if number == self.first_write:
                 _test(values)
-                has_written = True
             self._show_views(values, number)
             try:
                 action(values)
-            except Fault:
-                raise
             except Exception as error:
-                if has_written:
+                if number >= self.first_write:
                     raise
                 raise Fault(f"call {number} of the plan raised {error!r}") from error
             for buffer in self.free_after[number]:
                 values[buffer] = None
-        _test(values)
+        try:
+            _test(values)
+        except Fault as fault:
+            if self.written:
+                raise InternalError(f"{fault}, after an input was written") from fault
+            raise
         if self.written:
             increment_version([values[b] for b in self.written])
 

@@ -128,6 +128,14 @@ def checked_write_plan() -> Plan:
     )
 
 
+def late_check_plan() -> Plan:
+    """What a scheduler must not do: a write to x, then a kernel that may raise the flag."""
+    x = f32(10)
+    calls = [KernelCall(1, (0,), 10, 80), KernelCall(0, (1, 2), 10, 80)]
+    buffers = [("input", 0, x), ("input", 1, x), ("output", 0, x)]
+    return plan((x, x), buffers, ["checked", "relu"], calls, [2])
+
+
 def checked_plan() -> Plan:
     """x * 2 where no element is negative."""
     x = f32(10)

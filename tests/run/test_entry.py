@@ -20,6 +20,7 @@ from plans import (
     f32,
     failing_after_write_plan,
     failing_plan,
+    late_check_plan,
     library_plan,
     plan,
     product_plan,
@@ -129,6 +130,12 @@ def test_faults_run_slow_and_change_nothing():
     assert entry_of(checked_plan(), slow=slow).call(value) == "slow"
     assert entry_of(failing_plan(), slow=slow).call(torch.randn(4, 6)) == "slow"
     assert slow.calls[2][:2] == ("fault", 0)
+
+
+def test_a_fault_after_a_write_is_told_apart():
+    slow = Slow()
+    entry_of(late_check_plan(), slow=slow).call(torch.ones(10), -torch.ones(10))
+    assert slow.calls[0][:2] == ("late_fault", 1)
 
 
 def test_an_exception_of_slow_propagates():

@@ -16,6 +16,7 @@ from plans import (
     failing_plan,
     filled,
     hand_kernels,
+    late_check_plan,
     library_plan,
     mixed_plan,
     product_plan,
@@ -23,6 +24,7 @@ from plans import (
     strided_output_plan,
     write_plan,
 )
+from preheat.base.errors import InternalError
 from preheat.run.executable import Executable
 from preheat.run.library import Fault
 
@@ -79,6 +81,11 @@ def test_flag_raises_before_the_first_write():
 def test_flag_is_tested_at_the_end():
     with pytest.raises(Fault):
         run(checked_plan(), -torch.ones(10))
+
+
+def test_a_fault_after_a_write_is_our_own_error():
+    with pytest.raises(InternalError, match="after an input was written"):
+        run(late_check_plan(), torch.ones(10), -torch.ones(10))
 
 
 @pytest.mark.parametrize("beta", [0, 1])
