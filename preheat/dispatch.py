@@ -97,7 +97,7 @@ class Compiled:
                 return result
         facts = self._facts(args, kwargs)
         breaks = self._eager.get(facts)
-        if breaks is None and len(self._eager) < EAGER_KINDS and self._lock.acquire(blocking=False):
+        if breaks is None and len(self._attempts) < EAGER_KINDS and self._lock.acquire(blocking=False):
             try:
                 return self._new(facts, args, kwargs)
             finally:
