@@ -78,9 +78,8 @@ class _State:
     types: dict[int, Type] = field(init=False)
     views: dict[int, _View] = field(default_factory=dict)
     roots: dict[int, _Root] = field(default_factory=dict)
-    taken: dict[int, tuple[int, int]] = field(
-        default_factory=dict
-    )  # view: (version of its root, value)
+    # of a view: the version of its root when it was last taken, and the value it was then
+    taken: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.builder = Builder("aten", next_id=self.graph.next_id())
@@ -109,13 +108,14 @@ class _State:
 
     def write(self, value: int, new: int) -> None:
         """From here on, `value`'s memory holds `new`."""
-        root = self.views[value].root if value in self.views else value
-        self._require_writable(value, root)
         while value in self.views:
+            self._require_writable(value)
             view = self.views[value]
             base = self.read(view.parent)
             new = INVERSES[view.op.name](self, view.op, base, self.types[view.parent], new)
             value = view.parent
+        root = value
+        self._require_writable(root)
         self.roots[root].current = self._in_layout(new, self.types[root])
         self.roots[root].version += 1
 
@@ -132,19 +132,16 @@ class _State:
             return value
         return self.emit("aten.clone.default", (Ref(value),), type)
 
-    def _require_writable(self, value: int, root: int) -> None:
-        for part in (value, root):
-            if overlaps_itself(self.types[part]):
-                raise Unsupported(
-                    "written_overlap", f"{self.types[part]} repeats elements in memory"
-                )
+    def _require_writable(self, value: int) -> None:
+        """Raises Unsupported for memory, or a view on the way to it, that holds an element twice."""
+        if overlaps_itself(self.types[value]):
+            raise Unsupported("written_overlap", f"{self.types[value]} repeats elements in memory")
         for input in self.graph.inputs:
-            if input.id == root and input.alias_set >= 0:
+            if input.id == value and input.alias_set >= 0:
                 sharers = [i for i in self.graph.inputs if i.alias_set == input.alias_set]
                 if len(sharers) > 1:
-                    raise Unsupported(
-                        "written_overlap", f"{input.type} may share memory with another input"
-                    )
+                    detail = f"{input.type} may share memory with another input"
+                    raise Unsupported("written_overlap", detail)
 
     # ------------------------------------------------------------------ one op
     def append(self, op: Op) -> None:
