@@ -157,6 +157,13 @@ def _release(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) 
     return function(*args, **kwargs)
 
 
+def _class(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
+    result = function(*args, **kwargs)
+    if len(args) == 3:
+        watcher.born(result, "class")
+    return result
+
+
 def _view(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
     view = function(*args, **kwargs)
     watcher._behind[id(view)] = (view, args[0])
@@ -259,7 +266,7 @@ CALLS: dict[str, Callable] = {
     "pure": _pure, "shallow": _shallow, "identity": _perform, "fill": _fill, "get": _get, "again": _again, "cached": _cached,
     "abc": _abstract, "refuse": _refuse, "signature": _signature, "inference_mode": _inference_mode,
     "set_context": _set_context, "reset_context": _reset_context, "constant": _perform,
-    "referent": _referent, "import": _import, "view": _view,
+    "referent": _referent, "import": _import, "view": _view, "class": _class,
     "acquire": _acquire, "release": _release, "dispatch_depth": _dispatch_depth,
 }
 

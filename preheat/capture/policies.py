@@ -20,6 +20,7 @@ cached        a functools.lru_cache: declared to depend on its arguments alone
 referent      a weak reference is followed: the result is a source, asked again
 acquire, release  of a lock: allowed in pairs
 view          a read-only view of a mapping: what is looked at is the mapping
+class         a class is made
 import        an import statement: done once and for all, its ops are not the call's
 abc           isinstance or issubclass by an abstract base class: re-evaluated as a guard
 refuse        the capture ends, with `reason`
@@ -59,7 +60,7 @@ _BUILTINS = {
     PURE: "abs all any ascii bin bool bytes chr complex divmod float format hash hex int max min "
           "oct ord pow repr round sorted str sum",
     SHALLOW: "dict enumerate filter frozenset iter len list map next reversed set tuple zip",
-    IDENTITY: "callable classmethod id isinstance issubclass object property range slice staticmethod super type",
+    IDENTITY: "callable classmethod id isinstance issubclass object property range slice staticmethod super",
 }
 _C_METHODS = frozenset((
     types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType,
@@ -109,6 +110,7 @@ _ROWS: dict[Any, Call] = {
     contextvars.ContextVar.set: Call("set_context"), contextvars.ContextVar.reset: Call("reset_context"),
     _abc._abc_instancecheck: Call("abc"), _abc._abc_subclasscheck: Call("abc"),
     marks.is_compiling: Call("constant"), builtins.__import__: Call("import"),
+    type: Call("class"),
 }
 # Python functions that run natively: what they compute follows from their arguments, but they keep
 # caches of their own, or would cost thousands of bytecodes.

@@ -86,6 +86,8 @@ class _Planner:
             if self.is_born(value):
                 raise GiveUp("no_recipe", f"the {kind.__name__} {value.__qualname__}, made in the call")
             return self.step("const", self.sources.name(value))
+        if issubclass(kind, tuple) and "n_sequence_fields" in type.__dict__["__dict__"].__get__(kind):
+            return _size(self, value)  # a struct sequence of C, such as torch.return_types.max
         row = _BY_KIND.get(kind)
         if row is not None:
             return row(self, value)

@@ -193,7 +193,10 @@ class Watcher(Observer):
         self.guards.differ(first, second)
 
     def test_truth(self, value: Any) -> bool:
-        if not issubclass(type(value), Tensor):
+        kind = type(value)
+        if not issubclass(kind, Tensor):
+            if raw_attribute(kind, "__bool__") is None and raw_attribute(kind, "__len__") is None:
+                return True
             self.look(value, 0)
         elif not self.recorder.is_fixed(value) and self.recorder.test_of(value) is None:
             raise GiveUp("data_dependent_branch", "the truth of a tensor")

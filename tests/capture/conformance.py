@@ -2,13 +2,14 @@
 
     python tests/capture/conformance.py test_with test_scope      (any of MODULES; all by default)
 
-A test counts when it passes natively; it must then pass interpreted. `EXPECTED` lists, with the reason,
-the ones that cannot. Needs the stdlib package `test`, no torch and no pytest. Prints one line a module and
-ends with status 1 if a test failed that is not expected to, or passed that is.
+A test counts when it passes natively; it must then pass interpreted, with every hook watched. `EXPECTED`
+lists, with the reason, the ones that cannot. Needs the stdlib package `test`, no torch and no pytest. Prints
+one line a module and ends with status 1 if a test failed that is not expected to.
 """
 
 import doctest
 import faulthandler
+import fnmatch
 import importlib
 import io
 import os
@@ -19,8 +20,10 @@ import warnings
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+
 from preheat.capture.machine import run, run_code  # noqa: E402
-from preheat.capture.observer import Observer  # noqa: E402
+from watching import Watching  # noqa: E402
 
 MODULES = (
     "test_generators test_scope test_with test_exceptions test_class test_descr test_dict test_list test_patma "
@@ -31,19 +34,69 @@ MODULES = (
     "test_richcmp test_funcattrs test_global test_metaclass test_pow test_range test_set test_tuple "
     "test_slice test_string test_types test_operator test_itertools test_contextlib test_abc test_collections "
     "test_exception_group test_exception_hierarchy test_positional_only_arg test_call test_builtin "
-    "test_grammar test_heapq test_userdict test_copy test_weakref test_ordered_dict test_yield_from "
-    "test_int test_float test_complex test_long test_bisect test_reprlib test_typing test_traceback"
+    "test_grammar test_heapq test_userdict test_copy test_ordered_dict test_yield_from "
+    "test_int test_float test_complex test_long test_bisect test_reprlib"
 ).split()
 
-class Watching(Observer):
-    """Overrides every hook, to see that none of them disturbs the program."""
+EXPECTED = {
+    "counts references, or looks at what the garbage collector sees": """
+        test_descr.ClassPropertiesAndMethods.test_cycle_through_dict
+        test_descr.ClassPropertiesAndMethods.test_slots
+        test_exceptions.ExceptionTests.test_memory_error_cleanup
+        test_exceptions.ExceptionTests.test_recursion_error_cleanup
+        test_functools.TestLRUC.test_lru_cache_weakrefable
+        test_functools.TestLRUPy.test_lru_cache_weakrefable
+        test_genexps.__test__.doctests
+        test_list.ListTest.test_free_after_iterating
+        test_ordered_dict.*.test_reference_loop
+        test_ordered_dict.*.test_highly_nested_subclass
+        """,
+    "wants a frame object: f_lineno, f_back or f_locals of a traceback's frame, a real `sys._getframe`": """
+        test_exceptions.PEP626Tests.*
+        test_exceptions.ExceptionTests.testSettingException
+        test_raise.TestTracebackType.test_attrs
+        test_raise.TestTracebackType.test_constructor
+        """,
+    "looks inside a generator: gi_code, gi_frame, gi_yieldfrom are the driver's": """
+        test_generators.YieldFromTests.test_generator_gi_yieldfrom
+        test_generators.__test__.coroutine
+        test_generators.__test__.syntax
+        test_yield_from.TestPEP380Operation.test_delegator_is_visible_to_debugger
+        """,
+    "traces lines": """
+        test_patma.TestTracing.*
+        """,
+    "replaces a builtin that the machine itself uses": """
+        test_functools.TestLRUC.test_lru_reentrancy_with_len
+        test_functools.TestLRUPy.test_lru_reentrancy_with_len
+        test_builtin.TestBreakpoint.test_envar_good_path_builtin
+        """,
+    "pickles an iterator whose callback the machine has wrapped": """
+        test_itertools.TestBasicOps.test_filter
+        test_itertools.TestBasicOps.test_map
+        test_iter.TestCase.test_iter_callable
+        test_builtin.BuiltinTest.test_filter_pickle
+        test_builtin.BuiltinTest.test_map_pickle
+        """,
+    "changes a class inside the `__eq__` of a key of its own dict, while it is looked up": """
+        test_descr.MiscTests.test_type_lookup_mro_reference
+        """,
+    "list(o) asks `__length_hint__`, the machine's iterator does not": """
+        test_descr.ClassPropertiesAndMethods.test_special_method_lookup
+        """,
+    "C warns, and blames the line of the innermost native frame": """
+        test_functools.TestPartialC*.test_partial_as_method
+        """,
+    "an error while `close` is looked up is printed, not raised": """
+        test_yield_from.TestPEP380Operation.test_broken_getattr_handling
+        """,
+}
+"""Why, and which tests; a star stands for any name."""
 
-
-for name, hook in vars(Observer).items():
-    if callable(hook) and name[0] != "_":
-        setattr(Watching, name, types.FunctionType(hook.__code__, hook.__globals__, name))
-
-EXPECTED: dict[str, dict[str, str]] = {}
+LEFT_OUT = """
+    test_iter.TestCase.test_reduce_mutating_builtins_iter
+"""
+"""Not run at all: deletes builtins from under the machine, so that the tests after it fail."""
 
 
 class Interpreted(unittest.TextTestResult):
@@ -74,7 +127,7 @@ def outcome(module_name: str, is_interpreted: bool, only: str = "") -> Interpret
     result = Interpreted()
     doctest.exec = exec_interpreted if is_interpreted else exec
     for test in flat(suite):
-        if only not in test.id():
+        if only not in test.id() or matches(test.id(), LEFT_OUT):
             continue
         if is_interpreted and not isinstance(test, doctest.DocTestCase):
             interpret_method(test)
@@ -114,20 +167,26 @@ def check(module_name: str, is_verbose: bool, only: str) -> int:
         print(f"{module_name:28} skipped: {missing}")
         return 0
     ours = outcome(module_name, True, only)
-    expected = EXPECTED.get(module_name, {})
     failed = {name: text for name, text in ours.said.items() if name in native.passed}
-    surprises = {name: text for name, text in failed.items() if short(name) not in expected}
-    kept = len(native.passed) - len(failed)
-    print(f"{module_name:28} {kept:4} of {len(native.passed):4} pass, {len(failed) - len(surprises)} expected failures")
+    surprises = {name: text for name, text in failed.items() if not is_expected(name)}
+    print(
+        f"{module_name:28} {len(native.passed) - len(failed):4} of {len(native.passed):4} pass, "
+        f"{len(failed) - len(surprises)} expected failures",
+        flush=True,
+    )
     for name, text in surprises.items():
-        print(f"    {short(name)}")
+        print(f"    {name}")
         if is_verbose:
             print(text)
     return len(surprises)
 
 
-def short(name: str) -> str:
-    return name.split(".", 2)[-1]
+def is_expected(name: str) -> bool:
+    return any(matches(name, tests) for tests in EXPECTED.values())
+
+
+def matches(name: str, patterns: str) -> bool:
+    return any(fnmatch.fnmatchcase(name, "test." + pattern) for pattern in patterns.split())
 
 
 def main() -> int:

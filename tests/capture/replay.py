@@ -5,6 +5,8 @@
     missed(trace, model, y)               the failure that the guards report, or None
 """
 
+import collections
+
 import torch
 
 from preheat.bridge.interpret import run
@@ -65,11 +67,14 @@ def assert_same(found, expected) -> None:
         assert list(found) == list(expected)
         for key in expected:
             assert_same(found[key], expected[key])
-    elif isinstance(expected, list | tuple):
+    elif isinstance(expected, list | tuple | collections.deque):
         assert len(found) == len(expected)
         for a, b in zip(found, expected):
             assert_same(a, b)
     elif hasattr(expected, "__dict__") and not isinstance(expected, type) and not callable(expected):
         assert_same(found.__dict__, expected.__dict__)
+    elif hasattr(expected, "__slots__"):
+        for name in expected.__slots__:
+            assert_same(getattr(found, name), getattr(expected, name))
     else:
         assert found == expected
