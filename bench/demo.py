@@ -29,8 +29,11 @@ def run(console: Console) -> None:
     for line in notes(result):
         console.print(line, style="yellow", markup=False)
     console.print(
-        "one thread, medians, backends in alternation; cold: empty cache; warm: a new process that finds "
-        "it filled; error: largest difference from float64 over the largest value", style="dim")
+        "one thread, medians, backends in alternation; cold: empty cache; warm: a new process "
+        "that finds "
+        "it filled; error: largest difference from float64 over the largest value",
+        style="dim",
+    )
 
 
 def similarities(model: torch.nn.Module, tokenizer, sentences: tuple[str, ...]) -> torch.Tensor:
@@ -54,7 +57,9 @@ def _similarity_table(similarity: torch.Tensor) -> Table:
 
 
 def _result_table(result: suite.Result) -> Table:
-    table = Table(title=f"6 sentences, {models.MODELS['minilm'].meaning.split(',')[0]}", title_justify="left")
+    table = Table(
+        title=f"6 sentences, {models.MODELS['minilm'].meaning.split(',')[0]}", title_justify="left"
+    )
     for head in ("", "first call, cold", "first call, warm", "steady state", "error vs float64"):
         table.add_column(head, justify="right" if head else "left")
     for name in suite.NAMES:
@@ -62,9 +67,12 @@ def _result_table(result: suite.Result) -> Table:
             table.add_row(name, *["n/a (no C++ compiler)"] * 4)
             continue
         table.add_row(
-            name, _seconds(result.cold_s.get(name)), _seconds(result.warm_s.get(name)),
+            name,
+            _seconds(result.cold_s.get(name)),
+            _seconds(result.warm_s.get(name)),
             _seconds(result.steady_us.get(name), 1e-6),
-            f"{result.error[name]:.1e}" if name in result.error else "-")
+            f"{result.error[name]:.1e}" if name in result.error else "-",
+        )
     return table
 
 

@@ -25,7 +25,7 @@ class Subject:
 
 
 class Row(NamedTuple):
-    """kind: "model" counts in the geometric means; "overhead" measures the cost of a call itself."""
+    """kind: "model" counts in the geometric means; "overhead" measures the cost of a call."""
 
     make: Callable[[], Subject]
     meaning: str
@@ -65,7 +65,9 @@ class Decode(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, token: torch.Tensor, past: list[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
+    def forward(
+        self, token: torch.Tensor, past: list[tuple[torch.Tensor, torch.Tensor]]
+    ) -> torch.Tensor:
         cache = transformers.DynamicCache()
         for layer, (keys, values) in enumerate(past):
             cache.update(keys, values, layer)
@@ -112,20 +114,35 @@ def _memory_chain() -> Subject:
 
 def _bert() -> Subject:
     config = transformers.BertConfig(
-        vocab_size=1000, hidden_size=256, intermediate_size=1024, num_hidden_layers=4, num_attention_heads=4)
+        vocab_size=1000,
+        hidden_size=256,
+        intermediate_size=1024,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+    )
     ids = torch.randint(0, 1000, (4, 64))
     return Subject(transformers.BertModel(config), (ids,), {"attention_mask": torch.ones_like(ids)})
 
 
 def _gpt2() -> Subject:
-    config = transformers.GPT2Config(vocab_size=1000, n_embd=256, n_layer=4, n_head=4, n_positions=256)
+    config = transformers.GPT2Config(
+        vocab_size=1000, n_embd=256, n_layer=4, n_head=4, n_positions=256
+    )
     return Subject(transformers.GPT2LMHeadModel(config), (torch.randint(0, 1000, (2, 64)),))
 
 
 def _llama() -> transformers.LlamaForCausalLM:
-    return transformers.LlamaForCausalLM(transformers.LlamaConfig(
-        vocab_size=1000, hidden_size=256, intermediate_size=704, num_hidden_layers=4,
-        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=256))
+    return transformers.LlamaForCausalLM(
+        transformers.LlamaConfig(
+            vocab_size=1000,
+            hidden_size=256,
+            intermediate_size=704,
+            num_hidden_layers=4,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            max_position_embeddings=256,
+        )
+    )
 
 
 def _llama_prefill() -> Subject:
@@ -140,19 +157,27 @@ def _llama_decode() -> Subject:
 
 def _vit() -> Subject:
     config = transformers.ViTConfig(
-        hidden_size=192, intermediate_size=768, num_hidden_layers=4, num_attention_heads=3,
-        image_size=64, patch_size=8)
+        hidden_size=192,
+        intermediate_size=768,
+        num_hidden_layers=4,
+        num_attention_heads=3,
+        image_size=64,
+        patch_size=8,
+    )
     return Subject(transformers.ViTModel(config), (torch.randn(2, 3, 64, 64),))
 
 
 def _convnext() -> Subject:
-    config = transformers.ConvNextConfig(depths=[1, 1, 2, 1], hidden_sizes=[32, 64, 128, 256], image_size=64)
+    config = transformers.ConvNextConfig(
+        depths=[1, 1, 2, 1], hidden_sizes=[32, 64, 128, 256], image_size=64
+    )
     return Subject(transformers.ConvNextModel(config), (torch.randn(2, 3, 64, 64),))
 
 
 def _resnet() -> Subject:
     config = transformers.ResNetConfig(
-        embedding_size=32, hidden_sizes=[32, 64, 128, 256], depths=[2, 2, 2, 2], layer_type="basic")
+        embedding_size=32, hidden_sizes=[32, 64, 128, 256], depths=[2, 2, 2, 2], layer_type="basic"
+    )
     return Subject(transformers.ResNetModel(config), (torch.randn(2, 3, 64, 64),))
 
 
@@ -192,7 +217,9 @@ def load_minilm() -> tuple[nn.Module, Any]:
 MODELS: dict[str, Row] = {
     "mlp_128": Row(lambda: _mlp(128), "8 x Linear(256) + ReLU, batch 128"),
     "mlp_1": Row(lambda: _mlp(1), "8 x Linear(256) + ReLU, batch 1"),
-    "memory_chain": Row(_memory_chain, "residual, layer norm, gelu, sigmoid, softmax of 512 x 1024"),
+    "memory_chain": Row(
+        _memory_chain, "residual, layer norm, gelu, sigmoid, softmax of 512 x 1024"
+    ),
     "bert": Row(_bert, "BERT, 4 layers of 256, 4 x 64 tokens"),
     "gpt2": Row(_gpt2, "GPT-2, 4 layers of 256, 2 x 64 tokens, with cache"),
     "llama_prefill": Row(_llama_prefill, "Llama, 4 layers of 256, 128 tokens, with cache"),
@@ -202,8 +229,14 @@ MODELS: dict[str, Row] = {
     "resnet": Row(_resnet, "ResNet, 8 basic blocks, 2 images of 64 x 64"),
     "lstm": Row(_lstm, "LSTM, 2 layers of 128, 8 x 32 steps"),
     "minilm": Row(_minilm, "all-MiniLM-L6-v2 with its real weights, 6 sentences"),
-    "call_function": Row(lambda: Subject(add_one, (torch.ones(1),)), "x + 1 of one element", "overhead"),
-    "call_layers": Row(lambda: Subject(Layered(), (torch.ones(1),)), "24 layers, 96 parameters of one element", "overhead"),
+    "call_function": Row(
+        lambda: Subject(add_one, (torch.ones(1),)), "x + 1 of one element", "overhead"
+    ),
+    "call_layers": Row(
+        lambda: Subject(Layered(), (torch.ones(1),)),
+        "24 layers, 96 parameters of one element",
+        "overhead",
+    ),
 }
 
 

@@ -54,7 +54,10 @@ class Report:
 
 
 def run(
-    names: Iterable[str], backends: tuple[str, ...] = NAMES, *, with_bandwidth: bool = True,
+    names: Iterable[str],
+    backends: tuple[str, ...] = NAMES,
+    *,
+    with_bandwidth: bool = True,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Report:
     """Measures `names` one after the other. `progress` is told what runs now."""
@@ -67,7 +70,10 @@ def run(
 
 
 def measure(
-    model: str, backends: tuple[str, ...] = NAMES, *, progress: Callable[[str], None] = lambda text: None,
+    model: str,
+    backends: tuple[str, ...] = NAMES,
+    *,
+    progress: Callable[[str], None] = lambda text: None,
 ) -> Result:
     """One model, all of `backends`."""
     result = Result(model)
@@ -77,14 +83,18 @@ def measure(
         for backend in backends:
             for phase, seconds in (("cold", result.cold_s), ("warm", result.warm_s)):
                 progress(f"{model}: {phase} first call, {backend}")
-                found = _worker(["first", model, backend], environment, result.failures, f"{phase} {backend}")
+                found = _worker(
+                    ["first", model, backend], environment, result.failures, f"{phase} {backend}"
+                )
                 if found:
                     seconds[backend] = found["first_s"]
                     result.counters[f"{phase} {backend}"] = found["counters"]
         working = [backend for backend in backends if backend in result.warm_s]
         if working:
             progress(f"{model}: steady state, alternating")
-            found = _worker(["steady", model, ",".join(working)], environment, result.failures, "steady")
+            found = _worker(
+                ["steady", model, ",".join(working)], environment, result.failures, "steady"
+            )
             result.steady_us, result.error = found.get("median_us", {}), found.get("error", {})
             result.counters["steady"] = found.get("counters", {})
     result.took_s = time.perf_counter() - began
@@ -105,8 +115,13 @@ def backends_here(with_torch_compile: bool = True) -> tuple[str, ...]:
 def machine() -> dict[str, Any]:
     """What the numbers depend on."""
     return {
-        "processor": _processor(), "cores": os.cpu_count(), "threads": 1, "load": os.getloadavg()[0],
-        "python": platform.python_version(), "torch": torch.__version__, "preheat": preheat.__version__,
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "threads": 1,
+        "load": os.getloadavg()[0],
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "preheat": preheat.__version__,
         "when": time.strftime("%Y-%m-%d %H:%M:%S"),
     }
 
@@ -122,26 +137,40 @@ def _bandwidth() -> dict[str, Any]:
 def _environment(folder: Path) -> dict[str, str]:
     """One thread, and empty caches under `folder`."""
     return {
-        **os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false",
-        "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error", "HF_HUB_DISABLE_PROGRESS_BARS": "1",
-        "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"), "TRITON_CACHE_DIR": str(folder / "triton"),
-        "PREHEAT_CACHE_DIR": str(folder / "preheat"), "PYTHONWARNINGS": "ignore",
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "MKL_NUM_THREADS": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "HF_HUB_OFFLINE": "1",
+        "TRANSFORMERS_VERBOSITY": "error",
+        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+        "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
+        "TRITON_CACHE_DIR": str(folder / "triton"),
+        "PREHEAT_CACHE_DIR": str(folder / "preheat"),
+        "PYTHONWARNINGS": "ignore",
     }
 
 
 def _worker(
-    arguments: list[str], environment: dict[str, str], failures: dict[str, str], what: str,
+    arguments: list[str],
+    environment: dict[str, str],
+    failures: dict[str, str],
+    what: str,
 ) -> dict[str, Any]:
-    """The JSON that a worker process printed last; {} after noting in `failures` why there is none."""
+    """The JSON that a worker process printed last; {}, with the reason in `failures`, if none."""
     command = [sys.executable, "-m", "bench.worker", *arguments]
     try:
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=_LIMIT_S)
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=_LIMIT_S
+        )
     except subprocess.TimeoutExpired:
         failures[what] = f"no result after {_LIMIT_S} s"
         return {}
     lines = done.stdout.strip().splitlines()
     if done.returncode != 0 or not lines:
-        failures[what] = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+        failures[what] = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[
+            -1
+        ]
         return {}
     return json.loads(lines[-1])
 
@@ -151,5 +180,7 @@ def _processor() -> str:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:
         return platform.processor()
-    names = [line.split(":", 1)[1].strip() for line in text.splitlines() if line.startswith("model name")]
+    names = [
+        line.split(":", 1)[1].strip() for line in text.splitlines() if line.startswith("model name")
+    ]
     return names[0] if names else platform.machine()

@@ -31,11 +31,16 @@ def show(report: Report, console: Console) -> None:
     if rates:
         console.print(
             f"Memory-bound kernel: {rates['kernel']:.1f} GB/s, plain copy of the same bytes: "
-            f"{rates['copy']:.1f} GB/s, ratio {rates['kernel'] / rates['copy']:.2f}")
+            f"{rates['copy']:.1f} GB/s, ratio {rates['kernel'] / rates['copy']:.2f}"
+        )
     for result in report.results:
         for line in notes(result):
             console.print(f"{result.model}: {line}", style="yellow", markup=False)
-    console.print(", ".join(f"{key} {value}" for key, value in report.machine.items()), style="dim", markup=False)
+    console.print(
+        ", ".join(f"{key} {value}" for key, value in report.machine.items()),
+        style="dim",
+        markup=False,
+    )
 
 
 @contextlib.contextmanager
@@ -50,36 +55,67 @@ def progress_line(console: Console) -> Iterator[Callable[[str], None]]:
 
 def steady_table(results: list[Result], title: str) -> Table:
     table = Table(title=title, title_justify="left")
-    for head in ("model", "eager us", "torch us", "preheat us", "/ eager", "/ torch",
-                 "eager err", "torch err", "preheat err"):
+    for head in (
+        "model",
+        "eager us",
+        "torch us",
+        "preheat us",
+        "/ eager",
+        "/ torch",
+        "eager err",
+        "torch err",
+        "preheat err",
+    ):
         table.add_column(head, justify="left" if head == "model" else "right")
     for result in results:
         us, error = result.steady_us, result.error
         table.add_row(
-            result.model, *(_number(us.get(b), "{:.1f}") for b in ("eager", "torch.compile", "preheat")),
-            _number(ratio(us, "eager"), "{:.2f}x"), _number(ratio(us, "torch.compile"), "{:.2f}x"),
-            *(_number(error.get(b), "{:.1e}") for b in ("eager", "torch.compile", "preheat")))
+            result.model,
+            *(_number(us.get(b), "{:.1f}") for b in ("eager", "torch.compile", "preheat")),
+            _number(ratio(us, "eager"), "{:.2f}x"),
+            _number(ratio(us, "torch.compile"), "{:.2f}x"),
+            *(_number(error.get(b), "{:.1e}") for b in ("eager", "torch.compile", "preheat")),
+        )
     table.add_section()
     table.add_row(
-        "geometric mean", "", "", "",
+        "geometric mean",
+        "",
+        "",
+        "",
         _number(geometric_mean(ratio(r.steady_us, "eager") for r in results), "{:.2f}x"),
-        _number(geometric_mean(ratio(r.steady_us, "torch.compile") for r in results), "{:.2f}x"), "", "", "")
+        _number(geometric_mean(ratio(r.steady_us, "torch.compile") for r in results), "{:.2f}x"),
+        "",
+        "",
+        "",
+    )
     return table
 
 
 def first_call_table(results: list[Result]) -> Table:
     table = Table(title="First call in a new process, seconds beyond eager's", title_justify="left")
-    for head in ("model", "eager itself", "cold torch", "cold preheat", "ratio",
-                 "warm torch", "warm preheat", "ratio "):
+    for head in (
+        "model",
+        "eager itself",
+        "cold torch",
+        "cold preheat",
+        "ratio",
+        "warm torch",
+        "warm preheat",
+        "ratio ",
+    ):
         table.add_column(head, justify="left" if head == "model" else "right")
     for result in results:
         cold, warm = beyond_eager(result.cold_s), beyond_eager(result.warm_s)
         table.add_row(
-            result.model, _number(result.cold_s.get("eager"), "{:.3f}"),
-            _number(cold.get("torch.compile"), "{:.2f}"), _number(cold.get("preheat"), "{:.3f}"),
+            result.model,
+            _number(result.cold_s.get("eager"), "{:.3f}"),
+            _number(cold.get("torch.compile"), "{:.2f}"),
+            _number(cold.get("preheat"), "{:.3f}"),
             _number(ratio(cold, "torch.compile"), "{:.0f}x"),
-            _number(warm.get("torch.compile"), "{:.2f}"), _number(warm.get("preheat"), "{:.3f}"),
-            _number(ratio(warm, "torch.compile"), "{:.0f}x"))
+            _number(warm.get("torch.compile"), "{:.2f}"),
+            _number(warm.get("preheat"), "{:.3f}"),
+            _number(ratio(warm, "torch.compile"), "{:.0f}x"),
+        )
     return table
 
 
@@ -87,7 +123,11 @@ def beyond_eager(seconds: dict[str, float]) -> dict[str, float]:
     """First calls without what eager's own first call takes; 0.1 ms at least, so ratios exist."""
     if "eager" not in seconds:
         return dict(seconds)
-    return {name: max(took - seconds["eager"], 1e-4) for name, took in seconds.items() if name != "eager"}
+    return {
+        name: max(took - seconds["eager"], 1e-4)
+        for name, took in seconds.items()
+        if name != "eager"
+    }
 
 
 def notes(result: Result) -> Iterable[str]:
@@ -96,7 +136,10 @@ def notes(result: Result) -> Iterable[str]:
         yield f"{what} failed: {why}"
     counts = result.counters.get("cold preheat", {})
     if counts.get("breaks"):
-        yield f"preheat ran it eager ({counts['breaks']} breaks): see `preheat explain {result.model}`"
+        yield (
+            f"preheat ran it eager ({counts['breaks']} breaks): "
+            f"see `preheat explain {result.model}`"
+        )
     if counts.get("fallbacks"):
         yield f"{counts['fallbacks']} parts ran op by op"
     warm = result.counters.get("warm preheat", {})

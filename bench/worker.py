@@ -1,8 +1,8 @@
 """One fresh process, one measurement; its last line of output is the result as JSON.
 
-    python -m bench.worker first bert preheat          first call, with whatever cache the environment names
-    python -m bench.worker steady bert eager,preheat   alternation in one process, errors, overheads
-    python -m bench.worker bandwidth                   a kernel against a plain copy of the same bytes
+python -m bench.worker first bert preheat          first call, cache as the environment names
+python -m bench.worker steady bert eager,preheat   alternation in one process, errors, overheads
+python -m bench.worker bandwidth                   a kernel against a plain copy of the same bytes
 """
 
 import argparse
@@ -48,7 +48,11 @@ def first(asked: argparse.Namespace) -> dict[str, Any]:
     first_s = time.perf_counter() - began
     began = time.perf_counter()
     call(*subject.args, **subject.kwargs)
-    return {"first_s": first_s, "second_s": time.perf_counter() - began, "counters": preheat.counters()}
+    return {
+        "first_s": first_s,
+        "second_s": time.perf_counter() - began,
+        "counters": preheat.counters(),
+    }
 
 
 def steady(asked: argparse.Namespace) -> dict[str, Any]:
@@ -64,8 +68,13 @@ def steady(asked: argparse.Namespace) -> dict[str, Any]:
         for name, call in calls.items()
     }
     samples = alternate(
-        {name: lambda call=call: call(*subject.args, **subject.kwargs) for name, call in calls.items()},
-        asked.rounds, asked.round_ms / 1e3)
+        {
+            name: lambda call=call: call(*subject.args, **subject.kwargs)
+            for name, call in calls.items()
+        },
+        asked.rounds,
+        asked.round_ms / 1e3,
+    )
     medians = {name: statistics.median(times) * 1e6 for name, times in samples.items()}
     return {"median_us": medians, "error": errors, "counters": preheat.counters()}
 
@@ -82,13 +91,17 @@ def bandwidth(asked: argparse.Namespace) -> dict[str, Any]:
         return out.copy_(torch.relu(x * 2 + 1) - 0.5)
 
     compiled = preheat.compile(chain)
-    samples = alternate({"copy": copy_bytes, "kernel": lambda: compiled(x, out)}, asked.rounds, 0.05)
+    samples = alternate(
+        {"copy": copy_bytes, "kernel": lambda: compiled(x, out)}, asked.rounds, 0.05
+    )
     moved = 2 * x.numel() * x.element_size()
     rates = {name: moved / statistics.median(times) / 1e9 for name, times in samples.items()}
     return {"gb_per_s": rates, "counters": preheat.counters()}
 
 
-def alternate(calls: Mapping[str, Callable[[], Any]], rounds: int, round_s: float) -> dict[str, list[float]]:
+def alternate(
+    calls: Mapping[str, Callable[[], Any]], rounds: int, round_s: float
+) -> dict[str, list[float]]:
     """Seconds a call, once a round for each of `calls` in turn; a round runs `round_s` at least."""
     counts = {}
     for name, call in calls.items():
@@ -150,7 +163,9 @@ def _double(value: Any) -> Any:
 
 
 WHAT: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
-    "first": first, "steady": steady, "bandwidth": bandwidth,
+    "first": first,
+    "steady": steady,
+    "bandwidth": bandwidth,
 }
 
 if __name__ == "__main__":

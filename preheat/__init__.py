@@ -20,8 +20,16 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "InternalError", "PreheatError", "UserError", "compile", "counters", "disable", "explain",
-    "is_compiling", "options", "reset",
+    "InternalError",
+    "PreheatError",
+    "UserError",
+    "compile",
+    "counters",
+    "disable",
+    "explain",
+    "is_compiling",
+    "options",
+    "reset",
 ]
 
 _FACE = ("compile", "disable", "explain", "options", "reset")

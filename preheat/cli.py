@@ -38,17 +38,22 @@ def commands() -> None:
 
 @commands.command()
 def demo() -> None:
-    """Compile a sentence-embedding model with real weights; compare with eager and torch.compile."""
+    """Compile a sentence-embedding model with its real weights, and compare."""
     _bench("demo").run(_console())
 
 
 @commands.command()
 @click.option("--models", "chosen", default="", help="Names separated by commas; default all.")
 @click.option("--no-torch-compile", is_flag=True, help="Only eager and Preheat.")
-@click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the report here too.")
+@click.option(
+    "--json",
+    "json_path",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the report here too.",
+)
 @click.option("--list", "is_listing", is_flag=True, help="Name the models and stop.")
 def bench(chosen: str, no_torch_compile: bool, json_path: Path | None, is_listing: bool) -> None:
-    """Measure cold, warm and steady against eager and torch.compile. The whole suite: 15 minutes."""
+    """Measure cold, warm and steady against eager and torch.compile (all: 15 minutes)."""
     console = _console()
     models, suite, table = _bench("models"), _bench("suite"), _bench("table")
     if is_listing:
@@ -131,7 +136,8 @@ def _versions() -> str:
 
 def _target() -> str:
     target = importlib.import_module("preheat.generate.build").host_target()
-    return f"{target.kind} {target.arch}, vectors of {target.vector_bytes} bytes: {' '.join(target.features)}"
+    features = " ".join(target.features)
+    return f"{target.kind} {target.arch}, vectors of {target.vector_bytes} bytes: {features}"
 
 
 def _probes() -> str:
@@ -156,12 +162,17 @@ def _cpp_compiler() -> str:
 def _cache_folder() -> str:
     folder = importlib.import_module("preheat.store.disk").default_folder()
     parent = next(path for path in (folder, *folder.parents) if path.exists())
-    return f"{folder} ({'writable' if os.access(parent, os.W_OK) else 'NOT writable: nothing is kept'})"
+    is_writable = os.access(parent, os.W_OK)
+    return f"{folder} ({'writable' if is_writable else 'NOT writable: nothing is kept'})"
 
 
 _LOOKS: dict[str, Callable[[], str]] = {
-    "versions": _versions, "target": _target, "native driver": _probes, "a compiled call": _compiled_call,
-    "C++ compiler": _cpp_compiler, "cache": _cache_folder,
+    "versions": _versions,
+    "target": _target,
+    "native driver": _probes,
+    "a compiled call": _compiled_call,
+    "C++ compiler": _cpp_compiler,
+    "cache": _cache_folder,
 }
 
 
@@ -185,5 +196,6 @@ def _bench(name: str) -> Any:
         return importlib.import_module(f"bench.{name}")
     except ModuleNotFoundError as error:
         raise UserError(
-            f"{error.name} is not installed; the demo and the benchmark need: pip install 'preheat[demo]'"
+            f"{error.name} is not installed; the demo and the benchmark need it: "
+            f"pip install 'preheat[demo]'"
         ) from error

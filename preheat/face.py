@@ -1,7 +1,9 @@
 """The public functions. Checks what the caller asked for and hands out callables and modules.
 
-    compile(f)         a function that calls a `Compiled`        compile(module)   a module, see module.py
-    compile(mode=m)    a decorator                               disable(f)        f, never captured
+    compile(f)         a function that calls a `Compiled`
+    compile(module)    a module, see module.py
+    compile(mode=m)    a decorator
+    disable(f)         f, never captured
 
 Guarantees that a wrong option, mode, backend or target is a `UserError` at this line, never later.
 """
@@ -17,7 +19,12 @@ from typing import Any, TypeVar, overload
 from preheat.base import marks
 from preheat.base.errors import UserError
 from preheat.base.options import (
-    MODES, OPTIONS, Option, checked_backend, checked_mode, checked_options,
+    MODES,
+    OPTIONS,
+    Option,
+    checked_backend,
+    checked_mode,
+    checked_options,
 )
 from preheat.bridge.modules import is_module
 from preheat.dispatch import Compiled
@@ -32,21 +39,38 @@ _living: "weakref.WeakSet[Compiled]" = weakref.WeakSet()
 
 @overload
 def compile(
-    model: Target, *, fullgraph: bool = ..., dynamic: bool | None = ..., backend: str = ...,
-    mode: str | None = ..., options: Mapping[str, Any] | None = ..., disable: bool = ...,
+    model: Target,
+    *,
+    fullgraph: bool = ...,
+    dynamic: bool | None = ...,
+    backend: str = ...,
+    mode: str | None = ...,
+    options: Mapping[str, Any] | None = ...,
+    disable: bool = ...,
 ) -> Target: ...
 
 
 @overload
 def compile(
-    model: None = None, *, fullgraph: bool = ..., dynamic: bool | None = ..., backend: str = ...,
-    mode: str | None = ..., options: Mapping[str, Any] | None = ..., disable: bool = ...,
+    model: None = None,
+    *,
+    fullgraph: bool = ...,
+    dynamic: bool | None = ...,
+    backend: str = ...,
+    mode: str | None = ...,
+    options: Mapping[str, Any] | None = ...,
+    disable: bool = ...,
 ) -> Callable[[Target], Target]: ...
 
 
 def compile(
-    model: Any = None, *, fullgraph: bool = False, dynamic: bool | None = None,
-    backend: str = "preheat", mode: str | None = None, options: Mapping[str, Any] | None = None,
+    model: Any = None,
+    *,
+    fullgraph: bool = False,
+    dynamic: bool | None = None,
+    backend: str = "preheat",
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
     disable: bool = False,
 ) -> Any:
     """`model` compiled: the same results, computed faster. The signature is torch.compile's.
@@ -55,7 +79,7 @@ def compile(
                A `torch.nn.Module`: returns a module that shares its parameters, buffers, hooks and
                attributes and is an instance of its class. A class: its instances are called
                compiled; returns the class. Left out: returns a decorator.
-    fullgraph  a call that cannot be captured as one graph raises `UserError` instead of running eager
+    fullgraph  a call that cannot be captured as one graph raises `UserError`
     dynamic    accepted; sizes are static in this version (each new size is one more variant)
     backend    "preheat", or "eager": captured graphs run op by op
     mode       a name of `base.options.MODES`; what a mode lacks so far is said in a warning
@@ -74,21 +98,26 @@ def compile(
     }
     if MODES[settings["mode"]].missing:
         warnings.warn(
-            f"preheat: mode {settings['mode']!r} compiles as 'default': {MODES[settings['mode']].missing}",
-            UserWarning, stacklevel=2)
+            f"preheat: mode {settings['mode']!r} compiles as 'default': "
+            f"{MODES[settings['mode']].missing}",
+            UserWarning,
+            stacklevel=2,
+        )
     if model is None:
         return functools.partial(_compile, settings=settings, is_disabled=disable)
     return _compile(model, settings, disable)
 
 
 def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None) -> Any:
-    """`fn` (a function, module or class), never captured: it runs as plain Python, callees included.
+    """`fn` (a function, module or class), never captured: plain Python, callees included.
 
     Also a decorator, with or without arguments; `reason` is for the reader. A module is changed in
     place and returned. Raises UserError for recursive=False.
     """
     if not recursive:
-        raise UserError("disable(recursive=False) is not there yet: disable the callees' caller whole")
+        raise UserError(
+            "disable(recursive=False) is not there yet: disable the callees' caller whole"
+        )
     if fn is None:
         return functools.partial(disable, reason=reason)
     if is_module(fn):
@@ -117,8 +146,10 @@ def explain(fn: Any) -> Callable[..., Explanation]:
     """
     target, settings = _unwrapped(fn)
     settings = settings or {"options": checked_options(None)}
-    fresh = Compiled(target, **{
-        **settings, "fullgraph": False, "options": {**settings["options"], "cache": False}})
+    fresh = Compiled(
+        target,
+        **{**settings, "fullgraph": False, "options": {**settings["options"], "cache": False}},
+    )
 
     def explained(*args: Any, **kwargs: Any) -> Explanation:
         return explain_call(lambda: fresh(*args, **kwargs), fresh.name)
@@ -191,7 +222,9 @@ def _updated(fn: Any) -> tuple[str, ...]:
 def _check_callable(verb: str, fn: Any) -> None:
     if not callable(fn):
         raise UserError(
-            f"cannot {verb} {fn!r} ({type(fn).__name__}): give a function, a module or another callable")
+            f"cannot {verb} {fn!r} ({type(fn).__name__}): "
+            f"give a function, a module or another callable"
+        )
 
 
 def _checked_bool(name: str, value: Any) -> bool:

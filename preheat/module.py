@@ -25,16 +25,23 @@ class CompiledModule:
 
     # Slots, since the instance's `__dict__` is the model's.
     __slots__ = (
-        "_preheat_model", "_preheat_settings", "_preheat_make", "_preheat_call", "_preheat_forward")
+        "_preheat_model",
+        "_preheat_settings",
+        "_preheat_make",
+        "_preheat_call",
+        "_preheat_forward",
+    )
 
     def __init_subclass__(cls) -> None:
-        """The model's own `__init_subclass__` registers models; a proxy is none, so it is not told."""
+        """The model's own `__init_subclass__` may register models; a proxy is none: not told."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._preheat_call(*args, **kwargs)
 
     def __copy__(self) -> Any:
-        return compiled_module(copy.copy(self._preheat_model), self._preheat_settings, self._preheat_make)
+        return compiled_module(
+            copy.copy(self._preheat_model), self._preheat_settings, self._preheat_make
+        )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         model = copy.deepcopy(self._preheat_model, memo)
@@ -53,7 +60,9 @@ class CompiledModule:
         return self._preheat_settings
 
 
-def compiled_module(model: Any, settings: dict[str, Any], make: Callable[[Callable, dict], Any]) -> Any:
+def compiled_module(
+    model: Any, settings: dict[str, Any], make: Callable[[Callable, dict], Any]
+) -> Any:
     """A module that shares all state of `model` and is called through `make(model, settings)`.
 
     `make` is an importable function, since it is pickled by name.
@@ -75,7 +84,9 @@ def _load(model: Any, settings: dict[str, Any], make: Callable[[Callable, dict],
 def _proxy_class(cls: type) -> type:
     """A subclass of `cls` with the same names, so that `repr` and messages read as the model's."""
     body = {
-        "__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__,
+        "__module__": cls.__module__,
+        "__qualname__": cls.__qualname__,
+        "__doc__": cls.__doc__,
         "__class__": property(_class_of, _set_class),
     }
     forward = getattr(cls, "forward", None)
@@ -85,12 +96,13 @@ def _proxy_class(cls: type) -> type:
         return type(cls)(cls.__name__, (CompiledModule, cls), body)
     except TypeError as error:
         raise UserError(
-            f"cannot compile a {cls.__qualname__} as a module ({error}): two objects cannot share what "
-            f"its class keeps outside __dict__ (__slots__); compile its forward method instead") from error
+            f"cannot compile a {cls.__qualname__} as a module ({error}): two objects cannot share "
+            f"what its class keeps outside __dict__ (__slots__); compile its forward method instead"
+        ) from error
 
 
 def _class_of(self: Any) -> type:
-    """`compiled.__class__` is the model's, so `super(self.__class__, self)` finds the right parent."""
+    """`compiled.__class__` is the model's, so `super(self.__class__, self)` finds its parent."""
     return type(self._preheat_model)
 
 

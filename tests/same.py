@@ -1,13 +1,13 @@
 """The one comparison: a compiled program does what eager does, in everything that can be seen.
 
-    same(fn, x, y)                      three calls of `fn(x, y)`, eager and compiled, on deep copies
-    same_program(make, calls=4)         make() -> Program: fresh state for each side, mutations between calls
+    same(fn, x, y)                 three calls of `fn(x, y)`, eager and compiled, on deep copies
+    same_program(make, calls=4)    make() -> Program: fresh state a side, mutations in between
 
 Compared after every call: the result or the exception (type and message), the arguments, the state
 of the module, whatever the program asks to watch, what was printed, and the random generators of
 torch, Python and numpy; at the end, all results again. Of a tensor: dtype, sizes, strides, class,
-requires_grad, value, and which other tensors share its storage and where. Of objects: type, content,
-and which are one and the same.
+requires_grad, value, and which other tensors share its storage and where. Of objects: type,
+content, and which are one and the same.
 
 Values: equal bits pass, whatever is not floating must be equal; else the largest error against a
 float64 run of the same program is at most twice eager's (three times for 16-bit floats), or the
@@ -20,7 +20,7 @@ import io
 import os
 import random
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,7 +47,7 @@ class Program:
 
 @dataclass
 class Seen:
-    """What the compiled side did: change of `preheat.counters()`; whether no call ran eager, or why."""
+    """What the compiled side did: change of `preheat.counters()`, and what ran eager."""
 
     counters: dict[str, int]
     is_captured: bool
@@ -55,8 +55,13 @@ class Seen:
 
 
 def same(
-    fn: Callable[..., Any], *args: Any, calls: int = 3, captured: bool | None = None,
-    grad: bool = False, settings: Mapping[str, Any] | None = None, **kwargs: Any,
+    fn: Callable[..., Any],
+    *args: Any,
+    calls: int = 3,
+    captured: bool | None = None,
+    grad: bool = False,
+    settings: Mapping[str, Any] | None = None,
+    **kwargs: Any,
 ) -> Seen:
     """Calls `fn(*args, **kwargs)` eager and compiled, on deep copies of `fn` and the arguments."""
 
@@ -68,8 +73,12 @@ def same(
 
 
 def same_program(
-    make: Callable[[], Program], *, calls: int = 3, captured: bool | None = None,
-    grad: bool = False, settings: Mapping[str, Any] | None = None,
+    make: Callable[[], Program],
+    *,
+    calls: int = 3,
+    captured: bool | None = None,
+    grad: bool = False,
+    settings: Mapping[str, Any] | None = None,
 ) -> Seen:
     """Raises AssertionError naming the first difference between eager and compiled.
 
@@ -80,7 +89,9 @@ def same_program(
     before, breaks = preheat.counters(), []
     unsubscribe = bus.subscribe(lambda event: breaks.append(_one_line(event)), {"break"})
     try:
-        compiled, error = _run(_made(make), calls, grad, lambda call: _compile(call, settings or {}))
+        compiled, error = _run(
+            _made(make), calls, grad, lambda call: _compile(call, settings or {})
+        )
     finally:
         unsubscribe()
     after = preheat.counters()
@@ -94,12 +105,14 @@ def same_program(
             raise difference from error
     is_captured = not breaks and counts["captures"] > 0
     if captured is not None and is_enabled():
-        assert is_captured == captured, f"expected {'a capture' if captured else 'a break'}: {breaks}"
+        assert is_captured == captured, (
+            f"expected {'a capture' if captured else 'a break'}: {breaks}"
+        )
     return Seen(counts, is_captured, tuple(breaks))
 
 
 def is_enabled() -> bool:
-    """False where PREHEAT_DISABLE=1 makes `compile` the identity: a check of the tests themselves."""
+    """False where PREHEAT_DISABLE=1 makes `compile` the identity: a check of the tests alone."""
     return os.environ.get("PREHEAT_DISABLE") != "1"
 
 
@@ -116,7 +129,10 @@ def _made(make: Callable[[], Program]) -> Program:
 
 
 def _run(
-    program: Program, calls: int, grad: bool, wrap: Callable,
+    program: Program,
+    calls: int,
+    grad: bool,
+    wrap: Callable,
 ) -> tuple[list[list[tuple]], BaseException | None]:
     """The picture after each call, then one of all results together; the last exception."""
     call = wrap(program.call)
@@ -133,17 +149,27 @@ def _run(
                 result, last_error = Raised(type(error), str(error)), error
         results.append(result)
         state = program.call if isinstance(program.call, torch.nn.Module) else None
-        pictures.append(picture({
-            "result": result, "args": program.args, "kwargs": dict(program.kwargs), "state": state,
-            "watch": program.watch, "printed": printed.getvalue(), "random": _generators(),
-        }))
+        pictures.append(
+            picture(
+                {
+                    "result": result,
+                    "args": program.args,
+                    "kwargs": dict(program.kwargs),
+                    "state": state,
+                    "watch": program.watch,
+                    "printed": printed.getvalue(),
+                    "random": _generators(),
+                }
+            )
+        )
     pictures.append(picture({"results": results}))
     return pictures, last_error
 
 
 def _one_line(event: Event) -> str:
     data = event.data
-    return f"{data['reason']}: {data['detail']} at {data['file']}:{data['line']}: {data['code'].strip()}"
+    place = f"{data['file']}:{data['line']}: {data['code'].strip()}"
+    return f"{data['reason']}: {data['detail']} at {place}"
 
 
 @dataclass(frozen=True)
@@ -164,7 +190,8 @@ def _generators() -> tuple:
     """States of the generators, as values that compare."""
     numpy_state = numpy.random.get_state()
     return (
-        hash(torch.get_rng_state().numpy().tobytes()), hash(random.getstate()),
+        hash(torch.get_rng_state().numpy().tobytes()),
+        hash(random.getstate()),
         hash((numpy_state[1].tobytes(), *numpy_state[2:])),
     )
 
@@ -230,8 +257,12 @@ class _Walk:
 
     def _tensor(self, path: str, value: torch.Tensor) -> None:
         facts: dict[str, Any] = {
-            "class": type(value).__name__, "dtype": value.dtype, "sizes": tuple(value.shape),
-            "requires_grad": value.requires_grad, "device": str(value.device), "layout": value.layout,
+            "class": type(value).__name__,
+            "dtype": value.dtype,
+            "sizes": tuple(value.shape),
+            "requires_grad": value.requires_grad,
+            "device": str(value.device),
+            "layout": value.layout,
         }
         plain = value
         if value.layout is torch.strided:
@@ -240,7 +271,9 @@ class _Walk:
             if value.numel():
                 key = value.untyped_storage()._cdata
                 number = self.storages.setdefault(key, len(self.storages))
-                self.offsets[number] = min(self.offsets.get(number, 1 << 62), value.storage_offset())
+                self.offsets[number] = min(
+                    self.offsets.get(number, 1 << 62), value.storage_offset()
+                )
                 self.rows.append((path, "storage", (number, value.storage_offset())))
         else:
             plain = value.to_dense()
@@ -255,7 +288,9 @@ class _Walk:
             self.rows.append((path, "length", len(value)))
             for number, (key, part) in enumerate(value.items()):
                 self.visit(f"{path}.key{number}", key)
-                self.visit(f"{path}[{key!r}]" if isinstance(key, _PLAIN) else f"{path}[{number}]", part)
+                self.visit(
+                    f"{path}[{key!r}]" if isinstance(key, _PLAIN) else f"{path}[{number}]", part
+                )
         elif isinstance(value, (list, tuple)):
             self.rows.append((path, "length", len(value)))
             for number, part in enumerate(value):
@@ -273,34 +308,60 @@ class _Walk:
     def finish(self) -> list[tuple]:
         """Offsets count from the first element that anything sees of the storage."""
         return [
-            (path, kind, (fact[0], fact[1] - self.offsets[fact[0]])) if kind == "storage" else (path, kind, fact)
+            (path, kind, (fact[0], fact[1] - self.offsets[fact[0]]))
+            if kind == "storage"
+            else (path, kind, fact)
             for path, kind, fact in self.rows
         ]
 
 
-_PLAIN = (bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.layout, torch.memory_format)
+_PLAIN = (
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+)
 _OPAQUE = (
-    type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType,
-    types.GeneratorType, types.CodeType, torch.Generator,
+    type,
+    types.ModuleType,
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    types.MethodType,
+    types.GeneratorType,
+    types.CodeType,
+    torch.Generator,
 )
 
 
 # ---------------------------------------------------------------------------- comparing
-def _compare(where: str, eager: list[tuple], compiled: list[tuple], reference: list[tuple] | None) -> None:
+def _compare(
+    where: str, eager: list[tuple], compiled: list[tuple], reference: list[tuple] | None
+) -> None:
     truths = {(path, kind): fact for path, kind, fact in reference or () if kind == "data"}
     for expected, found in zip(eager, compiled):
         path, kind, fact = expected
-        assert found[:2] == (path, kind), f"{where}: eager has {path} {kind} {fact}, compiled {found}"
+        assert found[:2] == (path, kind), (
+            f"{where}: eager has {path} {kind} {fact}, compiled {found}"
+        )
         if kind == "data":
             _compare_values(f"{where}: {path}", fact, found[2], truths.get((path, kind)))
         else:
             assert found[2] == fact, f"{where}: {path} {kind}: eager {fact}, compiled {found[2]}"
     assert len(eager) == len(compiled), (
         f"{where}: eager shows {len(eager)} facts, compiled {len(compiled)}: "
-        f"{(eager if len(eager) > len(compiled) else compiled)[min(len(eager), len(compiled))]}")
+        f"{(eager if len(eager) > len(compiled) else compiled)[min(len(eager), len(compiled))]}"
+    )
 
 
-def _compare_values(where: str, eager: torch.Tensor, compiled: torch.Tensor, truth: torch.Tensor | None) -> None:
+def _compare_values(
+    where: str, eager: torch.Tensor, compiled: torch.Tensor, truth: torch.Tensor | None
+) -> None:
     if not (eager.is_floating_point() or eager.is_complex()):
         assert torch.equal(eager, compiled), f"{where}: eager {eager}, compiled {compiled}"
         return
@@ -309,8 +370,9 @@ def _compare_values(where: str, eager: torch.Tensor, compiled: torch.Tensor, tru
         truth = _parts(truth) if truth is not None and truth.is_complex() else None
     dtype, eager, compiled = eager.dtype, eager.double(), compiled.double()
     finite = eager.isfinite()
-    assert _equal_with_nan(eager.masked_fill(finite, 0), compiled.masked_fill(compiled.isfinite(), 0)), (
-        f"{where}: NaN or infinity differ: eager {eager}, compiled {compiled}")
+    assert _equal_with_nan(
+        eager.masked_fill(finite, 0), compiled.masked_fill(compiled.isfinite(), 0)
+    ), f"{where}: NaN or infinity differ: eager {eager}, compiled {compiled}"
     difference = (eager - compiled).masked_fill(~finite, 0).abs()
     absolute, relative = _TOLERANCE.get(dtype, (0.0, 0.0))
     is_close = difference <= absolute + relative * eager.masked_fill(~finite, 0).abs()
@@ -320,23 +382,29 @@ def _compare_values(where: str, eager: torch.Tensor, compiled: torch.Tensor, tru
     raise AssertionError(
         f"{where}: differs by {difference.max().item():.3g} at element {worst}: eager "
         f"{eager.flatten()[worst].item():.9g}, compiled {compiled.flatten()[worst].item():.9g}"
-        + ("" if truth is None else f", float64 {truth.flatten()[worst].item():.9g}"))
+        + ("" if truth is None else f", float64 {truth.flatten()[worst].item():.9g}")
+    )
 
 
 def _is_no_worse(
-    eager: torch.Tensor, compiled: torch.Tensor, truth: torch.Tensor | None, finite: torch.Tensor,
+    eager: torch.Tensor,
+    compiled: torch.Tensor,
+    truth: torch.Tensor | None,
+    finite: torch.Tensor,
     dtype: torch.dtype,
 ) -> bool:
     """Whether `compiled` is as near to the truth as `eager` is, up to the factor of the dtype.
 
-    A reference that eager itself is far from is of another program (other random numbers): no proof.
+    A reference far from eager itself is of another program (other random numbers): no proof.
     """
     if truth is None or truth.shape != eager.shape or not truth.is_floating_point():
         return False
     truth = truth.double()
     if not torch.equal(truth.isfinite(), finite):
         return False
-    errors = [float((side - truth).masked_fill(~finite, 0).abs().max()) for side in (eager, compiled)]
+    errors = [
+        float((side - truth).masked_fill(~finite, 0).abs().max()) for side in (eager, compiled)
+    ]
     unit = torch.finfo(dtype).eps * float(truth.masked_fill(~finite, 0).abs().max())
     if errors[0] > 1e4 * unit:
         return False
@@ -346,7 +414,8 @@ def _is_no_worse(
 
 def _equal_with_nan(a: torch.Tensor, b: torch.Tensor) -> bool:
     return torch.equal(a.isnan(), b.isnan()) and torch.equal(
-        a.masked_fill(a.isnan(), 0), b.masked_fill(b.isnan(), 0))
+        a.masked_fill(a.isnan(), 0), b.masked_fill(b.isnan(), 0)
+    )
 
 
 def _parts(value: torch.Tensor) -> torch.Tensor:
@@ -355,6 +424,8 @@ def _parts(value: torch.Tensor) -> torch.Tensor:
 
 # torch.testing's own tolerances: (absolute, relative)
 _TOLERANCE: dict[torch.dtype, tuple[float, float]] = {
-    torch.float16: (1e-5, 1e-3), torch.bfloat16: (1e-5, 1.6e-2),
-    torch.float32: (1e-5, 1.3e-6), torch.float64: (1e-7, 1e-7),
+    torch.float16: (1e-5, 1e-3),
+    torch.bfloat16: (1e-5, 1.6e-2),
+    torch.float32: (1e-5, 1.3e-6),
+    torch.float64: (1e-7, 1e-7),
 }

@@ -13,7 +13,8 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").g
 def test_the_architecture_page_runs():
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
     failed, tried = doctest.testfile(
-        str(ROOT / "docs" / "architecture.md"), module_relative=False, optionflags=flags)
+        str(ROOT / "docs" / "architecture.md"), module_relative=False, optionflags=flags
+    )
     assert tried > 20 and failed == 0
 
 
@@ -25,7 +26,9 @@ def test_paths_and_links_exist(page):
     for name in re.findall(r"`((?:[a-z_]+/)*[a-z_]+\.(?:py|md))`", text):
         assert any((base / name).exists() for base in (ROOT, ROOT / "preheat")), name
     for target in re.findall(r"`make ([a-z-]+)`", text):
-        assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M), target
+        assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M), (
+            target
+        )
 
 
 def test_the_readme_fits_a_screen():

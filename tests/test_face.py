@@ -35,14 +35,19 @@ def counted(call):
     return result, preheat.counters()["captures"] - before
 
 
-@pytest.mark.parametrize("form", [
-    lambda fn: preheat.compile(fn, options=NO_CACHE),
-    lambda fn: preheat.compile(model=fn, options=NO_CACHE),
-    lambda fn: preheat.compile(options=NO_CACHE)(fn),
-    lambda fn: preheat.compile(fullgraph=True, dynamic=False, backend="preheat", mode="default", options=NO_CACHE)(fn),
-    lambda fn: preheat.compile(fn, backend="eager", options=NO_CACHE),
-    lambda fn: preheat.compile(preheat.compile(fn, options=NO_CACHE), options=NO_CACHE),
-])
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda fn: preheat.compile(fn, options=NO_CACHE),
+        lambda fn: preheat.compile(model=fn, options=NO_CACHE),
+        lambda fn: preheat.compile(options=NO_CACHE)(fn),
+        lambda fn: preheat.compile(
+            fullgraph=True, dynamic=False, backend="preheat", mode="default", options=NO_CACHE
+        )(fn),
+        lambda fn: preheat.compile(fn, backend="eager", options=NO_CACHE),
+        lambda fn: preheat.compile(preheat.compile(fn, options=NO_CACHE), options=NO_CACHE),
+    ],
+)
 def test_forms_of_compile(form):
     compiled = form(plus)
     result, captures = counted(lambda: compiled(X, times=3))
@@ -117,14 +122,18 @@ def test_bound_methods_partials_and_callable_objects():
 def test_module_comes_back_as_a_module():
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
     compiled = preheat.compile(model, options=NO_CACHE)
-    assert isinstance(compiled, nn.Sequential) and list(compiled.state_dict()) == list(model.state_dict())
+    assert isinstance(compiled, nn.Sequential) and list(compiled.state_dict()) == list(
+        model.state_dict()
+    )
     result, captures = counted(lambda: compiled(X))
     assert captures == 1 and torch.allclose(result, model(X))
     again, captures = counted(lambda: compiled(X))
     assert captures == 0 and torch.equal(again, result)
     for other in (copy.deepcopy(compiled), pickle.loads(pickle.dumps(compiled))):
         result, captures = counted(lambda: other(X))
-        assert captures == 1 and torch.allclose(result, model(X)) and isinstance(other, nn.Sequential)
+        assert (
+            captures == 1 and torch.allclose(result, model(X)) and isinstance(other, nn.Sequential)
+        )
     file = io.BytesIO()
     torch.save(compiled.state_dict(), file)
     file.seek(0)
@@ -176,13 +185,16 @@ def test_is_compiling():
     assert torch.compiler.is_compiling() is False
 
 
-@pytest.mark.parametrize("arguments, words", [
-    ({"backend": "inductr"}, ["unknown backend", "inductr"]),
-    ({"mode": "max_autotune"}, ["unknown mode", "did you mean 'max-autotune'"]),
-    ({"options": {"cach": True}}, ["unknown option 'cach'", "did you mean 'cache'"]),
-    ({"fullgraph": "yes"}, ["fullgraph", "'yes'"]),
-    ({"dynamic": 3}, ["dynamic", "3"]),
-])
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        ({"backend": "inductr"}, ["unknown backend", "inductr"]),
+        ({"mode": "max_autotune"}, ["unknown mode", "did you mean 'max-autotune'"]),
+        ({"options": {"cach": True}}, ["unknown option 'cach'", "did you mean 'cache'"]),
+        ({"fullgraph": "yes"}, ["fullgraph", "'yes'"]),
+        ({"dynamic": 3}, ["dynamic", "3"]),
+    ],
+)
 def test_wrong_arguments(arguments, words):
     with pytest.raises(preheat.UserError) as error:
         preheat.compile(plus, **arguments)
@@ -289,5 +301,6 @@ def test_compile_stays_a_function_after_the_compiler_is_loaded():
         "import torch, preheat\n"
         "f = preheat.compile(lambda x: x + 1, options={'cache': False})\n"
         "with torch.no_grad(): f(torch.ones(2))\n"
-        "assert callable(preheat.compile) and callable(preheat.options), preheat.compile\n")
+        "assert callable(preheat.compile) and callable(preheat.options), preheat.compile\n"
+    )
     subprocess.run([sys.executable, "-c", program], check=True)

@@ -1,4 +1,4 @@
-"""The floors of the house hold: imports go downward, torch and llvmlite enter by their doors only."""
+"""The floors of the house hold: imports go downward, torch and llvmlite enter by their doors."""
 
 import ast
 import functools
@@ -98,7 +98,9 @@ def test_no_import_inside_a_function(path):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             for module, statement in imports(path, node):
                 target = module.removeprefix("preheat.")
-                assert (floor(path), target) in LAZY, f"{path.name}:{statement.lineno} imports {module}"
+                assert (floor(path), target) in LAZY, (
+                    f"{path.name}:{statement.lineno} imports {module}"
+                )
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
@@ -115,7 +117,16 @@ def test_every_floor_is_known():
 
 
 def test_no_paths_of_a_machine_anywhere():
-    for pattern in ("tests/**/*.py", "bench/*.py", "docs/*.md", "*.md", "Makefile", ".ci/run", "*.toml", "*.txt"):
+    for pattern in (
+        "tests/**/*.py",
+        "bench/*.py",
+        "docs/*.md",
+        "*.md",
+        "Makefile",
+        ".ci/run",
+        "*.toml",
+        "*.txt",
+    ):
         for path in ROOT.glob(pattern):
             if path != Path(__file__):
                 assert not MACHINE_PATHS.search(path.read_text(encoding="utf-8")), path

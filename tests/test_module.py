@@ -54,7 +54,13 @@ class Net(Base, tag="net"):
         return y * 2 if twice else y
 
     def describe(self):
-        return super().describe() + " of " + type(self).__name__ + " " + super(self.__class__, self).describe()
+        return (
+            super().describe()
+            + " of "
+            + type(self).__name__
+            + " "
+            + super(self.__class__, self).describe()
+        )
 
     def run(self, x):
         return self(x)
@@ -72,8 +78,16 @@ X = torch.arange(12.0).reshape(3, 4)
 
 def test_same_class_names_and_text(pair):
     model, proxy = pair
-    assert isinstance(proxy, Net) and isinstance(proxy, nn.Module) and isinstance(proxy, CompiledModule)
-    assert proxy.__class__ is Net and type(proxy).__name__ == "Net" and type(proxy).__doc__ == Net.__doc__
+    assert (
+        isinstance(proxy, Net)
+        and isinstance(proxy, nn.Module)
+        and isinstance(proxy, CompiledModule)
+    )
+    assert (
+        proxy.__class__ is Net
+        and type(proxy).__name__ == "Net"
+        and type(proxy).__doc__ == Net.__doc__
+    )
     assert repr(proxy) == repr(model)
     assert [name for name, _ in Base.registered].count("Net") == 1
     assert not isinstance(model, CompiledModule)
@@ -113,6 +127,7 @@ def test_calls_and_methods_use_the_compiled_model(pair):
     assert model.calls == 5
     assert proxy.describe() == "base of Net base"
     import inspect
+
     assert inspect.signature(proxy.forward) == inspect.signature(model.forward)
 
 
@@ -215,7 +230,12 @@ def test_module_with_its_own_slots_hash_and_getattr():
 
     model = Odd()
     proxy = compiled_module(model, {}, make)
-    assert proxy.dynamic_value == 42 and proxy == model and hash(proxy) == hash(model) and len(proxy) == 0
+    assert (
+        proxy.dynamic_value == 42
+        and proxy == model
+        and hash(proxy) == hash(model)
+        and len(proxy) == 0
+    )
     with pytest.raises(AttributeError):
         proxy.absent
 

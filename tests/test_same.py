@@ -13,8 +13,10 @@ from same import Program, picture, same, same_program
 @pytest.fixture
 def compiled_as(monkeypatch):
     """Makes `same` compare with `fake(call)` instead of a compiled call."""
+
     def set_fake(fake):
         monkeypatch.setattr(comparison, "_compile", lambda call, settings: fake(call))
+
     return set_fake
 
 
@@ -37,6 +39,7 @@ def test_equal_programs_pass(compiled_as):
 def wrong(change):
     def fake(call):
         return lambda *args, **kwargs: change(call, *args, **kwargs)
+
     return fake
 
 
@@ -115,6 +118,7 @@ def test_result_overwritten_by_a_later_call_is_found(compiled_as):
 
         def again(x, y):
             return out.copy_(x + y), x
+
         return again
 
     compiled_as(reuse)
@@ -146,5 +150,8 @@ def test_picture_numbers_storages_and_offsets():
     moved = torch.zeros(9)
     assert one[2][1:] == ("storage", (0, 0))
     assert [row for row in one if row[1] == "storage"] == [
-        row for row in picture([moved[4:7], moved[5:7]]) if row[1] == "storage"]
-    assert [row for row in one if row[1] == "storage"] != [row for row in other if row[1] == "storage"]
+        row for row in picture([moved[4:7], moved[5:7]]) if row[1] == "storage"
+    ]
+    assert [row for row in one if row[1] == "storage"] != [
+        row for row in other if row[1] == "storage"
+    ]

@@ -11,7 +11,12 @@ from torch import nn
 
 from same import Program, same_program
 
-SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+SMALL = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+}
 IDS = {"vocab_size": 60}
 
 
@@ -38,13 +43,22 @@ def _masked_bert():
 
 
 def _gpt2(**kwargs):
-    config = transformers.GPT2Config(n_embd=32, n_layer=2, n_head=2, n_positions=64, vocab_size=60,
-                                     bos_token_id=0, eos_token_id=0)
+    config = transformers.GPT2Config(
+        n_embd=32,
+        n_layer=2,
+        n_head=2,
+        n_positions=64,
+        vocab_size=60,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
     return transformers.GPT2LMHeadModel(config), (tokens(),), kwargs
 
 
 def _llama(**kwargs):
-    config = transformers.LlamaConfig(**SMALL, **IDS, num_key_value_heads=1, max_position_embeddings=64)
+    config = transformers.LlamaConfig(
+        **SMALL, **IDS, num_key_value_heads=1, max_position_embeddings=64
+    )
     return transformers.LlamaForCausalLM(config), (tokens(),), kwargs
 
 
@@ -74,12 +88,16 @@ def _vit():
 
 
 def _convnext():
-    config = transformers.ConvNextConfig(depths=[1, 1, 1, 1], hidden_sizes=[8, 16, 32, 64], image_size=32)
+    config = transformers.ConvNextConfig(
+        depths=[1, 1, 1, 1], hidden_sizes=[8, 16, 32, 64], image_size=32
+    )
     return transformers.ConvNextModel(config), (image(),), {}
 
 
 def _resnet():
-    config = transformers.ResNetConfig(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 2], layer_type="basic")
+    config = transformers.ResNetConfig(
+        embedding_size=8, hidden_sizes=[8, 16], depths=[1, 2], layer_type="basic"
+    )
     return transformers.ResNetModel(config), (image(),), {}
 
 
@@ -89,7 +107,11 @@ def _encoder():
 
 
 ZOO = {
-    "mlp": lambda: (nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4)), (sequence(),), {}),
+    "mlp": lambda: (
+        nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4)),
+        (sequence(),),
+        {},
+    ),
     "bert": _bert,
     "bert with a padding mask": _masked_bert,
     "bert as a tuple": lambda: _bert(return_dict=False),
@@ -108,11 +130,24 @@ ZOO = {
     "attention": lambda: (nn.MultiheadAttention(16, 2, batch_first=True), (sequence(),) * 3, {}),
     "transformer encoder": _encoder,
     "convolutions": lambda: (
-        nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.SiLU(), nn.MaxPool2d(2),
-                      nn.Conv2d(4, 4, 3, groups=2), nn.GroupNorm(2, 4), nn.AdaptiveAvgPool2d(1), nn.Flatten()),
-        (image(),), {}),
+        nn.Sequential(
+            nn.Conv2d(3, 4, 3, padding=1),
+            nn.BatchNorm2d(4),
+            nn.SiLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(4, 4, 3, groups=2),
+            nn.GroupNorm(2, 4),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+        ),
+        (image(),),
+        {},
+    ),
     "embedding bag of things": lambda: (
-        nn.Sequential(nn.Embedding(60, 16), nn.Dropout(0.5), nn.LayerNorm(16), nn.Softmax(-1)), (tokens(),), {}),
+        nn.Sequential(nn.Embedding(60, 16), nn.Dropout(0.5), nn.LayerNorm(16), nn.Softmax(-1)),
+        (tokens(),),
+        {},
+    ),
 }
 
 # name -> why it runs eager today

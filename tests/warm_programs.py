@@ -13,7 +13,13 @@ from torch import nn
 
 import preheat
 
-COMPILER = ("preheat.capture", "preheat.transform", "preheat.schedule", "preheat.generate", "preheat.compile")
+COMPILER = (
+    "preheat.capture",
+    "preheat.transform",
+    "preheat.schedule",
+    "preheat.generate",
+    "preheat.compile",
+)
 
 
 class Pair(NamedTuple):
@@ -55,7 +61,12 @@ def bert():
     import transformers
 
     config = transformers.BertConfig(
-        vocab_size=50, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2)
+        vocab_size=50,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+    )
     return transformers.BertModel(config).eval()
 
 
@@ -86,13 +97,24 @@ def main(name):
         compiled = preheat.compile(call)
         first = leaves(compiled(*args))
         loaded = sorted(
-            m for m in sys.modules if m.startswith((*COMPILER, "torch._dynamo", "llvmlite")) and m not in before)
+            m
+            for m in sys.modules
+            if m.startswith((*COMPILER, "torch._dynamo", "llvmlite")) and m not in before
+        )
         second = leaves(compiled(*args))
         torch.manual_seed(0)
         call, args = PROGRAMS[name]()
         expected = leaves(call(*args)), leaves(call(*args))
-    print(json.dumps({
-        "loaded": loaded, "counters": preheat.counters(), "found": [first, second], "expected": expected}))
+    print(
+        json.dumps(
+            {
+                "loaded": loaded,
+                "counters": preheat.counters(),
+                "found": [first, second],
+                "expected": expected,
+            }
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Marks on functions, and whether this code is being captured.
 
-    @preheat.disable              f.__preheat_disable__ is True: capture calls f natively, unrecorded
+    @preheat.disable              f.__preheat_disable__ is True: capture calls f natively
     torch.compiler.disable(f)     sets the mark of torch's own; it means the same to us
-    preheat.compile(f)            wrapper.__preheat__ is the Compiled; capture goes on in its `.target`
+    preheat.compile(f)            wrapper.__preheat__ is the Compiled; capture enters its `.target`
 
 Marks are read from the object's own `__dict__`, so that no user code runs and a class does not
 pass its mark on to its instances. Capture treats `is_compiling` as the constant True.

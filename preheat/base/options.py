@@ -1,7 +1,7 @@
 """Options, modes and backends: what may be asked for, and what each asks.
 
-    preheat.compile(f, options={"recompile_limit": 4})     checked_options -> every option's value
-    preheat.compile(f, options={"recompile_limits": 4})    UserError: did you mean 'recompile_limit'?
+    compile(f, options={"recompile_limit": 4})     checked_options -> every option's value
+    compile(f, options={"recompile_limits": 4})    UserError: did you mean 'recompile_limit'?
 
 Guarantees that whoever reads options later finds each key with a value of its type.
 """
@@ -31,10 +31,14 @@ class Mode(NamedTuple):
 OPTIONS: dict[str, Option] = {
     "cache": Option(bool, True, "keep compiled programs in PREHEAT_CACHE_DIR and look there first"),
     "recompile_limit": Option(
-        int, 8, "variants of one function; a call that none of them fits then runs eager", 1),
-    "max_ops": Option(int, 100_000, "tensor operations in one capture; beyond it the call runs eager", 1),
+        int, 8, "variants of one function; a call that none of them fits then runs eager", 1
+    ),
+    "max_ops": Option(
+        int, 100_000, "tensor operations in one capture; beyond it the call runs eager", 1
+    ),
     "max_bytecodes": Option(
-        int, 50_000_000, "bytecodes interpreted in one capture; beyond it the call runs eager", 1),
+        int, 50_000_000, "bytecodes interpreted in one capture; beyond it the call runs eager", 1
+    ),
 }
 
 _NO_GRAPHS = "CUDA graphs are not there yet"
@@ -42,7 +46,9 @@ _NO_SEARCH = "the search over kernels and products is not there yet"
 MODES: dict[str, Mode] = {
     "default": Mode("fused kernels, library products"),
     "reduce-overhead": Mode("as default, launched as CUDA graphs", _NO_GRAPHS),
-    "max-autotune": Mode("wide search over kernels, and CUDA graphs", f"{_NO_SEARCH}, nor are CUDA graphs"),
+    "max-autotune": Mode(
+        "wide search over kernels, and CUDA graphs", f"{_NO_SEARCH}, nor are CUDA graphs"
+    ),
     "max-autotune-no-cudagraphs": Mode("wide search over kernels", _NO_SEARCH),
 }
 
@@ -68,7 +74,9 @@ def checked_options(given: Mapping[str, Any] | None) -> dict[str, Any]:
             raise UserError(f"unknown option {name!r}: {nearest(name, OPTIONS)}")
         if type(value) is not option.type:
             raise UserError(
-                f"option {name!r} takes {option.type.__name__}, got {value!r} ({type(value).__name__})")
+                f"option {name!r} takes {option.type.__name__}, "
+                f"got {value!r} ({type(value).__name__})"
+            )
         if option.minimum is not None and value < option.minimum:
             raise UserError(f"option {name!r} must be at least {option.minimum}, got {value!r}")
         values[name] = value
@@ -88,7 +96,8 @@ def checked_backend(backend: Any) -> str:
     """`backend` by name. Raises UserError for an unknown one, naming the nearest."""
     if callable(backend):
         raise UserError(
-            "a callable as backend is not there yet: use one of " + ", ".join(map(repr, BACKENDS)))
+            "a callable as backend is not there yet: use one of " + ", ".join(map(repr, BACKENDS))
+        )
     if not isinstance(backend, str) or backend not in BACKENDS:
         raise UserError(f"unknown backend {backend!r}: {nearest(backend, BACKENDS)}")
     return backend

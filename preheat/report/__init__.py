@@ -1,1 +1,1 @@
-"""Who listens to events: counters, logs, explanations, the folder of stages. Nothing here steers."""
+"""Who listens to events: counters, logs, explanations, the folder of stages. None steers."""

@@ -1,13 +1,13 @@
 """Explanations: what one call was compiled to, and what kept the rest from it.
 
-    print(preheat.explain(f)(x))
+print(preheat.explain(f)(x))
 
-    f: 1 graph, 0 breaks, 14 guards, 2 kernels, compiled in 0.031 s
+f: 1 graph, 0 breaks, 14 guards, 2 kernels, compiled in 0.031 s
 
-    f: 0 graphs, 1 break
-      model.py:12: host_call: print is called with the value of a tensor
-          print("loss", x)
-          move it out of the compiled function
+f: 0 graphs, 1 break
+  model.py:12: host_call: print is called with the value of a tensor
+      print("loss", x)
+      move it out of the compiled function
 """
 
 from collections.abc import Callable
@@ -44,10 +44,14 @@ class Explanation:
         return len(self.breaks)
 
     def __str__(self) -> str:
-        head = f"{self.name}: {_many(self.graph_count, 'graph')}, {_many(self.break_count, 'break')}"
+        head = (
+            f"{self.name}: {_many(self.graph_count, 'graph')}, {_many(self.break_count, 'break')}"
+        )
         if self.graph_count:
-            head += (f", {_many(len(self.guards), 'guard')}, {_many(self.kernels, 'kernel')}, "
-                     f"compiled in {self.seconds:.3f} s")
+            head += (
+                f", {_many(len(self.guards), 'guard')}, {_many(self.kernels, 'kernel')}, "
+                f"compiled in {self.seconds:.3f} s"
+            )
         lines = [head]
         for row in self.breaks:
             place = f"{row.file}:{row.line}: " if row.file else ""
@@ -76,7 +80,8 @@ def explain_call(call: Callable[[], Any], name: str) -> Explanation:
 def _explanation(name: str, seen: list[Event], result: Any, error: Exception | None) -> Explanation:
     breaks = [
         Break(*(event.data.get(field, default) for field, default in _BREAK_FIELDS))
-        for event in seen if event.kind == "break"
+        for event in seen
+        if event.kind == "break"
     ]
     traces = [e.data["text"] for e in seen if e.kind == "stage" and e.data.get("name") == "trace"]
     return Explanation(
@@ -92,7 +97,14 @@ def _explanation(name: str, seen: list[Event], result: Any, error: Exception | N
     )
 
 
-_BREAK_FIELDS = (("reason", ""), ("detail", ""), ("file", ""), ("line", 0), ("code", ""), ("hint", ""))
+_BREAK_FIELDS = (
+    ("reason", ""),
+    ("detail", ""),
+    ("file", ""),
+    ("line", 0),
+    ("code", ""),
+    ("hint", ""),
+)
 
 
 def _many(count: int, noun: str) -> str:

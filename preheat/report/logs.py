@@ -28,7 +28,9 @@ class Channel(NamedTuple):
 
 def _break(data: dict, seconds: float) -> str:
     place = f"{data.get('file') or '?'}:{data.get('line', 0)}"
-    text = f"{place}: {data.get('reason', '')}: {data.get('detail', '')}  (in {data.get('name', '?')})"
+    text = (
+        f"{place}: {data.get('reason', '')}: {data.get('detail', '')}  (in {data.get('name', '?')})"
+    )
     for key in ("code", "hint"):
         if data.get(key):
             text += f"\n    {str(data[key]).strip()}"

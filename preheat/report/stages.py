@@ -1,7 +1,7 @@
 """PREHEAT_COMPILE_DEBUG=1: every stage of every compile as a text file, in one folder.
 
-    preheat_debug/process_4711/
-      000_capture.txt   001_trace.txt   002_aten.txt   003_core.txt   004_plan.txt   005_llvm.txt
+preheat_debug/process_4711/
+  000_capture.txt   001_trace.txt   002_aten.txt   003_core.txt   004_plan.txt   005_llvm.txt
 """
 
 import logging
@@ -27,7 +27,9 @@ class StageFolder:
             self.folder.mkdir(parents=True, exist_ok=True)
             _log.warning("stages are written to %s", self.folder)
         name = event.data.get("name", "") if event.kind in ("stage", "kernel") else event.kind
-        path = self.folder / f"{self.count:03d}_{re.sub(r'[^A-Za-z0-9_.-]+', '_', str(name))[:80]}.txt"
+        path = (
+            self.folder / f"{self.count:03d}_{re.sub(r'[^A-Za-z0-9_.-]+', '_', str(name))[:80]}.txt"
+        )
         path.write_text(_text(event), encoding="utf-8")
         self.count += 1
 

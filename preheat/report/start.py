@@ -1,7 +1,7 @@
 """What the environment asks to be reported, from the first moment on.
 
-    PREHEAT_LOGS=graph_breaks,recompiles     lines through Python logging, see report/logs.py
-    PREHEAT_COMPILE_DEBUG=1                  every stage as a text file, see report/stages.py
+PREHEAT_LOGS=graph_breaks,recompiles     lines through Python logging, see report/logs.py
+PREHEAT_COMPILE_DEBUG=1                  every stage as a text file, see report/stages.py
 """
 
 import os

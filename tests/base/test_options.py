@@ -13,14 +13,17 @@ def test_defaults_are_complete_and_typed():
         assert type(values[name]) is option.type and option.meaning
 
 
-@pytest.mark.parametrize("given, words", [
-    ({"recompile_limits": 4}, ["recompile_limits", "did you mean 'recompile_limit'"]),
-    ({"cache": 1}, ["cache", "bool", "1"]),
-    ({"recompile_limit": True}, ["recompile_limit", "int"]),
-    ({"recompile_limit": 0}, ["at least 1"]),
-    ({3: 4}, ["unknown option 3"]),
-    ("cache", ["dict", "str"]),
-])
+@pytest.mark.parametrize(
+    "given, words",
+    [
+        ({"recompile_limits": 4}, ["recompile_limits", "did you mean 'recompile_limit'"]),
+        ({"cache": 1}, ["cache", "bool", "1"]),
+        ({"recompile_limit": True}, ["recompile_limit", "int"]),
+        ({"recompile_limit": 0}, ["at least 1"]),
+        ({3: 4}, ["unknown option 3"]),
+        ("cache", ["dict", "str"]),
+    ],
+)
 def test_wrong_options_name_what_was_meant(given, words):
     with pytest.raises(UserError) as error:
         checked_options(given)

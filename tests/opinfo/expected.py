@@ -6,18 +6,26 @@ the same fails too, so the list stays true.
 
 # Results are whatever memory held: only dtype, sizes and strides mean something.
 UNDEFINED: dict[str, str] = {
-    name: "uninitialised memory" for name in (
-        "empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided",
+    name: "uninitialised memory"
+    for name in (
+        "empty",
+        "empty_like",
+        "empty_permuted",
+        "empty_strided",
+        "new_empty",
+        "new_empty_strided",
     )
 }
 
 # name -> why a call of it is not captured and runs eager
 EAGER: dict[str, str] = {}
 
-# (name, dtype) -> why the comparison does not hold and what holds instead; none may be a wrong result
+# (name, dtype) -> why the comparison cannot be made; none may be a wrong result
 ELSEWHERE: dict[tuple[str, str], str] = {
     (name, dtype): "torch cannot deep-copy a CSR tensor, so the comparison has no fresh arguments"
     for name, dtype in (
-        ("sparse.sampled_addmm", "float32"), ("sparse.mm.reduce", "float32"), ("sparse.mm.reduce", "bfloat16"),
+        ("sparse.sampled_addmm", "float32"),
+        ("sparse.mm.reduce", "float32"),
+        ("sparse.mm.reduce", "bfloat16"),
     )
 }

@@ -1,8 +1,8 @@
 """Every operator that torch's own OpInfo table describes, forward, through `preheat.compile`.
 
-For each operator, dtype (float32, bfloat16, int64, bool, as eager supports it) and sample: two calls,
-of which the second runs the compiled program, equal eager as `same` means it. The whole table is
-`make test-opinfo`; `make test` takes every 12th operator with one sample.
+For each operator, dtype (float32, bfloat16, int64, bool, as eager supports it) and sample: two
+calls, of which the second runs the compiled program, equal eager as `same` means it. The whole
+table is `make test-opinfo`; `make test` takes every 12th operator with one sample.
 """
 
 import pytest
@@ -23,7 +23,9 @@ def rows(step=1):
     for name, op in list(zip(_NAMES, op_db))[::step]:
         for dtype in DTYPES:
             if dtype in op.supported_dtypes("cpu"):
-                yield pytest.param(name, op, dtype, id=f"{name}-{str(dtype).removeprefix('torch.')}")
+                yield pytest.param(
+                    name, op, dtype, id=f"{name}-{str(dtype).removeprefix('torch.')}"
+                )
 
 
 @pytest.mark.opinfo
@@ -45,6 +47,7 @@ def check(name, op, dtype, count):
     captured = 0
     samples = spread(list(op.sample_inputs("cpu", dtype, requires_grad=False)), count)
     for sample in samples:
+
         def call(value, args, kwargs):
             return op.op(value, *args, **kwargs)
 
@@ -54,9 +57,13 @@ def check(name, op, dtype, count):
         captured += same(call, sample.input, sample.args, sample.kwargs, calls=2).is_captured
     if name not in UNDEFINED and samples and comparison.is_enabled():
         if name in EAGER:
-            assert captured < len(samples), f"{name} is captured now: take it off the list of expected.EAGER"
+            assert captured < len(samples), (
+                f"{name} is captured now: take it off the list of expected.EAGER"
+            )
         else:
-            assert captured == len(samples), f"{len(samples) - captured} of {len(samples)} samples ran eager"
+            assert captured == len(samples), (
+                f"{len(samples) - captured} of {len(samples)} samples ran eager"
+            )
 
 
 def spread(samples, count):
@@ -71,4 +78,8 @@ def same_shape(call, sample):
     for _ in range(2):
         expected = call(sample.input, sample.args, sample.kwargs)
         found = compiled(sample.input, sample.args, sample.kwargs)
-        assert (found.shape, found.stride(), found.dtype) == (expected.shape, expected.stride(), expected.dtype)
+        assert (found.shape, found.stride(), found.dtype) == (
+            expected.shape,
+            expected.stride(),
+            expected.dtype,
+        )

@@ -12,8 +12,15 @@ from preheat.report.logs import CHANNELS, Logs, checked_channels
 from preheat.report.stages import StageFolder
 from preheat.report.start import start
 
-BREAK = {"name": "f", "reason": "host_call", "detail": "print", "file": "model.py", "line": 12,
-         "code": '    print("loss", x)', "hint": "move it out"}
+BREAK = {
+    "name": "f",
+    "reason": "host_call",
+    "detail": "print",
+    "file": "model.py",
+    "line": 12,
+    "code": '    print("loss", x)',
+    "hint": "move it out",
+}
 TRACE = "entry(1 args)\n  s1 = arg 0\n  node 0\n    guard s1 tensor f32[8]\n    body (s1) -> %1\n"
 
 
@@ -98,5 +105,7 @@ def test_explanation_of_a_break_and_of_an_exception():
         raise KeyError("k")
 
     found = explain_call(call, "f")
-    assert found.break_count == 1 and found.breaks[0].line == 12 and isinstance(found.error, KeyError)
+    assert (
+        found.break_count == 1 and found.breaks[0].line == 12 and isinstance(found.error, KeyError)
+    )
     assert 'model.py:12: host_call: print\n      print("loss", x)\n      move it out' in str(found)
