@@ -68,7 +68,7 @@ def _call(op: str, args: tuple[Arg, ...], attrs: tuple[tuple[str, Arg], ...]) ->
     doubles: list[float] = []
     for parameter in schema(op).parameters:
         value = given[parameter.name]
-        if parameter.type == "float":
+        if parameter.type in ("float", "number"):  # torch's shims take a Scalar as a double
             doubles.append(float(value))
             continue
         made = _words(parameter, value)
@@ -149,6 +149,11 @@ def _product_example(*sizes: int):
     return (Ref(0), Ref(1)), (a.bfloat16(), a.mT.bfloat16())
 
 
+def _sum_example(*sizes: int):
+    (a, b), (x, y) = _product_example(*sizes)
+    return (Ref(2), a, b), (x, y, torch.ones(sizes[-2], device="cpu").bfloat16())
+
+
 def _attention_example():
     q, k, v = torch.linspace(-1, 1, 3 * 48, device="cpu").view(3, 1, 2, 4, 6)
     mask = torch.zeros(1, 1, 4, 4, device="cpu")
@@ -166,6 +171,8 @@ def _convolution_example():
 SHIMS: dict[str, Shim] = {
     "aten.mm.default": Shim("aoti_torch_cpu_mm_out", True, lambda: _product_example(3, 5)),
     "aten.bmm.default": Shim("aoti_torch_cpu_bmm_out", True, lambda: _product_example(2, 3, 5)),
+    "aten.addmm.default": Shim("aoti_torch_cpu_addmm_out", True, lambda: _sum_example(3, 5)),
+    "aten.baddbmm.default": Shim("aoti_torch_cpu_baddbmm_out", True, lambda: _sum_example(2, 3, 5)),
     "aten._scaled_dot_product_flash_attention_for_cpu.default": Shim(
         "aoti_torch_cpu__scaled_dot_product_flash_attention_for_cpu", False, _attention_example
     ),

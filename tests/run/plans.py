@@ -204,7 +204,7 @@ def mixed_plan() -> Plan:
 
 
 def bfloat16_linear_plan() -> Plan:
-    """relu(x @ w.t()) @ v by the library: operands are views, results owned and output."""
+    """relu(x @ w.t()) @ v + 2 b by the library: operands are views, results owned and output."""
     x, w, v = (tensor("bfloat16", sizes) for sizes in ((4, 6), (8, 6), (8, 3)))
     hidden, out = tensor("bfloat16", (4, 8)), tensor("bfloat16", (4, 3))
     buffers = [
@@ -219,9 +219,10 @@ def bfloat16_linear_plan() -> Plan:
     calls = [
         LibraryCall("aten.mm.default", (Ref(0), Ref(3)), (), (4,)),
         LibraryCall("aten.relu.default", (Ref(4),), (), (5,)),
-        LibraryCall("aten.mm.default", (Ref(5), Ref(2)), (), (6,)),
+        LibraryCall("aten.addmm.default", (Ref(7), Ref(5), Ref(2)), (("beta", 2),), (6,)),
     ]
-    return plan((x, w, v), buffers, [], calls, [6])
+    buffers.append(("input", 3, tensor("bfloat16", (3,))))
+    return plan((x, w, v, buffers[-1][2]), buffers, [], calls, [6])
 
 
 def attention_plan(with_mask: bool) -> Plan:
