@@ -27,6 +27,7 @@ from preheat.ir.types import TensorType
 from preheat.schedule import cost
 from preheat.schedule.affine import elems, known
 from preheat.schedule.library import is_blas
+from preheat.schedule.links import Links
 from preheat.schedule.loops import Frame, Nest, NoFit, frame_of, lower
 from preheat.schedule.problem import CallUnit, Problem, state
 from preheat.schedule.tile import FEW_ROWS, Tiled, tile
@@ -336,6 +337,7 @@ class _Fusion:
     # ------------------------------------------------------------------ merging
     def merge(self) -> None:
         """Merges groups while that saves bytes."""
+        self.links = Links({k: self._before(k) for k in self.units})
         changed = True
         while changed:
             changed = False
@@ -358,7 +360,9 @@ class _Fusion:
             if group is not None:
                 for k in numbers:
                     self._remove(k)
-                return self._put(group)
+                merged = self._put(group)
+                self.links = self.links.joined(numbers, merged)
+                return merged
         return None
 
     def _candidates(self, number: int) -> Iterator[frozenset[int]]:
@@ -366,7 +370,7 @@ class _Fusion:
         trial), each of them, nearest first, then those that read the same memory."""
         group = self.units[number]
         makers = {self.home[v] for v in group.reads if v in self.home and v in self.roots}
-        if len(makers) > 1 and not self.problem.written:
+        if len(makers) > 1:
             yield from self._closure(frozenset((number, *makers)))
         for other in sorted(makers, key=self._position, reverse=True):
             yield frozenset((number, other))
@@ -382,10 +386,9 @@ class _Fusion:
 
     def _closure(self, numbers: frozenset[int]) -> Iterator[frozenset[int]]:
         """`numbers` with the groups on paths between them; nothing when a call is on one."""
-        above = sorted(self._above(numbers), key=self._position)  # without writes: in order
         between: set[int] = set()
-        for k in above:
-            if self._before(k) & (numbers | between):
+        for k in self.links.above(numbers):
+            if self.links.before[k] & (numbers | between):
                 between.add(k)
         if all(isinstance(self.units[k], Group) for k in between):
             yield numbers | between
@@ -401,7 +404,7 @@ class _Fusion:
         is_writer = any(r in self.problem.written for r in roots)
         if is_writer and any(part.has_check for part in parts):
             return None
-        if any(self._before(k) & numbers for k in self._above(numbers)):  # a third unit is between
+        if any(self.links.before[k] & numbers for k in self.links.above(numbers)):  # between
             return None
         group = self._group(tuple(roots))
         if group is None or len(group.tiled.memories) > cost.MOST_PARAMS:
@@ -508,21 +511,6 @@ class _Fusion:
         makers = {self.home[replaced]} if replaced in self.home else set()
         checks = self.checks if root in self.problem.written else set()
         return makers | self.readers.get(replaced, set()) | checks
-
-    def _above(self, numbers: frozenset[int]) -> set[int]:
-        """The units that `numbers` wait for, as far as they may in turn wait for one of them."""
-        begin = min(self.problem.order[r] for k in numbers for r in self.units[k].roots)
-        # Without writes a unit needs only what is earlier in the program: what ends before the
-        # first of `numbers` begins waits for none of them.
-        limit = -1 if self.problem.written else begin
-        pending = [k for number in numbers for k in self._before(number)]
-        above: set[int] = set()
-        while pending:
-            k = pending.pop()
-            if k not in above and k not in numbers and self._position(k) >= limit:
-                above.add(k)
-                pending += self._before(k)
-        return above
 
     def knot(self) -> int | None:
         """A written value whose unit waits for itself; None when there is an order."""

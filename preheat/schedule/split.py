@@ -18,7 +18,7 @@ from preheat.ir.types import TensorType, tensor
 from preheat.schedule.affine import elems, known
 
 SPLITTABLE = frozenset("sum prod max min any all".split())
-FEW_ROWS = 16
+FEW_ROWS = 4  # more rows than this are spread over threads as they are, and stay fused
 LONG_ELEMS = 1 << 16  # below this one thread is done before another has started
 TALL_ROWS = 4096  # rows under one column vector that do not stay cached
 PARTS = (16, 64, 512)  # least, best and most parts of a reduction for the threads

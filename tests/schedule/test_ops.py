@@ -9,6 +9,7 @@ from preheat.base.errors import Unsupported
 from preheat.bridge.ops import overload
 from preheat.ir.graph import Op, OutputAlias, Ref, Token
 from preheat.ir.plan import KernelCall, LibraryCall
+from preheat.ir.scalar import symbol
 from preheat.ir.types import tensor
 from preheat.schedule.library import OVERLOADS
 from preheat.schedule.schedule import schedule
@@ -272,6 +273,24 @@ def test_long_reductions_are_cut(name, sizes, axes):
     m = Make()
     plan = compare(m.graph(m.reduce(name, m.input(*sizes), *axes, keepdim=False)))
     assert len(plan.calls) == 2
+
+
+def test_a_long_softmax_is_right_though_its_reductions_are_cut():
+    m = Make()
+    x = m.input(1, 65536)
+    compare(m.graph(m.softmax(x, 1), m.layer_norm(x, m.input(65536), m.input(65536))))
+
+
+def test_a_symbolic_size_is_refused_with_a_reason():
+    m = Make()
+    x = m.input(symbol("n"), 8)
+    y = m.add("exp", [x], m.type(x))
+    for graph in (
+        m.graph(y),
+        m.graph(m.add("reshape", [y], tensor("float32", (symbol("n") * 8,)))),
+    ):
+        with pytest.raises(Unsupported, match="symbolic"):
+            schedule(graph, TARGET)
 
 
 def test_complex_numbers_are_moved_but_not_computed():
