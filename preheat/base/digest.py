@@ -24,7 +24,10 @@ def code_digest(code: types.CodeType) -> str:
 def _feed_code(seen, code: types.CodeType) -> None:
     _feed(seen, b"code", code.co_code)
     _feed(seen, b"exceptions", getattr(code, "co_exceptiontable", b""))
-    counts = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags, code.co_stacksize)
+    counts = (
+        code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags,
+        code.co_stacksize,
+    )
     _feed(seen, b"counts", repr(counts).encode())
     for kind, names in (
         (b"name", (code.co_name, code.co_qualname)), (b"names", code.co_names),

@@ -40,7 +40,7 @@ def _autocast(device: str) -> Callable[[], Constant]:
 
 
 def _default_device() -> Constant:
-    """The device of new tensors, a function mode's; modes are looked at, never asked (that runs them)."""
+    """The device of new tensors: a function mode's. Modes are looked at; asking would run them."""
     for depth in reversed(range(_C._len_torch_function_stack())):
         mode = _C._get_function_stack_at(depth)
         if type(mode) is DeviceContext:
@@ -64,8 +64,8 @@ def _deterministic() -> Constant:
 def _attention() -> Constant:
     """Which kernels `scaled_dot_product_attention` may choose: the choice was made at capture."""
     return (
-        _C._get_flash_sdp_enabled(), _C._get_mem_efficient_sdp_enabled(), _C._get_math_sdp_enabled(),
-        _C._get_cudnn_sdp_enabled(), *_C._get_sdp_priority_order(),
+        _C._get_flash_sdp_enabled(), _C._get_mem_efficient_sdp_enabled(),
+        _C._get_math_sdp_enabled(), _C._get_cudnn_sdp_enabled(), *_C._get_sdp_priority_order(),
     )
 
 

@@ -3,7 +3,7 @@
     i64 @preheat_check(ptr rows, i64 n, ptr args)     -1, or the index of the first row that differs
 
 A row claims that the 8 bytes at some place have some value under a mask; `run/rows.py` chooses the
-rows so that equal bits imply that the guards hold. The function only loads and compares: no imports,
+rows so that equal bits imply that the guards hold. The function loads and compares: no imports,
 no allocation, no reference counts. The caller holds the GIL, and the objects at absolute addresses
 alive. `args` are the call's objects: positional, then keyword arguments in the signature's order.
 
@@ -104,8 +104,8 @@ disjoint:
   br i1 %is.disjoint, label %next, label %fail
 
 compare:
-  %word = phi i64 [ %loaded, %load ], [ %answer, %call ], [ %difference, %same ], [ %equal.word, %apart ],
-                [ %advanced, %advance ]
+  %word = phi i64 [ %loaded, %load ], [ %answer, %call ], [ %difference, %same ],
+                  [ %equal.word, %apart ], [ %advanced, %advance ]
   %bits = xor i64 %word, %expected
   %counted = and i64 %bits, %mask
   %passes = icmp eq i64 %counted, 0

@@ -7,9 +7,9 @@ A row claims that a word (8 bytes) has some value under a mask. 32 bytes, little
     u64 mask        bits that count
     u16 kind, u16 base, u16 save, u16 other           base, save, other: numbers of slots
 
-Slots are 1024 words that live during one check: slot 0 is always 0, slot 1 is `args`. Each row computes
-a word, passes if `(word ^ expected) & mask == 0`, and saves the word to slot `save` unless that is 0,
-so that later rows can start from a pointer that an earlier one loaded. Most rows load from an
+Slots are 1024 words that live during one check: slot 0 is always 0, slot 1 is `args`. Each row
+computes a word, passes if `(word ^ expected) & mask == 0`, and saves the word to slot `save` unless
+that is 0, so that later rows can start from a pointer that an earlier one loaded. Most rows load from an
 absolute address and save nothing: their last 8 bytes are 0, and they take the short way.
 
     kind 0 load      word = 8 bytes at slot[base] + address
@@ -17,8 +17,8 @@ absolute address and save nothing: their last 8 bytes are 0, and they take the s
     kind 2 same      word = slot[base] ^ slot[other]
     kind 3 apart     word = 1 if slot[base] == slot[other] + address else 0
     kind 4 advance   word = slot[base] + address
-    kind 5 disjoint  passes if the `address` bytes at slot[base] and the `expected` bytes at slot[other]
-                     have none in common (mask and save do not count)
+    kind 5 disjoint  passes if the `address` bytes at slot[base] and the `expected` bytes at
+                     slot[other] have none in common (mask and save do not count)
 
 Order matters: a row may trust every row before it (a pointer compared equal to that of a held
 object is alive; a type compared equal fixes the layout behind it).

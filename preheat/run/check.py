@@ -66,7 +66,9 @@ class Checker:
         self.guards = trace.nodes[node].guards if only is None else tuple(only)
         self._ambient, self._due = _schedule(self.guards, len(trace.sources), self.objects)
         count = len(trace.sources)
-        self._order = tuple(range(count)) if only is None else tuple(sorted(_needed(trace, self.guards)))
+        self._order = (
+            tuple(range(count)) if only is None else tuple(sorted(_needed(trace, self.guards)))
+        )
 
     def check(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Failure | None:
         """None if every guard holds in a call with these arguments, else the first that does not."""
@@ -170,7 +172,9 @@ def _bind(guard: Guard, objects) -> _Claim:
     if guard.kind not in CLAIMS:
         raise Unsupported("guard_kind", f"a guard of kind {guard.kind!r}")
     if isinstance(guard.expected, TensorFacts):
-        if not all(type(n) is int for n in (*guard.expected.type.sizes, *guard.expected.type.strides)):
+        if not all(
+            type(n) is int for n in (*guard.expected.type.sizes, *guard.expected.type.strides)
+        ):
             raise Unsupported("symbolic_guard", f"sizes {guard.expected.type} are not all known")
         return _Claim(guard, guard.expected, False)
     refers = any(True for _ in _references(guard.expected))
@@ -216,7 +220,9 @@ def _expectation(trace: Trace, guard: Guard) -> str:
     expected = guard.expected
     if guard.kind in _EXPECTATIONS:
         return _EXPECTATIONS[guard.kind](trace, expected)
-    return _facts_text(expected) if isinstance(expected, TensorFacts) else show_constant(trace, expected)
+    if isinstance(expected, TensorFacts):
+        return _facts_text(expected)
+    return show_constant(trace, expected)
 
 
 _EXPECTATIONS: Mapping[str, Callable[[Trace, Any], str]] = types.MappingProxyType({
@@ -224,23 +230,31 @@ _EXPECTATIONS: Mapping[str, Callable[[Trace, Any], str]] = types.MappingProxyTyp
     "isnot": lambda trace, e: f"another object than {show_constant(trace, e)}",
     "code": lambda trace, e: f"code {e[:8]}",
     "absent": lambda trace, e: f"no key {show_constant(trace, e)}",
-    "contains": lambda trace, e: f"{'a' if e[1] else 'no'} member {show_constant(trace, e[0])}",
+    "contains": lambda trace, e: f"{_a(e[1])} member {show_constant(trace, e[0])}",
     "keys": lambda trace, e: f"keys {show_constant(trace, e)}",
     "len": lambda trace, e: f"length {e}",
     "set": lambda trace, e: f"elements {show_constant(trace, e)}",
     "noattr": lambda trace, e: f"no attribute {e!r}",
     "class": lambda trace, e: f"class attribute {e[0]} to be {show_constant(trace, e[1])}",
     "mro": lambda trace, e: f"MRO {show_constant(trace, e)}",
-    "isinstance": lambda trace, e: f"{'an' if e[1] else 'no'} instance of {show_constant(trace, e[0])}",
-    "issubclass": lambda trace, e: f"{'a' if e[1] else 'no'} subclass of {show_constant(trace, e[0])}",
+    "isinstance": lambda trace, e: f"{_a(e[1])}n instance of {show_constant(trace, e[0])}",
+    "issubclass": lambda trace, e: f"{_a(e[1])} subclass of {show_constant(trace, e[0])}",
     "test": lambda trace, e: str(e[2]),
-    "distinct": lambda trace, e: "different objects at " + ", ".join(source_path(trace, s) for s in e),
+    "distinct": lambda trace, e: "different objects at " + _paths(trace, e),
     "ambient": lambda trace, e: repr(e[1]),
-    "overlap": lambda trace, e: f"{'' if e[1] else 'no '}overlap with {source_path(trace, e[0])}",
-    "alias": lambda trace, e: "overlap only inside "
-    + ", ".join("{" + ", ".join(source_path(trace, s) for s in group) + "}" for group in e if len(group) > 1)
-    if any(len(group) > 1 for group in e) else "no overlap",
+    "overlap": lambda trace, e: f"{_a(e[1])}n overlap with {source_path(trace, e[0])}",
+    "alias": lambda trace, e: "overlap inside groups only: "
+    + "; ".join(_paths(trace, group) for group in e),
 })
+
+
+def _a(is_so: bool) -> str:
+    """The article of a claim that something is so, or is not."""
+    return "a" if is_so else "not a"
+
+
+def _paths(trace: Trace, sources: Sequence[int]) -> str:
+    return ", ".join(source_path(trace, source) for source in sources)
 
 
 def _facts_text(facts: TensorFacts) -> str:
@@ -390,7 +404,9 @@ def _class(value: Any, expected: tuple, found) -> str | None:
         return _text(value)
     now = raw_attribute(value, name, _ABSENT)
     if now is _ABSENT or wanted == "<absent>":
-        return None if now is _ABSENT and wanted == "<absent>" else ("none" if now is _ABSENT else _text(now))
+        if now is _ABSENT and wanted == "<absent>":
+            return None
+        return "none" if now is _ABSENT else _text(now)
     return None if same(now, wanted) else _other(now, wanted)
 
 
@@ -452,7 +468,8 @@ def _alias(value: Any, expected: tuple, found) -> str | None:
             joined.update((source, widest))
         if end > reach:
             reach, widest = end, source
-    apart = [s for group in expected if len(group) > 1 for s in group if s not in joined and _bytes(found[s])]
+    shared = (source for group in expected if len(group) > 1 for source in group)
+    apart = [source for source in shared if source not in joined and _bytes(found[source])]
     return f"source {apart[0]} shares no memory" if apart else None
 
 

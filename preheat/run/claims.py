@@ -1,6 +1,6 @@
 """Guards as rows: for each kind, which words decide it.
 
-    guard s2 tensor f32[8, 128]     rows: class, TensorImpl, key set, dtype and device, rank, sizes, ...
+    guard s2 tensor f32[8, 128]     rows: class, TensorImpl, key set, dtype and device, sizes, ...
     guard s1 absent "bias"          row:  the version of the dict
     guard s4 value 0.5              no row where s4 is fixed: a float can not change
 
@@ -30,8 +30,9 @@ _BYTE = 0xFF
 
 
 def add_claim(places: Places, guard: Guard, expected: Any, without: tuple[str, ...] = ()) -> None:
-    """Adds the rows of `guard`; `expected` is its constant as an object. Raises NotNative or NoRoom, adding none.
+    """Adds the rows of `guard`; `expected` is its constant as an object.
 
+    Raises NotNative or NoRoom, then it has added none.
     `without` names guard kinds and ambient rows that shall count as not native.
     """
     mark = places.table.mark()
@@ -55,7 +56,7 @@ def _type(places: Places, guard: Guard, expected: type) -> None:
 
 def _is(places: Places, guard: Guard, expected: Any) -> None:
     place = places.at(guard.source)
-    other = places.at(guard.expected.index) if isinstance(guard.expected, At) else Place(ZERO, id(expected))
+    other = _place_of(places, guard, expected)
     if place.is_fixed and other.is_fixed:
         return
     if not isinstance(guard.expected, At):  # what a source leads to lives by itself
@@ -68,6 +69,13 @@ def _is(places: Places, guard: Guard, expected: Any) -> None:
     _points_to(places, moving, fixed.address)
 
 
+def _place_of(places: Places, guard: Guard, expected: Any) -> Place:
+    """Where the object is that a guard compares with: at a source, or an object by itself."""
+    if isinstance(guard.expected, At):
+        return places.at(guard.expected.index)
+    return Place(ZERO, id(expected))
+
+
 def _points_to(places: Places, moving: Place, address: int) -> None:
     """Adds a row: the pointer from which a slot was loaded is still `address`."""
     origin = places.origin[moving.base]
@@ -77,7 +85,7 @@ def _points_to(places: Places, moving: Place, address: int) -> None:
 
 def _is_not(places: Places, guard: Guard, expected: Any) -> None:
     place = places.at(guard.source)
-    other = places.at(guard.expected.index) if isinstance(guard.expected, At) else Place(ZERO, id(expected))
+    other = _place_of(places, guard, expected)
     if place.is_fixed and other.is_fixed:
         return
     if not isinstance(guard.expected, At):
@@ -93,7 +101,9 @@ def _apart(places: Places, moving: Place, other: Place) -> None:
 
 def _distinct(places: Places, guard: Guard, expected: tuple[int, ...]) -> None:
     """Objects at fixed places differ for good; each moving one is compared with all others."""
-    found = sorted((places.at(source) for source in guard.expected), key=lambda place: place.is_fixed)
+    found = sorted(
+        (places.at(source) for source in guard.expected), key=lambda place: place.is_fixed
+    )
     moving = [place for place in found if not place.is_fixed]
     if len(moving) * len(found) > _MOST_PAIRS:
         raise NotNative
@@ -173,7 +183,7 @@ def impl(places: Places, number: int) -> tuple[Place, int]:
 
 
 def _first_byte(places: Places, number: int) -> int:
-    """A slot with the address of a tensor's first element; its offset in the storage stays as it is."""
+    """A slot with the address of a tensor's first element; its offset in the storage must stay."""
     where, tensor = places.tensors, places.found[number]
     if where is None:
         raise NotNative
@@ -187,7 +197,8 @@ def _first_byte(places: Places, number: int) -> int:
 
 
 def _overlap(places: Places, guard: Guard, expected: tuple) -> None:
-    _groups(places, ((guard.source, expected[0]),) if expected[1] else ((guard.source,), (expected[0],)))
+    pair = (guard.source, expected[0])
+    _groups(places, (pair,) if expected[1] else tuple((source,) for source in pair))
 
 
 def _alias(places: Places, guard: Guard, expected: tuple) -> None:
@@ -292,7 +303,7 @@ _METHOD_HOOKS = (_collections_abc.__name__, os.__name__, contextlib.__name__)
 
 
 def _isinstance(places: Places, guard: Guard, expected: tuple) -> None:
-    """Types, their versions and the number of ABC registrations; user-defined hooks go to Python."""
+    """Types, their versions, the number of ABC registrations; hooks of the user go to Python."""
     cls = places.type_of(guard.source)
     if raw_attribute(cls, "__class__") is not object.__dict__["__class__"]:
         raise NotNative
@@ -315,9 +326,9 @@ def _subclass(places: Places, cls: type, expected: tuple) -> None:
         is_abstract = issubclass(type(base), abc.ABCMeta)
         if not issubclass(type(base), type) or not _has_plain_hook(base):
             raise NotNative
-        for name in _CHECKS:
-            if raw_attribute(type(base), name) is not (abc.ABCMeta if is_abstract else type).__dict__[name]:
-                raise NotNative
+        ordinary = (abc.ABCMeta if is_abstract else type).__dict__
+        if any(raw_attribute(type(base), name) is not ordinary[name] for name in _CHECKS):
+            raise NotNative
         places.type_version(base)
         places.type_version(type(base))
         if is_abstract:

@@ -30,14 +30,15 @@ class Layout:
     size            of the item count, in lists and tuples
     list_items      of the pointer to a list's items;   tuple_items   of a tuple's first item
     dict_version    of a number that every change of a dict renews, and that no two dicts share
-    dict_used, dict_keys, dict_values   of a dict's count, the pointer to its table of keys, and the pointer
-                    that is null unless the values lie elsewhere
-    managed_dict    of the pointer to an instance's `__dict__` where the type has no `__dictoffset__`
+    dict_used, dict_keys, dict_values   of a dict's count, the pointer to its table of keys, and the
+                    pointer that is null unless the values lie elsewhere
+    managed_dict    of the pointer to an instance's `__dict__` if its type has no `__dictoffset__`
     type_version    of a 32-bit number that every change of a type or its bases renews or zeroes
     cell            of a cell's content
     float_value     of a float's 8 bytes
     code, defaults, kwdefaults   of a function's
-    set_used, set_mask, set_table   of a set's count, its table's last index, its table of (element, hash)
+    set_used, set_mask, set_table   of a set's count, its table's last index, its table of
+                    (element, hash)
     member          of the `PyMemberDef` pointer in a member descriptor (slots, C members)
     weak_reference  of the pointer to what a weak reference refers to
     abc_token       absolute address of the number that every `ABCMeta.register` raises
@@ -68,8 +69,10 @@ class Layout:
 
 @functools.lru_cache
 def layout(without: tuple[str, ...] = ()) -> Layout:
-    """The layout of the running Python; fields named in `without` are None, as if their probe failed."""
-    return Layout(**{f.name: None if f.name in without else _PROBES[f.name]() for f in fields(Layout)})
+    """The layout of the running Python; fields in `without` are None, as if their probe failed."""
+    return Layout(
+        **{f.name: None if f.name in without else _PROBES[f.name]() for f in fields(Layout)}
+    )
 
 
 def word(address: int) -> int:
@@ -78,9 +81,9 @@ def word(address: int) -> int:
 
 
 def read(address: int, size: int) -> bytes | None:
-    """`size` bytes at `address`, or None where no memory can be read: for addresses that may be none.
+    """`size` bytes at `address`, or None where there is no memory: for words that may be no address.
 
-    The kernel does the reading, on behalf of a write to a pipe, and reports a bad address as an error.
+    The kernel reads, on behalf of a write to a pipe, and reports a bad address as an error.
     """
     outlet, inlet = os.pipe()
     try:
@@ -103,7 +106,7 @@ def is_heap_type(cls: type) -> bool:
 
 
 def force_type_version(cls: type) -> None:
-    """Looks up a name that no class has: CPython gives `cls` and its bases versions when it caches that."""
+    """Looks up a name that no class has: to cache that, CPython gives `cls` and its bases versions."""
     try:
         type.__getattribute__(cls, "<preheat>")
     except AttributeError:
@@ -159,12 +162,16 @@ def _list_items() -> int | None:
         return items == b"".join(id(v).to_bytes(WORD, "little") for v in value)
 
     examples = ([_Plain(), 7, "a"], [_Plain() for _ in range(50)])
-    return _only([o for o in (WORD * i for i in range(3, _words_of(list))) if holds(v, o)] for v in examples)
+    return _only(
+        [o for o in (WORD * i for i in range(3, _words_of(list))) if holds(v, o)] for v in examples
+    )
 
 
 def _tuple_items() -> int | None:
     examples = ((_Plain(), _Plain()), tuple(_Plain() for _ in range(9)))
-    starts = [[o for o in _places(v, id(v[0]), 5) if word(id(v) + o + WORD) == id(v[1])] for v in examples]
+    starts = [
+        [o for o in _places(v, id(v[0]), 5) if word(id(v) + o + WORD) == id(v[1])] for v in examples
+    ]
     return _only(starts)
 
 
@@ -173,7 +180,7 @@ def _dict_version() -> int | None:
 
 
 def _renewed(history: Callable) -> list[int]:
-    """Offsets at which the word is new after every change of a history, and kept between changes."""
+    """Offsets at which the word is new after every change of a history, and kept in between."""
     target, changes = history()
     count = _words_of(dict)
     seen = [{w} for w in _words(target, count)]
@@ -225,7 +232,8 @@ def _dict_histories() -> list[Callable]:
 
 
 # The table of a dict with str keys: a header whose second word starts with the bytes log2(size),
-# log2(bytes of the index), kind, and whose fourth is the number of entries; the index; (key, value)s.
+# log2(bytes of the index), kind, and whose fourth is the number of entries; then the index; then
+# the entries (key, value).
 KEYS_HEADER = 4 * WORD
 KEYS_SHAPE, KEYS_SHAPE_MASK = WORD, 0xFFFFFF
 KEYS_COUNT = 3 * WORD
@@ -252,13 +260,20 @@ def _dict_keys() -> int | None:
         header = read(keys, KEYS_HEADER)
         if header is None or int.from_bytes(header[KEYS_COUNT:], "little") != len(value):
             return False
-        entries = read(keys + KEYS_HEADER + (1 << min(header[KEYS_SHAPE + 1], 16)), 2 * WORD * len(value))
-        return entries == b"".join(id(part).to_bytes(WORD, "little") for pair in value.items() for part in pair)
+        entries = read(
+            keys + KEYS_HEADER + (1 << min(header[KEYS_SHAPE + 1], 16)), 2 * WORD * len(value)
+        )
+        return entries == b"".join(
+            id(part).to_bytes(WORD, "little") for pair in value.items() for part in pair
+        )
 
     def kind(value: dict, offset: int) -> int:
         return ctypes.c_uint8.from_address(word(id(value) + offset) + KEYS_SHAPE + 2).value
 
-    found = _only([o for o in range(2 * WORD, _words_of(dict) * WORD, WORD) if holds(d, o)] for d in _text_dicts())
+    found = _only(
+        [o for o in range(2 * WORD, _words_of(dict) * WORD, WORD) if holds(d, o)]
+        for d in _text_dicts()
+    )
     if found is None or kind({"a": 1}, found) == kind({1: 1}, found):
         return None
     return found
@@ -287,7 +302,7 @@ def _managed_dict() -> int | None:
 
 
 def _type_version() -> int | None:
-    """The 32-bit word that is new after each change and following lookup, of the class and of a subclass."""
+    """The 32-bit word that is new after each change of a class or its base and the next lookup."""
     base = type("base", (), {"__slots__": ()})
     derived = type("derived", (base,), {"__slots__": ()})
     other = type("other", (), {"__slots__": ()})
@@ -370,7 +385,7 @@ def _set_field(read: Callable[[set], int], lowest: int) -> Callable[[], int | No
 
 
 def _set_mask_of(value: set) -> int:
-    """The last index of the table, from the set's size: 16 bytes an entry, 8 entries inside the object."""
+    """The last index of the table: 16 bytes an entry, up to 8 entries inside the object."""
     outside = value.__sizeof__() - set.__basicsize__
     return (outside // 16 or 8) - 1
 
@@ -437,8 +452,8 @@ def _abc_token() -> int | None:
 
 _PROBES: dict[str, Callable[[], int | None]] = {
     "type": _type, "size": _size, "list_items": _list_items, "tuple_items": _tuple_items,
-    "dict_version": _dict_version, "dict_used": _dict_used, "dict_keys": _dict_keys, "dict_values": _dict_values,
-    "managed_dict": _managed_dict, "type_version": _type_version,
+    "dict_version": _dict_version, "dict_used": _dict_used, "dict_keys": _dict_keys,
+    "dict_values": _dict_values, "managed_dict": _managed_dict, "type_version": _type_version,
     "cell": _cell, "float_value": _float_value,
     "code": _function_field("__code__", lambda: _only.__code__.replace(co_freevars=())),
     "defaults": _function_field("__defaults__", lambda: (5,)),

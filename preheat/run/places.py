@@ -3,16 +3,16 @@
     s0 = entry                    Place(0, id(model))     no row: the entry is bound to it
     s1 = s0.__dict__              Place(0, id(dict))      row: the pointer in the instance
     s2 = s1["weight"]             Place(0, id(weight))    row: the version of the dict
-    s3 = arg 0                    Place(slot 2, 0)        row: load args[0] into slot 2, compare nothing
+    s3 = arg 0                    Place(slot 2, 0)        row: load args[0] into slot 2
 
 A *fixed* place is an absolute address: the rows before prove that the object there is the one that
-was resolved when the rows were made. A *moving* place is a pointer in a slot, read anew on every call.
-Arguments that are tensors, numbers, strings, lists, tuples and small dicts with str keys move, and so
-do such items of theirs; everything else is fixed, and another object takes the slow path once.
+was resolved when the rows were made. A *moving* place is a pointer in a slot, read anew on every
+call. Arguments that are tensors, numbers, strings, lists, tuples and small dicts with str keys move,
+and so do such items of theirs; everything else is fixed, and another object takes the slow path once.
 
 Held objects (`Table.holds`) are kept alive by the rows, so a pointer equal to theirs is theirs. What
-is reached from an argument that is an instance or a dict is not held (rows would keep a caller's
-data alive): there only dict versions, which no two dicts share, prove anything.
+is reached from an argument that is an instance or a large dict is not held (rows would keep a
+caller's data alive): there only dict versions, which no two dicts share, prove anything.
 """
 
 import collections
@@ -29,8 +29,8 @@ from preheat.base.names import find, raw_attribute
 from preheat.ir.rows import ALL_BITS, ARGS, ZERO
 from preheat.ir.trace import Named, Source
 from preheat.run.layout import (
-    KEYS_COUNT, KEYS_SHAPE, KEYS_SHAPE_MASK, WORD, Layout, entries_offset, force_type_version, is_heap_type, read,
-    word,
+    KEYS_COUNT, KEYS_SHAPE, KEYS_SHAPE_MASK, WORD, Layout, entries_offset, force_type_version,
+    is_heap_type, read, word,
 )
 from preheat.run.table import NoRoom, Table
 from preheat.run.tensor_layout import TensorLayout
@@ -117,7 +117,7 @@ class Places:
         return self.table.load(place.address + offset, place.base, mask, save)
 
     def pointer(self, number: int, parent: int, offset: int | None) -> Place:
-        """The object of `number`, to which the held object of `parent` points at `offset`; null is None."""
+        """The object of `number`: the held object of `parent` points to it at `offset`; null is None."""
         value = self.found[number]
         if not self.is_held[parent]:
             raise NotNative
@@ -127,7 +127,7 @@ class Places:
         return Place(ZERO, id(value))
 
     def follow(self, place: Place, offset: int | None) -> Place:
-        """A new slot with the pointer at `offset` of the object at `place`; never null by its kind."""
+        """A new slot with the pointer at `offset` of the object at `place`; by its kind never null."""
         slot = self.table.slot()
         self.word(place, offset, mask=0, save=slot)
         self.origin[slot] = Place(place.base, place.address + offset)
@@ -143,8 +143,8 @@ class Places:
     def entries(self, number: int) -> tuple[Place, int]:
         """The table of keys of a moving dict, and the offset of its entries; adds rows for all keys.
 
-        The rows say, in this order: it is a dict with as many items, its values lie in the table, the
-        table has this shape and no holes, and these are its keys.
+        The rows say, in this order: it is a dict with as many items, its values lie in the table,
+        the table has this shape and no holes, and these are its keys.
         """
         where, place = self.layout, self.at(number)
         self.type_of(number)
@@ -185,14 +185,14 @@ class Places:
             raise NotNative
 
     def dict_version(self, place: Place, held: dict | None) -> None:
-        """Adds a row: the dict at `place` did not change; it is `held`, or None if it is not held."""
+        """Adds a row: the dict at `place` did not change. `held` is the dict if it is kept alive."""
         row = self.table.mark()
         self.word(place, self.layout.dict_version)
         if held is not None and self.table.mark() > row:
             self.table.versions[row] = held
 
     def type_version(self, cls: type) -> None:
-        """Adds a row: nothing changed in `cls` and its bases, of which the proof is a valid version."""
+        """Adds a row: nothing changed in `cls` and its bases. A valid version is the proof."""
         if id(cls) in self._fixed_types:
             return
         if not any(is_heap_type(base) for base in type.__dict__["__mro__"].__get__(cls)):
@@ -230,7 +230,7 @@ def _argument(places: Places, number: int, key: int | str) -> Place:
 
 
 def arrive(places: Places, number: int, owner: Place, offset: int) -> Place:
-    """The place of an object that is another one on each call, maybe: its pointer is at `offset` of `owner`.
+    """The place of an object whose pointer is at `offset` of `owner`, maybe another one on each call.
 
     Data moves; code is fixed and held; other objects are fixed, but not held.
     """
@@ -255,7 +255,7 @@ _MOST_KEYS = 64
 
 
 def _is_small_table(value: Any, where: Layout) -> bool:
-    """Whether a value is a dict whose items can be followed: few str keys, values in the table, no holes."""
+    """Whether a dict's items can be followed: few str keys, values in the table, no holes."""
     if type(value) is not dict or None in (where.dict_used, where.dict_keys, where.dict_values):
         return False
     if not 0 < len(value) <= _MOST_KEYS or any(type(key) is not str for key in value):
@@ -405,7 +405,11 @@ def length(places: Places, number: int) -> None:
             places.word(place, places.layout.size)
     elif issubclass(kind, set):
         places.word(place, places.layout.set_used)
-    elif not (issubclass(kind, (frozenset, str, bytes, range)) and place.is_fixed and places.is_held[number]):
+    elif not (
+        issubclass(kind, (frozenset, str, bytes, range))
+        and place.is_fixed
+        and places.is_held[number]
+    ):
         raise NotNative
 
 
@@ -435,7 +439,9 @@ def _attribute(places: Places, number: int, parent: int, name: str) -> Place:
 
 
 # What an attribute of these gives follows from the object, even where it is made anew on each read.
-_IMMUTABLE = (types.CodeType, range, slice, torch.dtype, torch.device, torch.layout, torch.memory_format)
+_IMMUTABLE = (
+    types.CodeType, range, slice, torch.dtype, torch.device, torch.layout, torch.memory_format,
+)
 # Attributes of a class that can not change without a new version of it.
 _BY_TYPE_VERSION = frozenset(("__module__", "__bases__", "__mro__", "__base__"))
 _FUNCTION_FIELDS = types.MappingProxyType({
@@ -466,7 +472,7 @@ def _type_name(places: Places, number: int, cls: type) -> Place:
 
 
 def _stored(places: Places, number: int, owner: Any, size: int) -> Place:
-    """An attribute that is stored in its owner: every word that points to the value must keep doing so."""
+    """An attribute stored in its owner: every word that points to the value must keep doing so."""
     value = places.found[number]
     offsets = [o for o in range(2 * WORD, size, WORD) if word(id(owner) + o) == id(value)]
     if not offsets:
@@ -477,11 +483,11 @@ def _stored(places: Places, number: int, owner: Any, size: int) -> Place:
 
 
 def _result(places: Places, number: int, parent: int, asked: tuple) -> Place:
-    """What a weak reference gives: a pointer in it. Everything else that is asked anew is asked in Python."""
+    """What a weak reference gives: a pointer in it. What else is asked anew is asked in Python."""
     if type(places.found[parent]) is not weakref.ReferenceType or asked != ("",):
         raise NotNative
     place = places.pointer(number, parent, places.layout.weak_reference)
-    places.is_held[number] = False  # the pointer becomes None when the object dies, so it need not live
+    places.is_held[number] = False  # when the object dies, the pointer becomes None
     return place
 
 

@@ -5,7 +5,7 @@
 
 No code of the user runs: attributes are read through C descriptors only, containers through the
 methods of their exact base class. A step whose object has no such base class is a miss, so a change
-of type can not smuggle a `__getattr__` or `__getitem__` in. Semantics of each step: `ir/trace.Source`.
+of type can not smuggle a `__getattr__` or `__getitem__` in. Meaning of each step: `ir/trace.Source`.
 """
 
 import collections

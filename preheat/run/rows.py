@@ -5,12 +5,14 @@
     rows.address, rows.count                      for preheat_check
     rows.about(7)                                 what row 7 speaks of: "self.layers[3].weight"
 
-Equal words imply that every guard still holds. A word that differs is no verdict: the caller resolves
-and checks again in Python, and binds new rows if the guards hold. Objects reached then may be others
-than before (a parameter replaced by its equal), so whoever remembers objects takes them anew, too.
+Equal words imply that every guard still holds. A word that differs is no verdict: the caller
+resolves and checks again in Python, and binds new rows if the guards hold. Objects reached then may
+be others than before (a parameter replaced by its equal), so whoever remembers objects takes them
+anew, too.
 
-Guards and sources that no row can express are judged in Python on every call (`rows.in_python`, empty
-for ordinary programs): then the last row never passes, so that every call reaches the slow path.
+Guards and sources that no row can express are judged in Python on every call (`rows.in_python`,
+empty for ordinary programs): then the last row never passes, so that every call reaches the slow
+path.
 """
 
 import ctypes
@@ -63,7 +65,7 @@ class Rows:
         return self.slow is not None and row == self.count - 1
 
     def native(self) -> "Rows":
-        """The same rows without the one that never passes, for calls whose other guards Python judged."""
+        """The same rows without the one that never passes, once Python has judged its guards."""
         return replace(self, count=self.count - 1, slow=None)
 
     def check_python(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Failure | None:
@@ -78,8 +80,8 @@ class Rows:
     def repair(self, row: int) -> bool:
         """True if `row` differed for nothing: a dict changed, and all that was read of it did not.
 
-        Then the row expects the new version, and the native check can be tried again. Without this a
-        counter that the user's code keeps in a module would cost a full check on every call.
+        Then the row expects the new version, and the native check can be tried again. Without this
+        a counter that the user's code keeps in a module would cost a full check on every call.
         """
         space = self.versions.get(row)
         if space is None or not self._reads_the_same(space):
@@ -109,8 +111,9 @@ class Rows:
 
     @functools.cached_property
     def _readers(self) -> dict[int, tuple[list[int], list[Guard]]]:
-        """For each dict in `versions`, by id: the sources that are read from it, the guards on it."""
-        readers: dict[int, tuple[list[int], list[Guard]]] = {id(s): ([], []) for s in self.versions.values()}
+        """For each dict in `versions`, by id: the sources read from it, and the guards on it."""
+        readers: dict[int, tuple[list[int], list[Guard]]]
+        readers = {id(space): ([], []) for space in self.versions.values()}
         for number, source in enumerate(self.checker.trace.sources):
             for space in _spaces_of(source, self.held):
                 if id(space) in readers:
@@ -131,18 +134,22 @@ def _spaces_of(source: Source, held: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def bind_rows(
-    checker: Checker, found: Sequence[Any], arguments: Sequence[Any], *, without: tuple[str, ...] = (),
+    checker: Checker, found: Sequence[Any], arguments: Sequence[Any], *,
+    without: tuple[str, ...] = (),
 ) -> Rows:
     """Rows for the guards of `checker`, which held for the resolved objects `found`.
 
     arguments   the call's objects as the native entry gets them: positional, then keyword ones
-    without     what shall count as not native: fields of Layout, "tensors", guard kinds, ambient rows
+    without     what shall count as not native: fields of Layout, "tensors", guard kinds, names of
+                ambient rows
     """
     trace = checker.trace
     where: Layout = layout(without=tuple(sorted({*without} & set(Layout.__dataclass_fields__))))
     tensors: TensorLayout | None = None if "tensors" in without else tensor_layout()
     table = Table(arguments)
-    keywords = {name: trace.signature.positional + i for i, name in enumerate(trace.signature.keywords)}
+    keywords = {
+        name: trace.signature.positional + i for i, name in enumerate(trace.signature.keywords)
+    }
     places = Places(table, where, tensors, trace.sources, found, keywords)
     slow = _add_all(checker, places, found, without)
     objects = list(checker.objects)
@@ -157,17 +164,20 @@ def bind_rows(
         table.rows.append(Row(ctypes.addressof(never), ALL_BITS))
         table.owners.append(slow[0])
     packed = table.pack()
+    buffer = ctypes.create_string_buffer(packed, max(len(packed), 1))
     return Rows(
-        ctypes.create_string_buffer(packed, max(len(packed), 1)), len(table.rows), tuple(table.owners),
-        tuple(slow), tuple(table.holds), table.versions, places.held(), checker, slow_checker,
+        buffer, len(table.rows), tuple(table.owners), tuple(slow), tuple(table.holds),
+        table.versions, places.held(), checker, slow_checker,
     )
 
 
 _EXPECTED = 8  # byte of a row
 
 
-def _add_all(checker: Checker, places: Places, found: Sequence[Any], without: tuple[str, ...]) -> list[Guard]:
-    """Adds the rows of all guards, each after those of the sources it speaks of; returns what is left."""
+def _add_all(
+    checker: Checker, places: Places, found: Sequence[Any], without: tuple[str, ...]
+) -> list[Guard]:
+    """Adds the rows of all sources, then of all guards; returns the guards that have none."""
     trace, slow = checker.trace, []
     for number in range(len(trace.sources)):
         places.table.owner = number
@@ -181,16 +191,21 @@ def _add_all(checker: Checker, places: Places, found: Sequence[Any], without: tu
     return slow
 
 
-_ORDER = MappingProxyType({"ambient": 0, "overlap": 2, "alias": 2})  # memory after what proves a tensor plain
+# The memory of tensors comes after what proves that they are plain.
+_ORDER = MappingProxyType({"ambient": 0, "overlap": 2, "alias": 2})
 
 
 def _remembered(trace: Trace, places: Places) -> list[int]:
-    """Sources without a place whose objects an executable remembers: inputs and results not from arguments."""
+    """Sources without a place whose objects an executable remembers.
+
+    Those are inputs of the body and results that do not come from arguments.
+    """
     (node,) = trace.nodes
     wanted = set(node.inputs)
     if isinstance(node.end, Return):
         wanted |= {step.args[0] for step in node.end.recipe.steps if step.kind == "source"}
-    return [n for n in sorted(wanted) if places.where[n] is None and _root_kind(trace, n) not in ("arg", "kwarg")]
+    lost = (number for number in sorted(wanted) if places.where[number] is None)
+    return [number for number in lost if _root_kind(trace, number) not in ("arg", "kwarg")]
 
 
 def _root_kind(trace: Trace, number: int) -> str:

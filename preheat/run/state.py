@@ -57,7 +57,9 @@ def _function(name: str) -> int:
     return address
 
 
-def _answer(name: str, mask: int, meaning: Callable[[int], Constant]) -> Callable[[Table, Constant], bool]:
+def _answer(
+    name: str, mask: int, meaning: Callable[[int], Constant]
+) -> Callable[[Table, Constant], bool]:
     """A reader of what function `name` answers, under `mask`; `meaning` makes it Python's value."""
 
     def read_answer(table: Table, value: Constant) -> bool:
@@ -71,10 +73,14 @@ def _autocast(device: int) -> Callable[[Table, Constant], bool]:
 
     def read_autocast(table: Table, value: Constant) -> bool:
         where = table.constant(device) if device else ZERO
-        enabled = table.call(_function("_ZN2at8autocast19is_autocast_enabledEN3c1010DeviceTypeE"), where, BYTE)
+        enabled = table.call(
+            _function("_ZN2at8autocast19is_autocast_enabledEN3c1010DeviceTypeE"), where, BYTE
+        )
         if bool(enabled & BYTE) is not value[0]:
             return False
-        code = table.call(_function("_ZN2at8autocast18get_autocast_dtypeEN3c1010DeviceTypeE"), where, BYTE)
+        code = table.call(
+            _function("_ZN2at8autocast18get_autocast_dtypeEN3c1010DeviceTypeE"), where, BYTE
+        )
         return code & BYTE == dtype_code(getattr(torch, value[1]))
 
     return read_autocast
@@ -117,7 +123,11 @@ _AUTOGRAD_STATE = "_ZN3c1013AutogradState13get_tls_stateEv"
 
 
 def _autograd_bits() -> int:
-    known = (torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch._C._is_fwd_grad_enabled())
+    known = (
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch._C._is_fwd_grad_enabled(),
+    )
     return sum(1 << i for i, is_set in enumerate(known) if is_set)
 
 
@@ -129,7 +139,9 @@ def _autograd_offset() -> int | None:
     for change in (torch.enable_grad, torch.no_grad, torch.inference_mode, torch.enable_grad):
         with change():
             memory = read(state, 8 * WORD) or b""
-            offsets = {o for o in offsets if memory[o : o + 1] and memory[o] & 0b111 == _autograd_bits()}
+            offsets = {
+                o for o in offsets if memory[o : o + 1] and memory[o] & 0b111 == _autograd_bits()
+            }
     return offsets.pop() if len(offsets) == 1 else None
 
 
@@ -148,7 +160,8 @@ def _empty_between(name: str, first: int, last: int) -> Callable[[Table, int], N
 
 def _functorch_level(table: Table, value: Constant) -> bool:
     """A std::vector: begin and end lie at its start."""
-    return value == -1 and _empty_between("_ZN2at9functorch20getDynamicLayerStackEv", 0, WORD)(table)
+    is_empty = _empty_between("_ZN2at9functorch20getDynamicLayerStackEv", 0, WORD)
+    return value == -1 and is_empty(table)
 
 
 def _saved_tensor_hooks(table: Table, value: Constant) -> bool:
@@ -188,7 +201,10 @@ def _forward_ad_level(table: Table, value: Constant) -> bool:
 
 
 def _anomaly(table: Table, value: Constant) -> bool:
-    flags = ("_ZN5torch8autograd11AnomalyMode8_enabledE", "_ZN5torch8autograd11AnomalyMode10_check_nanE")
+    flags = (
+        "_ZN5torch8autograd11AnomalyMode8_enabledE",
+        "_ZN5torch8autograd11AnomalyMode10_check_nanE",
+    )
     return tuple(bool(table.load(_function(name), mask=BYTE) & BYTE) for name in flags) == value
 
 

@@ -4,8 +4,8 @@
     table.load(8 * i, base=ARGS, mask=0, save=slot)     # follow a pointer, compare nothing
     table.load(layout.type, base=slot)                  # this word must stay as it is now
 
-`Table` runs the same little program as `generate/runtime_check`, in Python, on the call at hand; the
-word that a row finds is the word it will expect. So a finished table passes by construction, and
+`Table` runs the same little program as `generate/runtime_check`, in Python, on the call at hand;
+the word that a row finds is the word it will expect. So a finished table passes by construction, and
 the caller sees every word and decides what it means. A row that saves nothing is added only once.
 """
 
@@ -36,7 +36,7 @@ class NoRoom(Exception):
 
 
 class Table:
-    """Rows, their owners (what a row speaks of, for repairs and reports) and what must stay alive."""
+    """Rows, their owners (what a row speaks of, for reports) and what must stay alive."""
 
     def __init__(self, args: Sequence[Any] = ()):
         self.rows: list[Row] = []
@@ -69,7 +69,8 @@ class Table:
         found = word_at(self._slots[base] + address)
         if save == ZERO:
             self._known[key] = found
-        return self._add(Row(address & ALL_BITS, found, mask, LOAD, base, save))  # offsets may be negative
+        unsigned = address & ALL_BITS  # offsets may be negative
+        return self._add(Row(unsigned, found, mask, LOAD, base, save))
 
     def call(self, function: int, base: int = ZERO, mask: int = ALL_BITS, save: int = ZERO) -> int:
         """What `function` answers for slot `base`, which must stay under `mask`."""
@@ -78,10 +79,11 @@ class Table:
 
     def same(self, base: int, other: int) -> int:
         """0: two slots must stay equal. Anything else: they are not."""
-        return self._add(Row(0, self._slots[base] ^ self._slots[other], ALL_BITS, SAME, base, ZERO, other))
+        difference = self._slots[base] ^ self._slots[other]
+        return self._add(Row(0, difference, ALL_BITS, SAME, base, ZERO, other))
 
     def apart(self, base: int, other: int, address: int = 0) -> int:
-        """0: slot `base` must stay different from slot `other` plus `address`. 1: they are equal."""
+        """0: slot `base` must stay different from slot `other` + `address`. 1: they are equal."""
         are_equal = self._slots[base] == self._slots[other] + address
         return self._add(Row(address, int(are_equal), ALL_BITS, APART, base, ZERO, other))
 

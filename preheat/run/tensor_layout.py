@@ -1,6 +1,6 @@
 """Where a tensor keeps what guards ask for, and the addresses of torch's exported functions.
 
-    tensor_layout()  -> TensorLayout(impl=16, keys=168, dtype=160, rank=56, sizes=64, strides=104, ...)
+    tensor_layout()  -> TensorLayout(impl=16, keys=168, dtype=160, rank=56, sizes=64, ...)
     symbol("_ZN3c108GradMode10is_enabledEv")  -> 0x7f0c...
 
 As in `run/layout`: offsets are found by experiment on tensors of known metadata, and every example
@@ -27,9 +27,10 @@ class TensorLayout:
     """Offsets in bytes.
 
     impl     of the pointer to the TensorImpl, in the Python object
-    In the TensorImpl: keys, the dispatch key set (backend, autograd, conjugate, inference, wrappers);
+    In the TensorImpl: keys, the dispatch key set (backend, autograd, conjugate, wrappers);
     dtype, the number of the dtype (2 bytes), with the device (type, index, a 1) behind it;
-    rank (8 bytes), sizes and strides (8 bytes an axis; above INLINE_RANK a pointer at `sizes` to both);
+    rank (8 bytes), sizes and strides (8 bytes an axis; above INLINE_RANK a pointer at `sizes` to
+    both);
     storage, the pointer to the StorageImpl; storage_offset, in elements.
     data     of the data pointer in the StorageImpl
     requires_grad   address of the function `bool (const TensorImpl*)` that torch itself asks
@@ -102,7 +103,9 @@ def _sizes_and_strides(examples) -> dict[str, int | None]:
         for example in inline:
             here = numbers(example)
             common = {
-                o for o in common if all(word(example._cdata + o + WORD * i) == n for i, n in enumerate(here))
+                o
+                for o in common
+                if all(word(example._cdata + o + WORD * i) == n for i, n in enumerate(here))
             }
         return min(common, default=None)
 
@@ -117,14 +120,22 @@ def _sizes_and_strides(examples) -> dict[str, int | None]:
 
 def _dtype_offset(examples) -> int | None:
     """Where two bytes tell dtypes apart and the next three are the device: type, index, 1."""
-    dtypes = (torch.float32, torch.float64, torch.int64, torch.uint8, torch.bool, torch.bfloat16, torch.complex64)
+    dtypes = (
+        torch.float32, torch.float64, torch.int64, torch.uint8, torch.bool, torch.bfloat16,
+        torch.complex64,
+    )
     tensors = [torch.empty(2, dtype=d, device="cpu") for d in dtypes]
     codes = {str(e.dtype): torch.empty(0, dtype=e.dtype, device="cpu") for e in examples}
     for offset in range(0, WORD * _IMPL_WORDS, WORD):
         words = [word(t._cdata + offset) & 0xFFFF for t in tensors]
-        if len(set(words)) != len(dtypes) or not all(_has_device(t, offset) for t in (*tensors, *_elsewhere())):
+        if len(set(words)) != len(dtypes) or not all(
+            _has_device(t, offset) for t in (*tensors, *_elsewhere())
+        ):
             continue
-        if all(word(e._cdata + offset) & 0xFFFF == word(codes[str(e.dtype)]._cdata + offset) & 0xFFFF for e in examples):
+        if all(
+            word(e._cdata + offset) & 0xFFFF == word(codes[str(e.dtype)]._cdata + offset) & 0xFFFF
+            for e in examples
+        ):
             return offset
     return None
 
@@ -173,4 +184,8 @@ def symbol(name: str) -> int | None:
 @functools.lru_cache
 def _libraries() -> tuple[ctypes.CDLL, ...]:
     folder = Path(torch.__file__).parent / "lib"
-    return tuple(ctypes.CDLL(str(path)) for name in ("c10", "torch_cpu") for path in folder.glob(f"lib{name}.so"))
+    return tuple(
+        ctypes.CDLL(str(path))
+        for name in ("c10", "torch_cpu")
+        for path in folder.glob(f"lib{name}.so")
+    )

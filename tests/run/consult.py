@@ -85,7 +85,9 @@ class Book:
             self.guard(number, "is", At(self.seen[id(value)]))
             return
         self.seen[id(value)] = number
-        if isinstance(value, type) or isinstance(value, (types.BuiltinFunctionType, types.ModuleType, torch.dtype)):
+        if isinstance(value, type) or isinstance(
+            value, (types.BuiltinFunctionType, types.ModuleType, torch.dtype)
+        ):
             self.guard(number, "is", self.live(value))
             return
         self.guard(number, "type", self.live(type(value)))
@@ -132,7 +134,12 @@ class Book:
                 self.guard(cls, "class", (name, "<absent>"))
             else:
                 self.consult(self.source(cls, "class", name), raw)
-        slots = [n for c in type(value).__mro__ for n in c.__dict__.get("__slots__", ()) if n != "__dict__"]
+        slots = [
+            n
+            for c in type(value).__mro__
+            for n in c.__dict__.get("__slots__", ())
+            if n != "__dict__"
+        ]
         for name in slots:
             try:
                 here = object.__getattribute__(value, name)

@@ -44,7 +44,13 @@ def world() -> World:
     model = classes["Model"](classes, function)
     one, two = torch.arange(6.0).reshape(2, 3), torch.zeros(4, dtype=torch.int64)
     args = [one, [two, 2, "key"], (torch.ones(2, 2), 0.5), 3, None, "text", 1 << 70]
-    return World(model, args, {"scale": 1.5, "mask": torch.ones(3, dtype=torch.bool)}, classes, module.__dict__)
+    return World(
+        model,
+        args,
+        {"scale": 1.5, "mask": torch.ones(3, dtype=torch.bool)},
+        classes,
+        module.__dict__,
+    )
 
 
 def _classes() -> dict[str, type]:
@@ -86,7 +92,11 @@ def _classes() -> dict[str, type]:
         def __init__(self, classes, function):
             super().__init__()
             self.layers = nn.ModuleList([classes["Block"](), classes["Block"]()])
-            self.config, self.point, self.function = classes["Config"](), classes["Point"](), function
+            self.config, self.point, self.function = (
+                classes["Config"](),
+                classes["Point"](),
+                function,
+            )
             self.tags, self.order = {"a", "b"}, OrderedDict(a=1, b=2)
             self.deep = torch.zeros(1, 2, 1, 2, 1, 2)
             self.part = torch.zeros(8)[2:6]

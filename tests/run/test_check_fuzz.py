@@ -22,12 +22,25 @@ class Graph:
     def __init__(self, chance: random.Random):
         self.chance, self.mutable = chance, []
         base = type("Base", (), {"scale": 1})
-        self.classes = [type("A", (base,), {}), type("B", (base,), {"scale": 2}), type("S", (), {"__slots__": ("x", "y")})]
+        self.classes = [
+            type("A", (base,), {}),
+            type("B", (base,), {"scale": 2}),
+            type("S", (), {"__slots__": ("x", "y")}),
+        ]
         self.target = self.make(4, root=True)
         self.args = [self.make(2) for _ in range(chance.randint(1, 4))]
 
     def make(self, depth: int, root: bool = False):
-        makers = [self.instance, self.instance, self.dict, self.list, self.tuple, self.closure, self.slots, self.module]
+        makers = [
+            self.instance,
+            self.instance,
+            self.dict,
+            self.list,
+            self.tuple,
+            self.closure,
+            self.slots,
+            self.module,
+        ]
         if not root and (depth == 0 or self.chance.random() < 0.3):
             return self.leaf()
         if self.mutable and self.chance.random() < 0.1 and not root:
@@ -103,7 +116,9 @@ class Graph:
             self.change_module(where)
         elif hasattr(where, "__code__"):
             where.__defaults__ = self.chance.choice((where.__defaults__, (self.make(1),)))
-            where.__closure__[0].cell_contents = self.chance.choice((where.__closure__[0].cell_contents, self.make(1)))
+            where.__closure__[0].cell_contents = self.chance.choice(
+                (where.__closure__[0].cell_contents, self.make(1))
+            )
         elif type(where) is self.classes[2]:
             setattr(where, self.chance.choice("xy"), self.make(1))
         else:

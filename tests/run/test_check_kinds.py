@@ -99,38 +99,56 @@ class Plain:
 @case
 def key_of_a_dict():
     d = {"a": 1, "b": 2}
-    return Case(on_target(d, "value", "b", ("key", 1)), d, keep=lambda: d.update(a=3), spoil=lambda: d.update(c=d.pop("b")))
+    return Case(
+        on_target(d, "value", "b", ("key", 1)),
+        d,
+        keep=lambda: d.update(a=3),
+        spoil=lambda: d.update(c=d.pop("b")),
+    )
 
 
 @case
 def key_of_an_ordered_dict():
     d = collections.OrderedDict(a=1, b=2)
-    return Case(on_target(d, "value", "b", ("key", 1)), d, spoil=lambda: d.move_to_end("a"), is_native=False)
+    return Case(
+        on_target(d, "value", "b", ("key", 1)), d, spoil=lambda: d.move_to_end("a"), is_native=False
+    )
 
 
 @case
 def item_of_a_deque():
     d = collections.deque([1, 2])
-    return Case(on_target(d, "value", 2, ("item", 1)), d, spoil=lambda: d.rotate(1), is_native=False)
+    return Case(
+        on_target(d, "value", 2, ("item", 1)), d, spoil=lambda: d.rotate(1), is_native=False
+    )
 
 
 @case
 def item_of_a_string():
     d = {"name": "abc"}
     book = on_target(d, "value", "b", ("item", "name"), ("item", 1))
-    return Case(book, d, keep=lambda: d.update(name="".join("abc")), spoil=lambda: d.update(name="axc"))
+    return Case(
+        book, d, keep=lambda: d.update(name="".join("abc")), spoil=lambda: d.update(name="axc")
+    )
 
 
 @case
 def length_of_a_list():
     x = [1, 2]
-    return Case(on_target(x, "value", 2, ("len",)), x, keep=lambda: x.reverse(), spoil=lambda: x.append(3))
+    return Case(
+        on_target(x, "value", 2, ("len",)), x, keep=lambda: x.reverse(), spoil=lambda: x.append(3)
+    )
 
 
 @case
 def length_of_a_dict():
     x = {"a": 1}
-    return Case(on_target(x, "value", 1, ("len",)), x, keep=lambda: x.update(a=2), spoil=lambda: x.update(b=3))
+    return Case(
+        on_target(x, "value", 1, ("len",)),
+        x,
+        keep=lambda: x.update(a=2),
+        spoil=lambda: x.update(b=3),
+    )
 
 
 @case
@@ -143,7 +161,12 @@ def length_of_a_set():
 def named_global():
     module = types.ModuleType("named_world")
     module.value = 5
-    return _named(module, Named("named_world", "value"), lambda: setattr(module, "other", 1), lambda: setattr(module, "value", 6))
+    return _named(
+        module,
+        Named("named_world", "value"),
+        lambda: setattr(module, "other", 1),
+        lambda: setattr(module, "value", 6),
+    )
 
 
 @case
@@ -161,7 +184,12 @@ def named_module_replaced():
 
     module, other = types.ModuleType("named_world"), types.ModuleType("named_world")
     module.value = 5
-    return _named(module, Named("named_world", "value"), lambda: None, lambda: sys.modules.update(named_world=other))
+    return _named(
+        module,
+        Named("named_world", "value"),
+        lambda: None,
+        lambda: sys.modules.update(named_world=other),
+    )
 
 
 def _named(module, key, keep, spoil):
@@ -185,13 +213,19 @@ def namespace_of_a_class():
     cls = type("Cls", (), {"value": 1})
     book = on_target(cls, "value", 1, ("dict",), ("item", "value"))
     book.guard(book.source(book.source(-1, "entry"), "dict"), "absent", "other")
-    return Case(book, cls, keep=lambda: setattr(cls, "third", 1), spoil=lambda: setattr(cls, "other", 2))
+    return Case(
+        book, cls, keep=lambda: setattr(cls, "third", 1), spoil=lambda: setattr(cls, "other", 2)
+    )
 
 
 @case
 def name_of_a_class():
     cls = type("Cls", (), {})
-    return Case(on_target(cls(), "value", "Cls", ("type",), ("attr", "__name__")), cls(), spoil=lambda: setattr(cls, "__name__", "X"))
+    return Case(
+        on_target(cls(), "value", "Cls", ("type",), ("attr", "__name__")),
+        cls(),
+        spoil=lambda: setattr(cls, "__name__", "X"),
+    )
 
 
 @case
@@ -199,7 +233,11 @@ def name_of_a_builtin_class():
     book = on_target(1, "value", "int", ("type",), ("attr", "__name__"))
     box = [1]
     book = Book()
-    book.guard(book.source(book.source(book.source(-1, "arg", 0), "type"), "attr", "__name__"), "value", "int")
+    book.guard(
+        book.source(book.source(book.source(-1, "arg", 0), "type"), "attr", "__name__"),
+        "value",
+        "int",
+    )
     result = Case(book, args=box)
     result.spoil = lambda: result.args.__setitem__(0, 2.0)
     return result
@@ -289,14 +327,21 @@ def contains_in_a_dict():
 @case
 def contains_in_a_set():
     s = {1, 2}
-    return Case(on_target(s, "contains", (1, True)), s, keep=lambda: s.add(5), spoil=lambda: s.remove(1))
+    return Case(
+        on_target(s, "contains", (1, True)), s, keep=lambda: s.add(5), spoil=lambda: s.remove(1)
+    )
 
 
 @case
 def contains_in_a_frozenset():
     box = {"s": frozenset((1, 2))}
     book = on_target(box, "contains", (1, True), ("item", "s"))
-    return Case(book, box, keep=lambda: box.update(s=frozenset((1, 3))), spoil=lambda: box.update(s=frozenset((2,))))
+    return Case(
+        book,
+        box,
+        keep=lambda: box.update(s=frozenset((1, 3))),
+        spoil=lambda: box.update(s=frozenset((2,))),
+    )
 
 
 @case
@@ -309,7 +354,12 @@ def large_set():
 def no_attribute():
     cls = type("Cls", (), {})
     value = cls()
-    return Case(on_target(value, "noattr", "size"), value, keep=lambda: setattr(cls, "x", 1), spoil=lambda: setattr(cls, "size", 1))
+    return Case(
+        on_target(value, "noattr", "size"),
+        value,
+        keep=lambda: setattr(cls, "x", 1),
+        spoil=lambda: setattr(cls, "size", 1),
+    )
 
 
 @case
@@ -323,7 +373,9 @@ def order_of_bases():
     a, b = type("A", (), {}), type("B", (), {})
     cls = type("Cls", (a, b), {})
     book = on_target(cls, "mro", lambda book: tuple(book.live(c) for c in cls.__mro__))
-    return Case(book, cls, keep=lambda: setattr(a, "x", 1), spoil=lambda: setattr(cls, "__bases__", (b, a)))
+    return Case(
+        book, cls, keep=lambda: setattr(a, "x", 1), spoil=lambda: setattr(cls, "__bases__", (b, a))
+    )
 
 
 @case
@@ -372,14 +424,24 @@ def instance_of_a_tuple_of_classes():
     cls = type("Cls", (b,), {})
     value = cls()
     book = on_target(value, "isinstance", lambda book: ((book.live(a), book.live(b)), True))
-    return Case(book, value, keep=lambda: setattr(cls, "__bases__", (a,)), spoil=lambda: setattr(value, "__class__", Plain))
+    return Case(
+        book,
+        value,
+        keep=lambda: setattr(cls, "__bases__", (a,)),
+        spoil=lambda: setattr(value, "__class__", Plain),
+    )
 
 
 @case
 def values_inside_a_tuple():
     box = {"t": (1, -0.0, (True, "x"))}
     book = on_target(box, "value", (1, -0.0, (True, "x")), ("item", "t"))
-    return Case(book, box, keep=lambda: box.update(t=(1, float("-0.0"), (True, "x"))), spoil=lambda: box.update(t=(1, 0.0, (True, "x"))))
+    return Case(
+        book,
+        box,
+        keep=lambda: box.update(t=(1, float("-0.0"), (True, "x"))),
+        spoil=lambda: box.update(t=(1, 0.0, (True, "x"))),
+    )
 
 
 # ---------------------------------------------------------------------------- arguments that are objects
@@ -486,7 +548,11 @@ def test_fresh_dicts_need_no_slow_path():
     rows = result.bind(checker)
     holed = {"z": 0, "x": torch.zeros(2), "n": 1}
     del holed["z"]  # leaves a hole in the table: equal, but of another shape
-    for value, passes in (({"x": torch.ones(2), "n": 1}, True), (dict(x=torch.ones(2), n=1), True), (holed, False)):
+    for value, passes in (
+        ({"x": torch.ones(2), "n": 1}, True),
+        (dict(x=torch.ones(2), n=1), True),
+        (holed, False),
+    ):
         result.args = [value]
         assert (native_check(rows, [value]) == -1) is passes
         assert checker.check([value], {}) is None
@@ -643,7 +709,10 @@ def test_properties_are_no_c_level_attributes():
 
     book = Book()
     book.source(book.source(-1, "entry"), "attr", "size")
-    assert resolve(book.trace(), Owner(), (), {}).why == f"{Owner.__qualname__} has no C-level attribute 'size'"
+    assert (
+        resolve(book.trace(), Owner(), (), {}).why
+        == f"{Owner.__qualname__} has no C-level attribute 'size'"
+    )
 
 
 def test_unknown_kinds_are_refused():
