@@ -24,8 +24,8 @@ COST = {
     **dict.fromkeys("div reciprocal sqrt rsqrt floordiv truncdiv remainder fmod".split(), 4),
     **dict.fromkeys("exp exp2 sigmoid sin cos".split(), 12),
     **dict.fromkeys(
-        "expm1 log log2 log10 log1p tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc pow "
-        "atan2".split(), 20,
+        "expm1 log log2 log10 log1p tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc "
+        "pow atan2".split(), 20,
     ),
     **dict.fromkeys("const axis".split(), 0),
 }
@@ -149,10 +149,10 @@ def _axes_of(op: LoopOp, axes: tuple[Axis, ...]) -> frozenset[str]:
 def _verify(kernel: Kernel) -> None:
     for axis in (*kernel.axes, *(a for stage in kernel.stages for a in stage.axes)):
         if not isinstance(axis.extent, int):
-            raise InternalError(f"{kernel.name}: axis {axis.name} has symbolic extent {axis.extent}")
+            raise InternalError(f"{kernel.name}: {axis.name} has the symbolic extent {axis.extent}")
     shared = [a.name for a in kernel.axes[:kernel.parallel]]
     if kernel.lane in shared[:-1]:
-        raise InternalError(f"{kernel.name}: lane {kernel.lane} is not the last shared axis {shared}")
+        raise InternalError(f"{kernel.name}: lane {kernel.lane} is not the last of {shared}")
     if kernel.lane and kernel.lane not in {a.name for a in kernel.axes}:
         raise InternalError(f"{kernel.name}: lane {kernel.lane} is no axis of the kernel")
 
@@ -176,7 +176,7 @@ def lanes_of(kernel: Kernel, target: Target) -> int:
 
 
 def turned(nest: StageNest) -> tuple[LoopOp, ...]:
-    """The accesses of a square stage in row form whose neighbours in memory lie along the outer axis.
+    """The accesses of a square stage whose neighbours in memory lie along its outer axis.
 
     () unless the stage walks a square whose side is a power of two and only moves and maps there.
     """

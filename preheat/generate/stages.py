@@ -70,7 +70,9 @@ def _square_stage(unit: Unit, nest: StageNest, at: At, across: tuple[LoopOp, ...
         element = memory_element(unit.kernel.params[op.param].dtype)
         pointers[op.param, place] = unit.b.scratch(element, side * side)
     levels = tuple(tuple(squares.get(op, op) for op in level) for level in nest.levels)
-    ends = {op: (pointers[op.param, op.index], pointers[op.param, squares[op].index]) for op in across}
+    ends = {
+        op: (pointers[op.param, op.index], pointers[op.param, squares[op].index]) for op in across
+    }
     for op in (op for op in across if op.op == "load"):
         access.transpose(unit, nest, op, *ends[op])
     _plain_stage(unit, replace(nest, levels=levels), at._replace(pointers=pointers))

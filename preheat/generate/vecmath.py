@@ -319,8 +319,9 @@ def pow(b: Builder, x: Value, y: Value) -> Value:
     half = b.fmul(y, b.constant(0.5, y))
     is_odd = b.binary("and", whole, b.compare("one", b.trunc(half), half))
     signed = b.select(is_odd, b.copysign(magnitude, x), magnitude)
-    is_negative = b.binary("and", b.compare("olt", x, zero), b.compare("ogt", x, b.constant(-INF, x)))
-    undefined = b.binary("and", is_negative, b.compare("one", b.trunc(y), y))
+    is_finite = b.compare("ogt", x, b.constant(-INF, x))
+    is_root = b.binary("and", is_finite, b.compare("one", b.trunc(y), y))
+    undefined = b.binary("and", b.compare("olt", x, zero), is_root)
     result = b.select(undefined, b.constant(NAN, x), signed)
     # |x| = 1 with an infinite y gives 0 * inf above
     is_infinite = b.compare("oeq", b.fabs(y), b.constant(INF, y))

@@ -16,15 +16,21 @@
 
 The outer `axes` are independent of each other; the flattened range of the first `parallel` of them
 is what threads share: the native form is `void kernel(ptr args, i64 begin, i64 end)` over it, with
-`args` an array of one data pointer a parameter (already offset) followed by the error-flag pointer.
+`args` an array of one data pointer a parameter (already offset) followed by the error-flag pointer
+(an int32 whose bits are `FLAGS`). A kernel gets no sizes: extents, strides and offsets are ints.
 
 A stage walks its own axes inside the outer ones, the last innermost. Exactly one axis of a kernel
 is the vector axis: the last axis of every stage (`Kernel.lane` None: "row form"; reductions along
 it give one value a row), or the outer axis `lane` ("lane form": each stage walks its axes
 sequentially for a vector of lanes; reductions give one value a lane). A reduction's result is
 usable in the later stages of the same kernel; so is a value marked `keep`, which has the same
-position in the later stage (rows are kept in a per-thread scratch row; the generator decides whether
-it is memory or registers).
+position in the later stage (rows are kept in a scratch row on the stack, 64 KiB a kernel at most).
+A stage without axes of its own is work once a row, or once a lane; all its values are usable later.
+The lane axis is the last of the shared ones, or not shared. What does not depend on the vector axis
+is computed on one lane, at the outermost loop that it depends on; so a store whose index does not
+move along the vector axis must store such a value. Strides 1, 0 and -1 along the vector axis are
+fast, others are gathers; in a stage that walks a square of axes, accesses that are contiguous along
+the outer one are transposed in registers.
 """
 
 from dataclasses import dataclass
@@ -73,7 +79,8 @@ class LoopOp:
     op "const"   `other` is the number
     op "axis"    the position along the axis named `axis`, as int64
     op "reduce"  args (value,), `how` in sum prod max min any all argmax argmin
-    op "check"   args (condition,): where false, bit `how` ("index", "zero_division") of the error flag is set
+    op "check"   args (condition,): where false, bit `how` ("index", "zero_division") of the error flag is set;
+                 the lane goes on: what would be out of bounds then must be masked or clamped
     any elementwise name of `ops.CORE`, `cast` to `dtype` included.
     `keep` marks a value that later stages use at the same position.
     """
