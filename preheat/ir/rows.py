@@ -9,8 +9,8 @@ A row claims that a word (8 bytes) has some value under a mask. 32 bytes, little
 
 Slots are 1024 words that live during one check: slot 0 is always 0, slot 1 is `args`. Each row
 computes a word, passes if `(word ^ expected) & mask == 0`, and saves the word to slot `save` unless
-that is 0, so that later rows can start from a pointer that an earlier one loaded. Most rows load from an
-absolute address and save nothing: their last 8 bytes are 0, and they take the short way.
+that is 0, so that later rows can start from a pointer that an earlier one loaded. Most rows load
+from an absolute address and save nothing: their last 8 bytes are 0, and they take the short way.
 
     kind 0 load      word = 8 bytes at slot[base] + address
     kind 1 call      word = function `address` called with slot[base] as its one i64 argument

@@ -7,8 +7,8 @@
 
 Sources are resolved in order and each guard is judged as soon as all that it speaks of is there, so
 a `type` guard protects the steps that go through its object. Values are compared by type and bits:
-True is not 1, -0.0 is not 0.0, NaN is the same NaN. Nothing of the user runs, but the metaclass that
-an `isinstance` guard names.
+True is not 1, -0.0 is not 0.0, NaN is the same NaN. Nothing of the user runs, but the metaclass
+that an `isinstance` guard names.
 """
 
 import struct
@@ -71,7 +71,7 @@ class Checker:
         )
 
     def check(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Failure | None:
-        """None if every guard holds in a call with these arguments, else the first that does not."""
+        """None if every guard holds in a call with these arguments, else the first failure."""
         found = self.resolve(args, kwargs)
         return found if isinstance(found, Failure) else None
 
@@ -98,7 +98,7 @@ class Checker:
         return found
 
     def _check_signature(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Failure | None:
-        """None if the call has the trace's shape; the order of keywords is that of a `**kwargs` dict."""
+        """None if the call has the trace's shape; keywords in its order, as `**kwargs` shows it."""
         wanted = self.trace.signature
         if len(args) == wanted.positional and tuple(kwargs) == wanted.keywords:
             return None
@@ -300,7 +300,8 @@ def same(value: Any, expected: Any) -> bool:
 
 _EXACT = frozenset((bool, int, str, bytes))
 
-# A claim takes (object, expected, all resolved objects): None if it holds, else what was found, as text.
+# A claim takes (object, expected, all resolved objects); it gives None if it holds, else what was
+# found, as text.
 
 
 def _is_type(value: Any, expected: Any, found) -> str | None:
@@ -481,8 +482,9 @@ def _bytes(tensor: torch.Tensor) -> int:
 _ABSENT = object()
 
 CLAIMS: Mapping[str, Callable[[Any, Any, Sequence[Any]], str | None]] = types.MappingProxyType({
-    "type": _is_type, "is": _is, "isnot": _is_not, "value": _equals, "tensor": _tensor, "code": _code,
-    "absent": _absent, "contains": _contains, "keys": _keys, "len": _len, "set": _set,
+    "type": _is_type, "is": _is, "isnot": _is_not, "value": _equals, "tensor": _tensor,
+    "code": _code, "absent": _absent, "contains": _contains, "keys": _keys, "len": _len,
+    "set": _set,
     "noattr": _no_attribute, "class": _class, "mro": _mro, "isinstance": _isinstance,
     "issubclass": _issubclass, "distinct": _distinct, "test": _test,
     "ambient": _ambient, "overlap": _overlap, "alias": _alias,

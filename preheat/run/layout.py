@@ -81,7 +81,7 @@ def word(address: int) -> int:
 
 
 def read(address: int, size: int) -> bytes | None:
-    """`size` bytes at `address`, or None where there is no memory: for words that may be no address.
+    """`size` bytes at `address`, or None where there is no memory: for what may be no address.
 
     The kernel reads, on behalf of a write to a pipe, and reports a bad address as an error.
     """
@@ -106,7 +106,7 @@ def is_heap_type(cls: type) -> bool:
 
 
 def force_type_version(cls: type) -> None:
-    """Looks up a name that no class has: to cache that, CPython gives `cls` and its bases versions."""
+    """Looks up a name that no class has; to cache that, CPython gives `cls` a version."""
     try:
         type.__getattribute__(cls, "<preheat>")
     except AttributeError:
@@ -201,9 +201,10 @@ def _dict_histories() -> list[Callable]:
     def plain():
         d: dict = {"a": 1}
         return d, [
-            lambda: d.__setitem__("a", _Plain()), lambda: d.__setitem__("b", 1), lambda: d.update(c=2),
-            lambda: d.pop("b"), lambda: d.setdefault("e", 1), lambda: d.__ior__({"a": 5}), d.popitem,
-            lambda: d.__delitem__("a"), d.clear, lambda: d.update(dict.fromkeys("abcdefghijk", 0)),
+            lambda: d.__setitem__("a", _Plain()), lambda: d.__setitem__("b", 1),
+            lambda: d.update(c=2), lambda: d.pop("b"), lambda: d.setdefault("e", 1),
+            lambda: d.__ior__({"a": 5}), d.popitem, lambda: d.__delitem__("a"), d.clear,
+            lambda: d.update(dict.fromkeys("abcdefghijk", 0)),
         ]
 
     def instance(names: int):
@@ -458,6 +459,7 @@ _PROBES: dict[str, Callable[[], int | None]] = {
     "code": _function_field("__code__", lambda: _only.__code__.replace(co_freevars=())),
     "defaults": _function_field("__defaults__", lambda: (5,)),
     "kwdefaults": _function_field("__kwdefaults__", lambda: {"b": 6}),
-    "set_used": _set_field(len, 24), "set_mask": _set_field(_set_mask_of, 24), "set_table": _set_table,
-    "member": _member, "weak_reference": _weak_reference, "abc_token": _abc_token,
+    "set_used": _set_field(len, 24), "set_mask": _set_field(_set_mask_of, 24),
+    "set_table": _set_table, "member": _member, "weak_reference": _weak_reference,
+    "abc_token": _abc_token,
 }

@@ -7,11 +7,12 @@
 
 A *fixed* place is an absolute address: the rows before prove that the object there is the one that
 was resolved when the rows were made. A *moving* place is a pointer in a slot, read anew on every
-call. Arguments that are tensors, numbers, strings, lists, tuples and small dicts with str keys move,
-and so do such items of theirs; everything else is fixed, and another object takes the slow path once.
+call. Arguments that are tensors, numbers, strings, lists, tuples and small dicts with str keys
+move, and so do such items of theirs; everything else is fixed, and another object takes the slow
+path once.
 
-Held objects (`Table.holds`) are kept alive by the rows, so a pointer equal to theirs is theirs. What
-is reached from an argument that is an instance or a large dict is not held (rows would keep a
+Held objects (`Table.holds`) are kept alive by the rows, so a pointer equal to theirs is theirs.
+What is reached from an argument that is an instance or a large dict is not held (rows would keep a
 caller's data alive): there only dict versions, which no two dicts share, prove anything.
 """
 
@@ -117,7 +118,7 @@ class Places:
         return self.table.load(place.address + offset, place.base, mask, save)
 
     def pointer(self, number: int, parent: int, offset: int | None) -> Place:
-        """The object of `number`: the held object of `parent` points to it at `offset`; null is None."""
+        """The object of `number`; that of `parent`, held, points to it at `offset`; null: None."""
         value = self.found[number]
         if not self.is_held[parent]:
             raise NotNative
@@ -127,7 +128,7 @@ class Places:
         return Place(ZERO, id(value))
 
     def follow(self, place: Place, offset: int | None) -> Place:
-        """A new slot with the pointer at `offset` of the object at `place`; by its kind never null."""
+        """A new slot with the pointer at `offset` of the object at `place`, never null."""
         slot = self.table.slot()
         self.word(place, offset, mask=0, save=slot)
         self.origin[slot] = Place(place.base, place.address + offset)
@@ -141,7 +142,7 @@ class Places:
         return known
 
     def entries(self, number: int) -> tuple[Place, int]:
-        """The table of keys of a moving dict, and the offset of its entries; adds rows for all keys.
+        """The table of keys of a moving dict and the offset of its entries; adds rows for all keys.
 
         The rows say, in this order: it is a dict with as many items, its values lie in the table,
         the table has this shape and no holes, and these are its keys.
@@ -185,7 +186,7 @@ class Places:
             raise NotNative
 
     def dict_version(self, place: Place, held: dict | None) -> None:
-        """Adds a row: the dict at `place` did not change. `held` is the dict if it is kept alive."""
+        """Adds a row: the dict at `place` did not change. `held`: the dict, if it is kept alive."""
         row = self.table.mark()
         self.word(place, self.layout.dict_version)
         if held is not None and self.table.mark() > row:
@@ -230,7 +231,7 @@ def _argument(places: Places, number: int, key: int | str) -> Place:
 
 
 def arrive(places: Places, number: int, owner: Place, offset: int) -> Place:
-    """The place of an object whose pointer is at `offset` of `owner`, maybe another one on each call.
+    """The place of an object, maybe another on each call; its pointer is at `offset` of `owner`.
 
     Data moves; code is fixed and held; other objects are fixed, but not held.
     """

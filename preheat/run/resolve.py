@@ -5,7 +5,7 @@
 
 No code of the user runs: attributes are read through C descriptors only, containers through the
 methods of their exact base class. A step whose object has no such base class is a miss, so a change
-of type can not smuggle a `__getattr__` or `__getitem__` in. Meaning of each step: `ir/trace.Source`.
+of type can not smuggle a `__getattr__` or `__getitem__` in. `ir/trace.Source` says what steps mean.
 """
 
 import collections
@@ -59,7 +59,7 @@ class Call:
 
 
 def resolve_source(source: Source, call: Call, found: Sequence[Any]) -> Any:
-    """The object of `source`; `found` holds the objects of the sources before it. Raises NotThere."""
+    """The object of `source`; `found` holds those of the sources before it. Raises NotThere."""
     if source.parent < 0:
         return ROOTS[source.kind](call, source.key)
     key = source.key
@@ -155,7 +155,7 @@ def _container(value: Any) -> tuple[type, Callable, Callable]:
 
 
 def attribute(value: Any, name: str) -> Any:
-    """`value.name` where `name` is a C-level attribute of its type. Raises NotThere if it is not."""
+    """`value.name`, where `name` is a C-level attribute of its type; else raises NotThere."""
     descriptor = raw_attribute(type(value), name, _ABSENT)
     if type(descriptor) not in C_DESCRIPTORS:
         raise NotThere(f"{type_name(type(value))} has no C-level attribute {name!r}")
@@ -233,7 +233,7 @@ def _cell(value: Any, key: Any) -> Any:
 
 
 def _result(value: Any, asked: tuple) -> Any:
-    """What `value`, or its method, gives for constant arguments: asked again, by a call without effect."""
+    """What `value`, or its method, gives for constant arguments: a call without effect."""
     name, *args = asked
     positional = [a for a in args if not (type(a) is tuple and len(a) == 3 and a[0] == "=")]
     keywords = {a[1]: a[2] for a in args if type(a) is tuple and len(a) == 3 and a[0] == "="}

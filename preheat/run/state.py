@@ -215,7 +215,7 @@ def _jit_tracing(table: Table, value: Constant) -> bool:
     return value is False and table.load(0, state) == 0
 
 
-# ---------------------------------------------------------------------------- torch's global context
+# ------------------------------------------------------------------------ torch's global context
 def _context_flags(*names: str) -> Callable[[Table], tuple[bool, ...]]:
     """Adds rows for member functions `bool at::Context::name() const`."""
 
@@ -233,7 +233,8 @@ def _flags(*names: str) -> Callable[[Table, Constant], bool]:
 
 
 _ATTENTION = _context_flags(
-    "userEnabledFlashSDP", "userEnabledMemEfficientSDP", "userEnabledMathSDP", "userEnabledCuDNNSDP",
+    "userEnabledFlashSDP", "userEnabledMemEfficientSDP", "userEnabledMathSDP",
+    "userEnabledCuDNNSDP",
 )
 
 
@@ -257,7 +258,7 @@ def _numbers_in_context(table: Table, numbers: tuple[int, ...]) -> bool:
     return True
 
 
-# ---------------------------------------------------------------------------- CPython's thread state
+# ------------------------------------------------------------------------- CPython's thread state
 def _thread_field(setter: Callable, getter: Callable) -> Callable[[Table, Constant], bool]:
     """A reader of the pointer that `setter` sets in the thread's state; ordinary: null."""
 
@@ -307,19 +308,23 @@ class _Ignore:
 
 
 READERS: types.MappingProxyType[str, Callable[[Table, Constant], bool]] = types.MappingProxyType({
-    "grad_enabled": _autograd_state(0), "inference_mode": _autograd_state(1), "forward_ad": _autograd_state(2),
+    "grad_enabled": _autograd_state(0), "inference_mode": _autograd_state(1),
+    "forward_ad": _autograd_state(2),
     "autocast_cpu": _autocast(0), "autocast_cuda": _autocast(1),
     "autocast_cache": _answer("_ZN2at8autocast25is_autocast_cache_enabledEv", BYTE, bool),
     "default_dtype": _default_dtype, "default_device": _default_device,
     "function_modes": _answer("_ZN2at4impl22PythonTorchFunctionTLS9stack_lenEv", ALL_BITS, int),
     "function_overrides": _answer(
-        "_ZN2at4impl22PythonTorchFunctionTLS18get_disabled_stateEv", BYTE, lambda state: state == 0),
+        "_ZN2at4impl22PythonTorchFunctionTLS18get_disabled_stateEv", BYTE, lambda state: state == 0
+    ),
     "dispatch_modes": _answer("_ZN3c104impl20TorchDispatchModeTLS9stack_lenEv", ALL_BITS, int),
     "functorch_level": _functorch_level, "forward_ad_level": _forward_ad_level, "anomaly": _anomaly,
     "saved_tensor_hooks": _saved_tensor_hooks, "jit_tracing": _jit_tracing,
     "torch_profiler": _answer("_ZN5torch8profiler4impl15profilerEnabledEv", BYTE, bool),
     "deterministic": _flags(
-        "deterministicAlgorithms", "deterministicAlgorithmsWarnOnly", "deterministicFillUninitializedMemory"),
+        "deterministicAlgorithms", "deterministicAlgorithmsWarnOnly",
+        "deterministicFillUninitializedMemory",
+    ),
     "attention": _attention,
     "library_choice": _flags("userEnabledMkldnn", "userEnabledNNPACK", "userEnabledCuDNN"),
     "trace_function": _thread_field(sys.settrace, sys.gettrace),

@@ -5,8 +5,8 @@
     table.load(layout.type, base=slot)                  # this word must stay as it is now
 
 `Table` runs the same little program as `generate/runtime_check`, in Python, on the call at hand;
-the word that a row finds is the word it will expect. So a finished table passes by construction, and
-the caller sees every word and decides what it means. A row that saves nothing is added only once.
+the word that a row finds is the word it will expect. So a finished table passes by construction,
+and the caller sees every word and decides what it means. A row that saves nothing is added once.
 """
 
 import ctypes
