@@ -16,6 +16,7 @@ import llvmlite
 import llvmlite.binding as llvm
 
 from preheat.base.errors import InternalError, UserError
+from preheat.base.events import emit, wants
 from preheat.generate.emit import module_text
 from preheat.generate.link import Linked, link
 from preheat.ir.features import BASELINE, FEATURES, vector_bytes
@@ -57,7 +58,10 @@ def build(kernels: Sequence[Kernel], target: Target) -> Image:
     first: dict[Kernel, str] = {}
     aliases = {k.name: first.setdefault(replace(k, name=""), k.name) for k in kernels}
     distinct = [k for k in kernels if aliases[k.name] == k.name]
-    made = image(module_text(distinct, target), target)
+    text = module_text(distinct, target)
+    if wants("stage"):
+        emit("stage", name="llvm", text=text)
+    made = image(text, target)
     offsets = dict(made.entries)
     return replace(made, entries=tuple((name, offsets[same]) for name, same in aliases.items()))
 

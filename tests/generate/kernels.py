@@ -10,7 +10,7 @@ from preheat.ir.loop import Axis, Index, Kernel, LoopOp, Param, Stage
 from preheat.run.load import load
 
 AVX2 = ("sse3", "ssse3", "sse4.1", "sse4.2", "popcnt", "avx", "avx2", "fma", "f16c", "bmi", "bmi2", "lzcnt", "movbe")
-FEATURES = {"x86_64": {"avx2": AVX2, "v2": AVX2[:5], "v1": ()}, "aarch64": {}}
+FEATURES = {"x86_64": {"avx2": AVX2, "v1": ()}, "aarch64": {}}
 
 
 def targets() -> dict:

@@ -7,10 +7,10 @@ import sys
 import pytest
 
 from preheat.base.errors import InternalError, UserError
-from preheat.generate.build import compile_text, cpu_target, host_target, image, link
+from preheat.generate.build import build, compile_text, cpu_target, host_target, image, link
 from preheat.ir.pack import encode
 from preheat.ir.plan import Image
-from preheat.run.load import load
+from preheat.run.load import _features_of, load, running_features
 
 TEXT = """
 @table = private constant [4 x i64] [i64 1, i64 20, i64 300, i64 4000]
@@ -56,6 +56,10 @@ def test_image_runs_in_a_process_without_llvmlite(tmp_path):
     assert out.stdout == "4007\n", out.stderr
 
 
+def test_no_kernels_are_an_empty_image():
+    assert load(build((), host_target())).names == ()
+
+
 def test_import_is_refused_by_name():
     text = "declare float @fmodf(float, float)\ndefine float @f(float %x) {\n" \
            "  %y = call float @fmodf(float %x, float %x)\n  ret float %y\n}"
@@ -79,6 +83,14 @@ def test_missing_features_are_named():
     other = "aarch64" if target.arch == "x86_64" else "x86_64"
     with pytest.raises(UserError, match=other):
         load(Image(b"\xc3", (("f", 0),), cpu_target(other, ())))
+
+
+def test_features_are_read_as_the_kernel_lists_them():
+    listed = "processor\t: 0\nflags\t\t: fpu pni ssse3 sse4_1 avx2 abm\n"
+    assert _features_of("x86_64", listed) == {"sse3", "ssse3", "sse4.1", "avx2", "lzcnt"}
+    assert _features_of("aarch64", "Features\t: fp asimd atomics") == {"fp-armv8", "neon", "lse"}
+    assert _features_of("aarch64", "") == {"fp-armv8", "neon"}
+    assert set(host_target().features) <= running_features()
 
 
 def test_unknown_entry_names_the_nearest():
