@@ -88,6 +88,7 @@ class Code:
     instructions   (handler, argument) pairs
     handlers       {index: (target index, stack depth, push lasti)}: the exception table
     offsets        byte offset of each instruction in `co_code`
+    delegations    indices of the YIELD_VALUE of each `yield from`
     names          names of the locals, cells and free variables, by index
     is_simple      only positional parameters
     why_native     "" or why the machine must not enter it
@@ -99,6 +100,7 @@ class Code:
         "instructions",
         "handlers",
         "offsets",
+        "delegations",
         "names",
         "size",
         "argument_count",
@@ -120,6 +122,7 @@ class Code:
         self.instructions: list[tuple[Callable, Any]] = []
         self.handlers: dict[int, tuple[int, int, bool]] = {}
         self.offsets: list[int] = []
+        self.delegations: set[int] = set()
         self.why_native = ""
         self.stub: CodeType | None = None
         self.lines: tuple[int, ...] | None = None
@@ -170,6 +173,7 @@ def decode(code: CodeType, handlers: dict[str, Callable]) -> Code:
     raw = list(units(code.co_code))
     index_at = index_of_offsets(raw, len(code.co_code))
     keywords: tuple[str, ...] = ()
+    previous = ""
     for offset, number, argument, after in raw:
         name = opcode.opname[number]
         if name == "KW_NAMES":
@@ -193,6 +197,9 @@ def decode(code: CodeType, handlers: dict[str, Callable]) -> Code:
         if handler is None:
             result.why_native = f"opcode {name}"
             return result
+        if name == "YIELD_VALUE" and previous == "SEND":
+            result.delegations.add(len(result.instructions))
+        previous = name
         result.offsets.append(offset)
         result.instructions.append((handler, argument))
     for start, end, target, depth, lasti in exception_table(code.co_exceptiontable):

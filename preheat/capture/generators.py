@@ -60,17 +60,12 @@ def drive(m, frame: Frame) -> Generator:
                 break
             except BaseException as thrown:
                 error = thrown
-            if not is_delegating(frame):
+            if frame.pc not in frame.code.delegations:
                 break
             value, error = delegate(m, frame, error)
             if error is not None or value is END:
                 sent = frame.stack.pop() if error is None else None
                 break
-
-
-def is_delegating(frame: Frame) -> bool:
-    """The frame is suspended in a `yield from`: its YIELD_VALUE stands behind a SEND."""
-    return frame.pc > 0 and frame.code.instructions[frame.pc - 1][0].__name__ == "send"
 
 
 def delegate(m, frame: Frame, error: BaseException) -> tuple[Any, BaseException | None]:
@@ -83,17 +78,13 @@ def delegate(m, frame: Frame, error: BaseException) -> tuple[Any, BaseException 
     outside, m.frame, frame.back = m.frame, frame, m.frame
     try:
         if isinstance(error, GeneratorExit):
-            close = (
-                m.finish(attributes.load(m, receiver, "close"))
-                if hasattr(receiver, "close")
-                else None
-            )
+            close = attribute_or_none(m, receiver, "close")
             if close is not None:
                 m.call(close)
             return None, error
-        if not hasattr(receiver, "throw"):
+        throw = attribute_or_none(m, receiver, "throw")
+        if throw is None:
             return None, error
-        throw = m.finish(attributes.load(m, receiver, "throw"))
         return m.call(throw, (error,)), None
     except StopIteration as stop:
         if VERSION >= (3, 12):
@@ -106,6 +97,13 @@ def delegate(m, frame: Frame, error: BaseException) -> tuple[Any, BaseException 
         return None, raised
     finally:
         m.frame = outside
+
+
+def attribute_or_none(m, owner: Any, name: str) -> Any:
+    try:
+        return m.finish(attributes.load(m, owner, name))
+    except AttributeError:
+        return None
 
 
 def send(m, receiver: Any, value: Any) -> Any:

@@ -2,9 +2,9 @@
 
     python tests/capture/conformance.py test_with test_scope      (any of MODULES; all by default)
 
-A test counts when it passes natively; it must then pass interpreted, with every hook watched. `EXPECTED`
-lists, with the reason, the ones that cannot. Needs the stdlib package `test`, no torch and no pytest. Prints
-one line a module and ends with status 1 if a test failed that is not expected to.
+A test counts when it passes natively; it must then pass interpreted, with every hook watched.
+`EXPECTED` lists, with the reason, the ones that cannot. Needs the stdlib package `test`, neither
+torch nor pytest. Prints one line a module and ends with status 1 if a test failed that is not expected to.
 """
 
 import doctest
@@ -25,18 +25,19 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from preheat.capture.machine import run, run_code  # noqa: E402
 from watching import Watching  # noqa: E402
 
-MODULES = (
-    "test_generators test_scope test_with test_exceptions test_class test_descr test_dict test_list test_patma "
-    "test_listcomps test_setcomps test_dictcomps test_genexps test_keywordonlyarg test_extcall test_unpack "
-    "test_unpack_ex test_augassign test_compare test_contains test_iter test_super test_property "
-    "test_decorators test_raise test_exception_variations test_named_expressions test_fstring "
-    "test_dataclasses test_enum test_functools test_except_star test_binop test_bool test_opcodes "
-    "test_richcmp test_funcattrs test_global test_metaclass test_pow test_range test_set test_tuple "
-    "test_slice test_string test_types test_operator test_itertools test_contextlib test_abc test_collections "
-    "test_exception_group test_exception_hierarchy test_positional_only_arg test_call test_builtin "
-    "test_grammar test_heapq test_userdict test_copy test_ordered_dict test_yield_from "
-    "test_int test_float test_complex test_long test_bisect test_reprlib"
-).split()
+MODULES = """
+    test_generators test_scope test_with test_exceptions test_class test_descr test_dict
+    test_list test_patma test_listcomps test_setcomps test_dictcomps test_genexps
+    test_keywordonlyarg test_extcall test_unpack test_unpack_ex test_augassign test_compare
+    test_contains test_iter test_super test_property test_decorators test_raise
+    test_exception_variations test_named_expressions test_fstring test_dataclasses test_enum
+    test_functools test_except_star test_binop test_bool test_opcodes test_richcmp
+    test_funcattrs test_global test_metaclass test_pow test_range test_set test_tuple
+    test_slice test_string test_types test_operator test_itertools test_contextlib test_abc
+    test_collections test_exception_group test_exception_hierarchy test_positional_only_arg
+    test_call test_builtin test_grammar test_heapq test_userdict test_copy test_ordered_dict
+    test_yield_from test_int test_float test_complex test_long test_bisect test_reprlib
+""".split()
 
 EXPECTED = {
     "counts references, or looks at what the garbage collector sees": """
@@ -51,7 +52,7 @@ EXPECTED = {
         test_ordered_dict.*.test_reference_loop
         test_ordered_dict.*.test_highly_nested_subclass
         """,
-    "wants a frame object: f_lineno, f_back or f_locals of a traceback's frame, a real `sys._getframe`": """
+    "wants a real frame object, or f_lineno, f_back or f_locals of a traceback's frame": """
         test_exceptions.PEP626Tests.*
         test_exceptions.ExceptionTests.testSettingException
         test_raise.TestTracebackType.test_attrs

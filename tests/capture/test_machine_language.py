@@ -1,7 +1,7 @@
-"""The machine runs programs as CPython does: same value, output, exception, traceback; watched or not.
+"""The machine runs programs as CPython does: same value, output, exception, traceback.
 
-`gives_up_anywhere` is the oracle of the way out: whichever hook call gives up, the result is the same and
-nothing happens twice.
+Unwatched, watched, and giving up: whichever hook call gives up, wherever the bytecodes run out, the
+result is the same and nothing happens twice.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""What the observer is told: reads, births, writes, calls; and how it takes the program's hand off."""
+"""What the observer is told: reads, births, writes, calls; and how it gives up."""
 
 import math
 import types
@@ -91,7 +91,8 @@ def test_class_reads_are_told_once_per_state():
     finally:
         Point.kind = "point"
     assert result == "other"
-    assert [raw for _, cls, name, raw in log.of("read_class") if cls is Point and name == "kind"] == ["point", "other"]
+    told = [raw for _, cls, name, raw in log.of("read_class") if cls is Point and name == "kind"]
+    assert told == ["point", "other"]
     assert log.of("write_attribute") == [(Point, "kind", "other")]
 
 
@@ -119,7 +120,8 @@ def test_container_reads():
             pass
         for _ in items:
             pass
-        return items[1], table["a"], len(items), 1 in items, bool(table), table.get("q"), table.get("a"), [*items]
+        found = items[1], table["a"], table.get("q"), table.get("a"), [*items]
+        return found, len(items), 1 in items, bool(table)
 
     _, log = watch(reads, known=[items, table])
     assert log.of("read_item") == [(items, 1, 2), (table, "a", 1), (table, "a", 1)]
@@ -149,14 +151,15 @@ def test_births():
             return captured
 
         captured = [1]
-        made = (captured, {1: captured}, {captured[0]}, captured[0:1], inner, Point(1), iter(captured), (x for x in captured))
         inner(1, k=2)
-        return made
+        shown = captured, {1: captured}, {captured[0]}, captured[0:1], inner
+        return *shown, Point(1), iter(captured), (x for x in captured)
 
     made, log = watch(births)
     told = {id(value): kind for value, kind in log.of("born")}
     kinds = [told[id(each)] for each in made]
-    assert kinds == ["list", "dict", "set", "result", "function", "instance", "iterator", "generator"]
+    assert kinds[:5] == ["list", "dict", "set", "result", "function"]
+    assert kinds[5:] == ["instance", "iterator", "generator"]
     assert {"tuple", "dict", "cell"} <= set(told.values())
     assert set(told.values()) <= set(BIRTHS)
 
@@ -200,8 +203,8 @@ def test_writes_are_told_before_they_happen():
 
     run(writes, (), {}, Sees())
     assert seen == [
-        ("x", 1, 2), ("k", 0, 3), ("append", [1], (4,)), ("extend", [1, 4], ([5],)), (0, 3, 9), ("cell", 0, 7),
-        ("fresh_global", ABSENT, 8), ("fresh_global", 8, ABSENT), ("del", "x", 2),
+        ("x", 1, 2), ("k", 0, 3), ("append", [1], (4,)), ("extend", [1, 4], ([5],)), (0, 3, 9),
+        ("cell", 0, 7), ("fresh_global", ABSENT, 8), ("fresh_global", 8, ABSENT), ("del", "x", 2),
     ]  # fmt: skip
 
 
@@ -213,7 +216,10 @@ def test_c_calls_and_operators_are_performed_by_the_observer():
         def operate(self, function, args):
             return "performed" if type(args[0]) is range else function(*args)
 
-    assert run(lambda: (math.sqrt(4), range(3)[1], math.floor(2.5)), (), {}, Answers()) == (42, "performed", 2)
+    def main():
+        return math.sqrt(4), range(3)[1], math.floor(2.5)
+
+    assert run(main, (), {}, Answers()) == (42, "performed", 2)
 
 
 def test_native_functions_are_told():
