@@ -35,6 +35,7 @@ from preheat.schedule.views import Store, View, placed_region, store_through
 
 MOST_ROOTS = 48
 MOST_DEPTH = 60
+MOST_TRIALS = 200  # each gives memory to more values or delays one more write
 SHARING_BYTES = 4096  # memory that is worth one kernel for those who read it
 SHARED_BYTES = 1 << 20  # work that is worth spreading over threads
 
@@ -68,7 +69,7 @@ def fuse(graph: Graph, target: Target) -> tuple[Problem, list[Unit]]:
     """The problem that `graph` is, and its kernels and calls in the order they run."""
     late: frozenset[int] = frozenset()
     problem, extra = state(graph), frozenset()
-    while True:
+    for _ in range(MOST_TRIALS):
         fusion = _Fusion(problem, roots_of(problem, extra), target)
         missing, knotted = fusion.conflicts()
         if missing:
@@ -86,6 +87,7 @@ def fuse(graph: Graph, target: Target) -> tuple[Problem, list[Unit]]:
             problem, extra = state(graph, late), frozenset()
         else:
             problem = problem.buffered(knotted)
+    raise InternalError("the writes of the graph find no order")
 
 
 # ---------------------------------------------------------------------------- roots
@@ -204,9 +206,7 @@ class _Fusion:
         self.units: dict[int, Unit] = {}
         self.readers: dict[int, set[int]] = {}
         self.checks: set[int] = set()
-        self.fillers: dict[
-            int, int
-        ] = {}  # product -> the group that fills its memory before it adds
+        self.fillers: dict[int, int] = {}  # product -> the group that fills what it adds to
         self.failed: set[int] = set()
         for root in live:
             group = self._group((root,), is_alone=True)
@@ -269,13 +269,17 @@ class _Fusion:
     def _store(self, root: int, inside: frozenset[int]) -> Store:
         """The store of `root` by the loops of the value that it moves; only the region that a
         `place` on the written input changes."""
-        ops, types, given = self.problem.ops, self.problem.types, _Given(self._memory(inside))
-        store = store_through(self.problem.store(root), ops, types, given)
+        ops, types, memory_of = self.problem.ops, self.problem.types, self._memory(inside)
+
+        def is_given(value: int) -> bool:
+            return memory_of(value) is not None
+
+        store = store_through(self.problem.store(root), ops, types, is_given)
         while root in self.problem.written:
             part = placed_region(store, ops, types)
             if part is None:
                 break
-            store = store_through(part, ops, types, given)
+            store = store_through(part, ops, types, is_given)
         return store
 
     def _is_stored(self, root: int, inside: frozenset[int]) -> bool:
@@ -445,7 +449,7 @@ class _Fusion:
             unit = self.units[call]
             through = replace(store, value=product.id)
             through = store_through(
-                through, self.problem.ops, self.problem.types, frozenset(unit.makes)
+                through, self.problem.ops, self.problem.types, unit.makes.__contains__
             )
             out = View(root, through.offset, unit.op.type.sizes, through.strides)
             if (through.value,) != unit.makes or not is_blas(*self._product_types(unit, out)):
@@ -550,13 +554,3 @@ class _Fusion:
     def _writes(self, number: int) -> bool:
         unit = self.units[number]
         return isinstance(unit, Group) and any(r in self.problem.written for r in unit.roots)
-
-
-class _Given:
-    """`value in given`: the value is loaded, not computed."""
-
-    def __init__(self, memory_of):
-        self.memory_of = memory_of
-
-    def __contains__(self, value: int) -> bool:
-        return self.memory_of(value) is not None

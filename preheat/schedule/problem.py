@@ -102,11 +102,8 @@ class Problem:
         value, source = self.next_value, self.ops[root].args[0].id
         type = tensor(self.types[source].dtype, self.types[source].sizes)
         ops, types, order = dict(self.ops), dict(self.types), dict(self.order)
-        ops[value], types[value], order[value] = (
-            _copy_op(source, value, type),
-            type,
-            order[root] - 0.5,
-        )
+        ops[value], types[value] = _copy_op(source, value, type), type
+        order[value] = order[root] - 0.5
         ops[root] = replace(ops[root], args=(Ref(value),))
         return replace(
             self,
@@ -143,7 +140,7 @@ def _copy_op(source: int, value: int, type: TensorType) -> Op:
 class _Statement:
     def __init__(self, graph: Graph, late: frozenset[int]):
         self.graph, self.late = graph, late
-        self.types = {v: t for v, t in graph.types().items()}
+        self.types = graph.types()
         self.ops: dict[int, Op] = {}
         self.calls: list[Op] = []
         self.results: set[int] = set()
@@ -429,7 +426,7 @@ class _Statement:
         ):
             return call
         store = Store(moved, moved, moved, 0, self.types[moved].strides)
-        store = store_through(store, self.ops, self.types, {made})
+        store = store_through(store, self.ops, self.types, lambda value: value == made)
         out = View(moved, store.offset, call.op.type.sizes, store.strides)
         views = dict(call.operands)
         a, b = (self._view_type(views[r.id]) for r in call.op.args)

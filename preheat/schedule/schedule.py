@@ -50,10 +50,7 @@ def schedule(graph: Graph, target: Target) -> Plan:
                 made.append(replace(bound.kernel, name=name))
             buffers = tuple(layout.number[m] for m in bound.memories)
             calls.append(KernelCall(kernels[key], buffers, unit.tiled.extent, unit.tiled.bytes))
-        elif (
-            any(t.elems != 0 for t in unit.op.types if hasattr(t, "elems"))
-            or unit.op.name == "library"
-        ):
+        elif unit.op.name == "library" or unit.op.type.elems != 0:
             calls.append(_library_call(unit, layout))
     outputs = _outputs(graph, problem, layout.number)
     return Plan(

@@ -8,7 +8,7 @@ by that value's own loops, through the inverse movement, so that a transposed re
 still computed row by row.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from preheat.ir.graph import Op
@@ -111,10 +111,13 @@ class Store:
 
 
 def store_through(
-    store: Store, ops: Mapping[int, Op], types: Mapping[int, TensorType], memories: Collection[int]
+    store: Store,
+    ops: Mapping[int, Op],
+    types: Mapping[int, TensorType],
+    is_memory: Callable[[int], bool],
 ) -> Store:
     """The same store by the loops of the value that `store.value` only moves."""
-    while store.value not in memories and ops[store.value].name in _BACKWARD:
+    while not is_memory(store.value) and ops[store.value].name in _BACKWARD:
         op = ops[store.value]
         source = op.args[0].id
         moved = _BACKWARD[op.name](op, types[source], store)
