@@ -141,8 +141,9 @@ def _target() -> str:
 
 
 def _probes() -> str:
-    context = importlib.import_module("preheat.run.device").context()
-    return str(context)
+    device = importlib.import_module("preheat.run.device")
+    have = device.context().have
+    return ", ".join(f"{name} {'yes' if name in have else 'no'}" for name in device.FEATURES)
 
 
 def _compiled_call() -> str:

@@ -14,6 +14,7 @@ from preheat.base.errors import Unsupported, is_strict
 from preheat.base.events import emit, timed, wants
 from preheat.capture.capture import capture
 from preheat.generate.build import build, host_target
+from preheat.generate.emit import module_text
 from preheat.generate.runtime import build_runtime
 from preheat.ir.artifact import Artifact, artifact
 from preheat.ir.graph import Graph
@@ -75,6 +76,8 @@ def compile_trace(trace: Trace, name: str) -> Artifact:
             emit("fallback", what=f"the graph of {name}", why=str(reason))
             return artifact(trace)
         image = build(plan.kernels, target)
+        if wants("stage"):
+            emit("stage", name="llvm", text=module_text(plan.kernels, target))
         event.set(kernels=len(plan.kernels), calls=len(plan.calls), bytes=len(image.code))
     return artifact(trace, plan, image)
 

@@ -17,7 +17,6 @@ import os
 import threading
 import warnings
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from preheat.base.errors import InternalError, UserError, is_strict
@@ -31,7 +30,7 @@ from preheat.ir.trace import Break, Outcome
 from preheat.run.load import machine_name
 from preheat.run.variant import MISS, CannotBind, Variant
 from preheat.store.calls import call_hint, call_key, machine_key
-from preheat.store.disk import Disk
+from preheat.store.disk import Disk, default_folder
 from preheat.store.key import Key
 
 # Calls that run eager are remembered by their facts; beyond this many kinds of call all are eager.
@@ -218,10 +217,7 @@ class Compiled:
 
     @functools.cached_property
     def _disk(self) -> Disk | None:
-        if not self.options.get("cache", True):
-            return None
-        folder = os.environ.get("PREHEAT_CACHE_DIR") or Path.home() / ".cache" / "preheat"
-        return Disk(Path(folder))
+        return Disk(default_folder()) if self.options.get("cache", True) else None
 
     def _runtime(self) -> Image | None:
         return runtime_image(self._disk) if self.backend == "preheat" else None

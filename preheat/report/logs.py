@@ -68,7 +68,7 @@ def _took(seconds: float) -> str:
     return f" ({seconds * 1e3:.1f} ms)" if seconds else ""
 
 
-_GRAPHS = ("trace", "aten", "core")
+_GRAPHS = ("trace", "reinplace")  # as recorded, and after the last pass
 CHANNELS: dict[str, tuple[Channel, ...]] = {
     "graph_breaks": (Channel("break", _break),),
     "recompiles": (Channel("guard_failed", _recompile),),

@@ -26,6 +26,11 @@ from preheat.store.key import Key, difference
 FORMAT = "preheat-entry-1"
 
 
+def default_folder() -> Path:
+    """Where this user's cache lies: PREHEAT_CACHE_DIR, else ~/.cache/preheat."""
+    return Path(os.environ.get("PREHEAT_CACHE_DIR") or Path.home() / ".cache" / "preheat")
+
+
 @dataclass(frozen=True)
 class Found:
     """An entry that was read and verified."""

@@ -3,7 +3,9 @@
 import logging
 
 import pytest
+import torch
 
+import preheat
 from preheat.base.errors import UserError
 from preheat.base.events import Event, bus, emit
 from preheat.report.counters import counters
@@ -109,3 +111,16 @@ def test_explanation_of_a_break_and_of_an_exception():
         found.break_count == 1 and found.breaks[0].line == 12 and isinstance(found.error, KeyError)
     )
     assert 'model.py:12: host_call: print\n      print("loss", x)\n      move it out' in str(found)
+
+
+def test_channels_name_stages_that_exist():
+    """A compile that is listened to shows each stage that a channel asks for."""
+    seen = []
+    unsubscribe = bus.subscribe(seen.append, {"stage"})
+    with torch.no_grad():
+        preheat.compile(lambda x: torch.relu(x) + 1, options={"cache": False})(torch.ones(2))
+    unsubscribe()
+    names = {event.data["name"] for event in seen}
+    for name, rows in CHANNELS.items():
+        if any(row.kind == "stage" for row in rows):
+            assert any(row.shows(event.data) for row in rows for event in seen), (name, names)
