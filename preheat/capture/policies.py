@@ -20,6 +20,7 @@ cached        a functools.lru_cache: declared to depend on its arguments alone
 referent      a weak reference is followed: the result is a source, asked again
 acquire, release  of a lock: allowed in pairs
 view          a read-only view of a mapping: what is looked at is the mapping
+compiled      a compiled function is called: what it was compiled from is watched
 class         a class is made
 import        an import statement: done once and for all, its ops are not the call's
 abc           isinstance or issubclass by an abstract base class: re-evaluated as a guard
@@ -112,6 +113,7 @@ _ROWS: dict[Any, Call] = {
     marks.is_compiling: Call("constant"), builtins.__import__: Call("import"),
     type: Call("class"),
 }
+_RUNS_TARGET = ("preheat.dispatch", "Compiled.__call__")  # one compiled function calls another
 # Python functions that run natively: what they compute follows from their arguments, but they keep
 # caches of their own, or would cost thousands of bytecodes.
 _NATIVE: dict[Any, Call] = {
@@ -125,7 +127,9 @@ _NATIVE: dict[Any, Call] = {
 
 def is_native(function: Any) -> bool:
     """Whether a Python function is called natively, by a row or by the user's mark."""
-    return function in _NATIVE or marks.is_disabled(function)
+    if function in _NATIVE or function.__code__.co_qualname == _RUNS_TARGET[1]:
+        return function in _NATIVE or function.__module__ == _RUNS_TARGET[0]
+    return bool(function.__dict__) and marks.is_disabled(function)
 
 
 def policy(function: Any) -> Call:
@@ -175,7 +179,8 @@ def _policy(function: Any) -> Call:
     if kind is functools._lru_cache_wrapper:
         return Call("cached")
     if kind is types.FunctionType:
-        return Call("refuse", "native_python")
+        is_ours = (function.__module__, function.__qualname__) == _RUNS_TARGET
+        return Call("compiled") if is_ours else Call("refuse", "native_python")
     owner = getattr(function, "__objclass__", None)
     if owner is not None and kind in (
         types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType,

@@ -86,8 +86,9 @@ class Watcher(Observer):
             raise GiveUp(*self.failure, result)
 
     def gave_up(self, reason: str, detail: str, file: str, line: int) -> None:
-        self.gave = (reason, detail, file, line)
-        self.recorder.leave()
+        if self.gave is None:
+            self.gave, self.failure = (reason, detail, file, line), (reason, detail)
+            self.recorder.leave()
 
     def is_library(self, file: str) -> bool:
         return file.startswith(LIBRARY_FOLDERS)

@@ -282,6 +282,30 @@ def test_effects_happen_once():
     assert seen == [1, 2] and found.result.item() == 2
 
 
+@preheat.compile
+def compiled_inside(x):
+    return torch.relu(x) + COUNT
+
+
+@preheat.compile
+def breaking_inside(x):
+    print("", end="")
+    return x + 1
+
+
+def test_compiled_functions_are_captured_through():
+    def program(x):
+        return compiled_inside(x) * 2
+
+    with torch.no_grad():
+        made = captured(program, torch.ones(2))
+        assert len(made.trace.nodes[0].body.ops) == 3
+        assert_same(replay(made, program, -torch.ones(2)), program(-torch.ones(2)))
+        found = outcome(lambda x: breaking_inside(x) * 2, torch.ones(2))
+        assert found.breaks[0].reason == "host_call" and "print" in found.breaks[0].code
+        assert_same(found.result, torch.full((2,), 4.0))
+
+
 def test_limits():
     x = torch.ones(2)
     for limits, reason in (
