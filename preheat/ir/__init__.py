@@ -8,6 +8,6 @@
     trace    Source, Guard, Recipe, Node, Point, Trace      what a capture knows
     plan     Buffer, Call, Plan, Target, Image, Artifact    what runs
     pack     encode, decode, digest      nouns to bytes and back
-    text     show, parse                 nouns to text and back
+    text     show, parse                 nouns to text and back (words, text_loop, text_trace)
     verify   verify                      what must hold between passes
 """

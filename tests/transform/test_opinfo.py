@@ -8,9 +8,10 @@ from torch.utils._pytree import tree_leaves, tree_map
 from preheat.base.errors import Unsupported
 from transform.check import check
 
-# They seed a generator inside the call, or give uninitialised memory.
+# They seed a generator inside the call, give uninitialised memory, or need another device or layout.
 SKIPPED = ("empty", "rand", "dropout", "bernoulli", "normal", "multinomial", "uniform", "cauchy", "exponential", "geometric",
-           "pca_lowrank", "svd_lowrank", "scaled_dot_product", "fractional_max_pool", "multi_head_attention", "chalf", "rrelu")
+           "pca_lowrank", "svd_lowrank", "scaled_dot_product", "fractional_max_pool", "multi_head_attention", "chalf", "rrelu",
+           "jiterator", "to_sparse")
 SAMPLES = 5
 
 
