@@ -59,6 +59,9 @@ class Executable:
             for b in call.results
             if b >= 0
         }
+        for number, buffer in enumerate(plan.buffers):
+            if buffer.kind == "input" and buffer.type != plan.inputs[buffer.index]:
+                raise InternalError(f"buffer {number} says {buffer.type} of an input that is not")
         for number, output in enumerate(plan.outputs):
             if output.buffer >= 0 and self.places[output.buffer].kind in ("arena", "input"):
                 raise InternalError(
