@@ -168,10 +168,11 @@ class Guards:
         if type(key) is int and key < 0 and not isinstance(container, dict):
             self.claim(source, "len", len(container))
             key += len(container)
-        place = (source, type(key), key if type(key) in PRIMITIVES else id(key), "item")
+        constant = sources.constant(key)
+        place = (source, type(key), constant, "item")
         if place not in self._read:
             self._read.add(place)
-            self.meet(sources.step(source, "item", sources.constant(key)), value)
+            self.meet(sources.step(source, "item", constant), value)
 
     def no_item(self, container: Any, key: Any) -> None:
         source = self.sources.known[id(container)]
@@ -227,6 +228,11 @@ class Guards:
     def differ(self, first: int, second: int) -> None:
         """Two outside objects were compared by identity and differ."""
         self.claim(first, "isnot", At(second), second)
+
+    def is_pinned(self, value: Any) -> bool:
+        """Whether `value`, where it was met, is pinned to be this very object."""
+        kind = type(value)
+        return has_identity(value, kind) and not self._is_nameless(value, kind)
 
     def distinct(self, source: int) -> None:
         """The object at `source` was compared by identity with others: all of these stay different."""

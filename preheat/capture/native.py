@@ -10,6 +10,7 @@ Raises GiveUp without a result if it did not perform the call, with the result i
 import _abc
 import functools
 import inspect
+import operator
 import types
 from collections import deque
 from collections.abc import Callable
@@ -20,12 +21,16 @@ from preheat.bridge.tensors import Tensor
 from preheat.capture.guards import has_identity
 from preheat.capture.machine import run
 from preheat.capture.observer import GiveUp
-from preheat.capture.policies import is_bound, policy
+from preheat.capture.policies import CALLING_BACK, is_bound, policy
 from preheat.capture.sources import PRIMITIVES
 from preheat.ir.trace import Constant
 
 _INSTANCECHECK = _abc._abc_instancecheck
-_CALLING_BACK = frozenset((map, filter, functools.reduce, sorted, min, max, list.sort))
+_INPLACE = frozenset(
+    getattr(operator, name) for name in dir(operator) if name[0] == "i" and hasattr(operator, f"__{name}__")
+    and name not in ("is_", "is_not", "index", "inv", "invert")
+) | {operator.setitem, operator.delitem}
+_CALLABLE = frozenset((types.FunctionType, types.MethodType, functools.partial))
 _QUICK = PRIMITIVES | {Tensor}
 _NUMBERS = frozenset((int, float, complex, bool))
 
@@ -80,8 +85,10 @@ def _pure(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> 
             return result
     if is_bound(function):
         watcher.look(function.__self__, 0)
-    if function in _CALLING_BACK:
+    if function in CALLING_BACK:
         _check_callbacks((*args, *kwargs.values()))
+    elif any(type(arg) in _CALLABLE for arg in (*args, *kwargs.values())):
+        raise GiveUp("opaque_argument", f"{describe(function)} with a function to call")
     for arg in (*args, *kwargs.values()):
         if type(arg) not in PRIMITIVES:
             watcher.look(arg, 0)
@@ -93,7 +100,7 @@ def _pure(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> 
 def _shallow(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
     if is_bound(function):
         watcher.shallow(function.__self__)
-    calls_back = function in _CALLING_BACK and _check_callbacks((*args, *kwargs.values()))
+    calls_back = function in CALLING_BACK and _check_callbacks((*args, *kwargs.values()))
     for arg in (*args, *kwargs.values()):
         watcher.look(arg, 0) if calls_back else watcher.shallow(arg)
     result = function(*args, **kwargs)
@@ -158,6 +165,19 @@ def _release(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) 
     return function(*args, **kwargs)
 
 
+def _operator(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
+    if function in _INPLACE and not issubclass(type(args[0]), Tensor):
+        watcher.refuse_write(args[0], f"{describe(function)} of a {type(args[0]).__qualname__}")
+    return watcher.operate(function, args)
+
+
+def _identity_number(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
+    (value,) = args
+    if id(value) in watcher.known:
+        watcher.guards.distinct(watcher.known[id(value)])
+    return id(value)
+
+
 def _compiled(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
     """A compiled function inside a compiled function: one capture, as if it were not compiled."""
     compiled, *rest = args
@@ -217,8 +237,8 @@ def _cached(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -
     namespace = watcher.sources.know(function.__dict__, watcher.sources.step(wrapper, "dict"))
     watcher.guards.meet(watcher.sources.step(namespace, "item", "__wrapped__"), function.__wrapped__)
     watcher.pin_function(function.__wrapped__)
-    result = function(*args, **kwargs)
-    watcher.check(result)
+    with watcher.recorder.paused():  # what it makes outlives the call
+        result = function(*args, **kwargs)
     if type(result) not in PRIMITIVES and not has_identity(result, type(result)):
         source = watcher.sources.step(watcher.sources.of(function), "result", ("", *constants, *names))
         watcher.guards.meet(source, result)
@@ -281,6 +301,7 @@ CALLS: dict[str, Callable] = {
     "abc": _abstract, "refuse": _refuse, "signature": _signature, "inference_mode": _inference_mode,
     "set_context": _set_context, "reset_context": _reset_context, "constant": _perform,
     "referent": _referent, "import": _import, "view": _view, "class": _class, "compiled": _compiled,
+    "operator": _operator, "id": _identity_number,
     "acquire": _acquire, "release": _release, "dispatch_depth": _dispatch_depth,
 }
 

@@ -18,6 +18,8 @@ fill          writes into its first argument: allowed on an object made by this 
 again         asked again on every call: the result is a source (contextvars, logging levels)
 cached        a functools.lru_cache: declared to depend on its arguments alone
 referent      a weak reference is followed: the result is a source, asked again
+operator      a function of module operator: as the operator itself
+id            the number of an object: objects so numbered stay different
 acquire, release  of a lock: allowed in pairs
 view          a read-only view of a mapping: what is looked at is the mapping
 compiled      a compiled function is called: what it was compiled from is watched
@@ -61,14 +63,22 @@ _BUILTINS = {
     PURE: "abs all any ascii bin bool bytes chr complex divmod float format hash hex int max min "
           "oct ord pow repr round sorted str sum",
     SHALLOW: "dict enumerate filter frozenset iter len list map next reversed set tuple zip",
-    IDENTITY: "callable classmethod id isinstance issubclass object property range slice staticmethod super",
+    Call("id"): "id",
+    IDENTITY: "callable classmethod isinstance issubclass object property range slice staticmethod super",
 }
 _C_METHODS = frozenset((
     types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType,
     types.BuiltinFunctionType, staticmethod,
 ))
 _NO_RECEIVERS = (type(None), type, types.ModuleType)
-_BY_MODULE = {"math": PURE, "cmath": PURE, "_operator": PURE, "itertools": SHALLOW, "_bisect": PURE}
+_BY_MODULE = {"math": PURE, "cmath": PURE, "_operator": Call("operator"), "_bisect": PURE}
+# Functions that C may be given, since they call it on elements: only where the machine stands between.
+CALLING_BACK = frozenset((map, filter, functools.reduce, sorted, min, max, list.sort))
+_MOVERS_OF_ITERTOOLS = (
+    itertools.chain, itertools.repeat, itertools.islice, itertools.product, itertools.zip_longest, itertools.cycle,
+    itertools.count, itertools.pairwise, itertools.compress, itertools.combinations, itertools.permutations,
+    itertools.combinations_with_replacement,
+)
 # Classes whose methods look only at their own value: nothing of the program can hide in them.
 _VALUE_CLASSES = frozenset((
     str, bytes, int, float, complex, bool, type(None), range, slice, re.Pattern, re.Match, types.CodeType,
@@ -90,17 +100,20 @@ _CONTAINER_METHODS = {
         __format__ difference intersection symmetric_difference issubset issuperset isdisjoint __and__ __sub__
         __xor__""",
 }
-# Methods that every class has from C and that look at identities alone.
+# Methods that every class has from C and that look at identities alone; of exceptions, what stores arguments.
 _OBJECT_METHODS = frozenset("""
-    __new__ __init__ __init_subclass__ __subclasshook__ __eq__ __ne__ __hash__ __instancecheck__
-    __subclasscheck__ mro __get__ __class_getitem__ __prepare__ with_traceback __str__ __repr__ __set_name__
+    __new__ __init__ __init_subclass__ __subclasshook__ __eq__ __ne__ __instancecheck__ __subclasscheck__
+    mro __prepare__ __set_name__ __class_getitem__
 """.split())
+_BINDING_ONLY = (types.FunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, staticmethod)
+_EXCEPTION_METHODS = frozenset(("__new__", "__init__", "with_traceback", "add_note", "__setstate__"))
 _ITERATORS = frozenset(type(i) for i in (
     iter([]), iter(()), iter({}), iter({}.values()), iter({}.items()), iter(set()), iter(range(0)), iter(""),
     reversed([]), reversed({}), zip(), enumerate(()), map(len, ()), filter(None, ()), iter(range(1 << 70)),
     itertools.chain(), itertools.repeat(0), itertools.count(), itertools.islice((), 0),
 )) | {types.GeneratorType}
 _ROWS: dict[Any, Call] = {
+    **{mover: SHALLOW for mover in _MOVERS_OF_ITERTOOLS}, operator.call: HOST,
     **{getattr(builtins, name): row for row, names in _BUILTINS.items() for name in names.split()},
     functools.partial: IDENTITY, types.SimpleNamespace: IDENTITY, types.MethodType: IDENTITY,
     types.MappingProxyType: Call("view"), types.FunctionType: IDENTITY, types.CellType: IDENTITY,
@@ -219,9 +232,11 @@ def _owned(owner: type, name: str) -> Call:
         return PURE
     if owner in _ITERATORS and name in ("__next__", "__iter__", "__length_hint__", "close", "send", "throw"):
         return IDENTITY
-    if name in _OBJECT_METHODS:
-        return IDENTITY if owner not in _CONTAINERS else SHALLOW
-    if owner in (types.MethodType, types.FunctionType, property, classmethod, staticmethod, functools.partial):
+    if name in _OBJECT_METHODS and owner in (object, type, super):
+        return IDENTITY
+    if issubclass(owner, BaseException):
+        return IDENTITY if name in _EXCEPTION_METHODS else PURE
+    if name == "__get__" and owner in _BINDING_ONLY:
         return IDENTITY
     return HOST
 
@@ -230,8 +245,6 @@ def _class_policy(cls: type) -> Call:
     """The row of calling a class whose `__new__` and `__init__` are of C."""
     if issubclass(cls, BaseException):
         return IDENTITY
-    if cls.__module__ == "itertools":
-        return SHALLOW
     made = raw_attribute(cls, "__new__")
     initialised = raw_attribute(cls, "__init__")
     if made is object.__new__ and initialised is object.__init__:

@@ -130,7 +130,8 @@ class Recorder(TorchDispatchMode):
         return known is not None and known.value not in self._source_of_value
 
     def enter(self) -> None:
-        """Ops are recorded from now on."""
+        """Ops are recorded from now on. A weight that autocast has cast before is cast, and seen, again."""
+        torch.clear_autocast_cache()
         self.__enter__()
         self.is_entered = True
 

@@ -178,8 +178,12 @@ class Watcher(Observer):
         self.guards.keys(container)
 
     def test_type(self, value: Any, classinfo: Any, answer: bool) -> None:
-        if id(value) in self.known:
+        if id(type(value)) not in self._made:
             self.guards.mro(type(value))
+
+    def type_of(self, value: Any) -> None:
+        if id(type(value)) not in self._made:
+            self.sources.of(type(value))  # what is read of the class is then told
 
     def test_subclass(self, cls: Any, classinfo: Any, answer: bool) -> None:
         if id(cls) not in self._made and issubclass(type(cls), type):
@@ -189,9 +193,9 @@ class Watcher(Observer):
         if answer or left is None or right is None:
             return
         first, second = self.known.get(id(left)), self.known.get(id(right))
-        if first is None or second is None or has_identity(left, type(left)) or has_identity(right, type(right)):
-            return
-        self.guards.differ(first, second)
+        if first is not None and second is not None:
+            if not (self.guards.is_pinned(left) and self.guards.is_pinned(right)):
+                self.guards.differ(first, second)
 
     def test_truth(self, value: Any) -> bool:
         kind = type(value)
@@ -292,6 +296,9 @@ class Watcher(Observer):
             return
         if kind is types.MappingProxyType:
             self.look(self.behind(value, kind), depth + 1)
+            return
+        if issubclass(kind, BaseException) and id(value) not in self.known:
+            self.look(value.args, depth + 1)
             return
         if kind is slice:
             for part in (value.start, value.stop, value.step):

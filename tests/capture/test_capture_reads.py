@@ -10,7 +10,9 @@ import contextvars
 import dataclasses
 import enum
 import functools
+import itertools
 import math
+import operator
 import os
 import re
 import types
@@ -196,6 +198,15 @@ def remembered(n):
     return n + 1
 
 
+@functools.lru_cache
+def mask_of(n):
+    return torch.ones(n)
+
+
+def make_function():
+    return lambda: 1
+
+
 def alt(x, y=2):
     return x - y
 
@@ -226,6 +237,7 @@ class World:
         self.dd, self.mp = collections.defaultdict(int, a=1), types.MappingProxyType(self.c.d)
         self.obj, self.deep, self.sizes = self.c, [[1, [2]]], torch.Size([1, 2])
         self.dtype, self.device = torch.float32, torch.device("cpu")
+        self.tuples, (self.f1, self.f2) = {(1, 2): 1, (3, 4): 2}, (make_function(), make_function())
         self.by_type = {torch.float32: 1}
 
 
@@ -383,6 +395,20 @@ READS = {
     "lru_cache": (lambda w, x: x * remembered(w.c.k), setter("c.k", 8)),
     "default dtype": (lambda w, x: x + torch.ones(2), lambda w: torch.set_default_dtype(torch.float64)),
     "grad mode": (lambda w, x: (x, torch.is_grad_enabled()), lambda w: torch.set_grad_enabled(True)),
+    "operator module": (lambda w, x: x * operator.getitem(w.lst, 0), lambda w: w.lst.insert(0, 9)),
+    "callback in C": (lambda w, x: x * len(re.sub("a", lambda m: w.c.mode, "a")), setter("c.mode", "zzz")),
+    "operator.call": (lambda w, x: x * operator.call(w.method), setter("c.k", 8)),
+    "attrgetter": (lambda w, x: x * operator.attrgetter("c.k")(w), setter("c.k", 8)),
+    "property by hand": (lambda w, x: x * Config.prop.__get__(w.c), lambda w: w.c.names.append("z")),
+    "accumulate": (lambda w, x: x * list(itertools.accumulate(w.lst, lambda a, b: a + b + w.c.k))[-1], setter("c.k", 8)),
+    "partial in C": (lambda w, x: x * list(map(w.part, [1]))[0], setter("part", functools.partial(alt, y=4))),
+    "type members": (lambda w, x: x * len(type(w.s).__mro__), setter("s", Config())),
+    "key objects": (lambda w, x: x * {(1, w.c.k): 2, (1, 8): 3}[1, w.c.k], setter("c.k", 8)),
+    "tuple keys": (lambda w, x: x * (w.tuples[1, 2] + w.tuples[3, 4]), lambda w: w.tuples.update({(3, 4): 9})),
+    "remembered tensor": (lambda w, x: x * mask_of(2), lambda w: mask_of(2).add_(1)),
+    "size to op": (lambda w, x: x.view(w.sizes), setter("sizes", torch.Size([2, 1]))),
+    "nameless functions": (lambda w, x: x * (w.f1 is w.f2), lambda w: setattr(w, "f2", w.f1)),
+    "exception text": (lambda w, x: x * len(str(ValueError(w.c.mode))), setter("c.mode", "zzz")),
     "match": (lambda w, x: x * matched(w.c.mode), setter("c.mode", "b")),
 }
 
@@ -404,12 +430,16 @@ def restored():
     with_default.__defaults__[0][:] = [1]
     with_default.__kwdefaults__.update(k=2)
     os.environ.pop("PREHEAT_TEST_Q", None)
+    mask_of.cache_clear()
     CV.set(1)
     torch.set_default_dtype(torch.float32)
 
 
 # Rows that capture refuses today, since C would look at an object unseen: they run eager.
-REFUSED = ("deque", "mapping proxy", "hash dunder", "list subclass", "index dunder")
+REFUSED = (
+    "callback in C", "operator.call", "attrgetter", "property by hand", "accumulate", "deque", "mapping proxy",
+    "hash dunder", "list subclass", "index dunder",
+)
 
 
 @pytest.mark.parametrize("name", READS)
