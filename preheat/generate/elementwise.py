@@ -262,14 +262,35 @@ def _signed_division(b: Builder, x: Value, y: Value) -> tuple[Value, Value, Valu
     """Quotient and rest towards zero, and where the floor is one less. The least integer by -1
     wraps (the instruction would trap), so -1 divides by negation."""
     minus_one = b.compare("eq", y, b.constant(-1, y))
-    safe = b.select(minus_one, b.constant(1, y), y)
-    quotient = b.binary("sdiv", x, safe)
+    is_safe = y.is_constant and not y.text.endswith(" -1)")
+    safe = y if is_safe else b.select(minus_one, b.constant(1, y), y)
+    quotient = _signed_quotient(b, x, safe)
     rest = b.binary("sub", x, b.binary("mul", quotient, safe))
     negated = b.binary("sub", b.constant(0, x), quotient)
     quotient = b.select(minus_one, negated, quotient)
     opposite = b.compare("slt", b.binary("xor", rest, y), b.constant(0, x))
     is_less = b.binary("and", b.compare("ne", rest, b.constant(0, x)), opposite)
     return quotient, rest, is_less
+
+
+def _integer_quotient(kind: str) -> Emit:
+    """Towards zero. No CPU divides vectors of integers, but a float quotient of narrower ones is
+    off by less than the distance to the next integer."""
+    def emit(b: Builder, x: Value, y: Value) -> Value:
+        if x.element == "i64" or y.is_constant:  # LLVM multiplies instead of dividing by a constant
+            return b.binary(f"{kind[0]}div", x, y)
+        wide, narrow = ("double", "i32") if x.element == "i32" else ("float", "i32")
+        quotient = b.fdiv(*(b.convert(f"{kind[0]}itofp", v, wide) for v in (x, y)))
+        result = b.convert("fptosi" if kind == "signed" else "fptoui", quotient, narrow)
+        return result if x.element == narrow else b.convert("trunc", result, x.element)
+    return emit
+
+
+_signed_quotient, _unsigned_quotient = _integer_quotient("signed"), _integer_quotient("unsigned")
+
+
+def _unsigned_rest(b: Builder, x: Value, y: Value) -> Value:
+    return b.binary("sub", x, b.binary("mul", _unsigned_quotient(b, x, y), y))
 
 
 def _signed_truncdiv(b: Builder, x: Value, y: Value) -> Value:
@@ -340,8 +361,8 @@ SIGNED: dict[str, Emit] = {
 }
 UNSIGNED: dict[str, Emit] = {
     **_INTEGER, "sign": _sign_of_unsigned, "abs": _same, "shr": _shift("lshr"),
-    **dict.fromkeys(("floordiv", "truncdiv"), _instruction("udiv")),
-    **dict.fromkeys(("remainder", "fmod"), _instruction("urem")),
+    **dict.fromkeys(("floordiv", "truncdiv"), _unsigned_quotient),
+    **dict.fromkeys(("remainder", "fmod"), _unsigned_rest),
     **{op: _comparison("u" + op) for op in ("lt", "le", "gt", "ge")},
     **dict.fromkeys(("maximum", "fmax"), _chosen("ugt")),
     **dict.fromkeys(("minimum", "fmin"), _chosen("ult")),

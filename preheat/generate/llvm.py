@@ -48,7 +48,7 @@ class Value(NamedTuple):
     @property
     def is_nan(self) -> bool:
         """Whether it is known to be NaN."""
-        return self.is_constant and "0x7FF8" in self.text
+        return self.is_constant and ("0x7FF8" in self.text or "0xFFF8" in self.text)
 
     @property
     def is_zero(self) -> bool:

@@ -21,8 +21,8 @@ from preheat.ir.types import DTYPES
 
 # What a value costs relative to an addition, for unrolling; the polynomial functions are long.
 COST = {
-    **dict.fromkeys("div reciprocal sqrt rsqrt floordiv truncdiv remainder fmod".split(), 4),
-    **dict.fromkeys("exp exp2 sigmoid sin cos".split(), 12),
+    **dict.fromkeys("div reciprocal sqrt rsqrt".split(), 4),
+    **dict.fromkeys("exp exp2 sigmoid sin cos floordiv truncdiv remainder fmod".split(), 12),
     **dict.fromkeys(
         "expm1 log log2 log10 log1p tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc "
         "pow atan2".split(), 20,
