@@ -133,7 +133,7 @@ class _State:
         return self.emit("aten.clone.default", (Ref(value),), type)
 
     def _require_writable(self, value: int) -> None:
-        """Raises Unsupported for memory, or a view on the way to it, that holds an element twice."""
+        """Raises Unsupported for memory, or a view on the way there, that holds an element twice."""
         if overlaps_itself(self.types[value]):
             raise Unsupported("written_overlap", f"{self.types[value]} repeats elements in memory")
         for input in self.graph.inputs:
