@@ -131,5 +131,18 @@ def test_integer_division_never_traps(op, dtype, target):
     assert run(kernel, [x, zero, out], TARGETS[target]) == FLAGS["zero_division"]
 
 
+@pytest.mark.parametrize("op", ["floordiv", "truncdiv", "remainder", "fmod"])
+@pytest.mark.parametrize("dtype", ["int8", "int32", "int64"])
+def test_division_by_constants(op, dtype):
+    x = values(DTYPES[dtype])
+    for divisor in (1, 2, 3, 7, -1, -2, -5, 100):
+        usable = x[x != torch.iinfo(x.dtype).min] if divisor == -1 else x
+        ops = LoopOp("const", 1, dtype, other=divisor), LoopOp(op, 2, dtype, (0, 1))
+        out = torch.empty_like(usable)
+        assert run(pointwise("divide", len(usable), (dtype,), dtype, *ops), [usable, out]) == 0
+        eager = EAGER.get(op) or getattr(torch, op)
+        assert torch.equal(out, eager(usable, torch.full_like(usable, divisor))), divisor
+
+
 def test_every_op_has_a_row():
     assert set(FUSABLE) == set(ELEMENTWISE)
