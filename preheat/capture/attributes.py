@@ -45,9 +45,19 @@ def load(m, owner: Any, name: str) -> Any:
         view = m.view(cls)
     getter = view.getattribute
     try:
+        if name in view.by_c and id(owner) not in m.known:
+            value = OBJECT_GET(owner, name)
+            if m.born is not None and type(value) in BOUND_ON_READ:
+                m.born(value, "method")
+            return value
         search = SEARCHES.get(getter)
         if search is not None:
             value = search(m, owner, cls, name)
+            if value is ABSENT:
+                hook = m.lookup(owner, cls, "__getattr__")
+                if hook is ABSENT:
+                    OBJECT_GET(owner, name)  # raises the error that C raises
+                value = call_hook(m, hook, owner, cls, name)
         elif type(getter) is types.WrapperDescriptorType:
             value = load_member(m, owner, cls, name)
         else:
@@ -96,36 +106,47 @@ def call_hook(m, hook: Any, owner: Any, cls: type, name: str) -> Any:
 
 
 def load_generic(m, owner: Any, cls: type, name: str) -> Any:
-    """The search of `object.__getattribute__`: data descriptor, instance dict, class attribute."""
+    """The search of `object.__getattribute__`: data descriptor, instance dict, class attribute.
+
+    ABSENT when all three lack the name.
+    """
     raw = m.lookup(owner, cls, name)
     kind, getter = type(raw), ABSENT
     if raw is not ABSENT and kind is not FunctionType:
         if kind in C_MEMBERS:
+            mark_by_c(m, cls, name)
             return load_member(m, owner, cls, name)
         getter = m.lookup(raw, kind, "__get__")
         if getter is not ABSENT and is_data_descriptor(m, raw, kind):
             return load_data(m, owner, cls, name, raw, getter)
-    namespace = ABSENT
-    if id(owner) in m.known:
+    is_known = id(owner) in m.known
+    if is_known or raw is ABSENT or is_python(getter):
         namespace = instance_dict(m, owner, cls)
         if namespace is not None:
             value = namespace.get(name, ABSENT)
             if value is not ABSENT:
-                if m.read_attribute is not None:
+                if is_known and m.read_attribute is not None:
                     m.read_attribute(owner, namespace, name, value)
                 return value
-            if m.miss_attribute is not None:
+            if is_known and m.miss_attribute is not None:
                 m.miss_attribute(owner, namespace, name)
-    if is_python(getter):
-        if namespace is ABSENT:
-            namespace = instance_dict(m, owner, cls)
-        if namespace is not None and name in namespace:
-            return namespace[name]
-        return invoke(m, getter, (raw, owner, cls))
+        if raw is ABSENT:
+            return ABSENT
+        if is_python(getter):
+            return invoke(m, getter, (raw, owner, cls))
+    if kind is FunctionType or not m.view(kind).is_heap:
+        mark_by_c(m, cls, name)
     value = OBJECT_GET(owner, name)
     if m.born is not None and type(value) in BOUND_ON_READ:
         m.born(value, "method")
     return value
+
+
+def mark_by_c(m, cls: type, name: str) -> None:
+    """Notes that C alone reads `name` of instances of `cls`, unless they search in another way."""
+    view = m.view(cls)
+    if view.getattribute is OBJECT_GET:
+        view.by_c.add(name)
 
 
 def load_data(m, owner: Any, cls: type, name: str, raw: Any, getter: Any) -> Any:

@@ -207,8 +207,8 @@ def always_none(m, _: Any, value: Any) -> None:
 def model_generic_getattribute(m, args, kwargs):
     if not is_attribute_call(args, kwargs, 2):
         return c_call(m, object.__getattribute__, args, kwargs)
-    cls = type(args[0])
-    return attributes.load_generic(m, args[0], cls, args[1])
+    value = attributes.load_generic(m, args[0], type(args[0]), args[1])
+    return object.__getattribute__(*args) if value is ABSENT else value
 
 
 @models(object.__dict__["__setattr__"])

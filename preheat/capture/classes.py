@@ -51,11 +51,14 @@ TAG_OFFSET = probe()
 
 
 class View:
-    """What is known of one class under one version: raw attributes by name, and how its instances
-    work.
+    """What is known of one class under one version.
+
+    raws           raw attributes by name, ABSENT for those it lacks
+    by_c           names that `object.__getattribute__` reads from its instances without Python
+    is_heap        only such a class may have Python dunders
     """
 
-    __slots__ = ("cls", "tag", "version", "raws", "getattribute", "is_heap")
+    __slots__ = ("cls", "tag", "version", "raws", "by_c", "getattribute", "is_heap")
 
     def __init__(self, cls: type):
         self.cls = cls
@@ -63,6 +66,7 @@ class View:
         stamp(cls)
         self.version = self.tag.value or -1  # no tag: never equal, so every lookup makes a new view
         self.raws: dict[str, Any] = {}
+        self.by_c: set[str] = set()
         self.is_heap = bool(cls.__flags__ & HEAP_TYPE)
         self.getattribute = self.lookup("__getattribute__")
 

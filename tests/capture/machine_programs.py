@@ -552,6 +552,28 @@ def main():
             out.append((str(e), e.name))
     return out
 """,
+    "getattribute_after_object_s": """
+class All:
+    real = 7
+    def __getattribute__(self, name):
+        if name == "plain": return object.__getattribute__(self, "real")
+        return "custom " + name
+class Later:
+    def __init__(self): self.v = 1
+    def f(self): return "f"
+def main():
+    o, l = All(), Later()
+    out = [o.plain, o.real, o.plain, o.real, l.v, l.f(), l.v]
+    Later.__getattribute__ = lambda self, name: "replaced"
+    out += [l.v, l.f]
+    del Later.__getattribute__
+    Later.v = property(lambda self: "property")
+    out += [l.v, l.f()]
+    Later.f = 5
+    out += [l.f]
+    l.__dict__["f"] = 6
+    return out + [l.f]
+""",
     "bound_methods": """
 class A:
     def m(self, x): return (self.k, x)
