@@ -88,6 +88,9 @@ EXPECTED = {
     "C warns, and blames the line of the innermost native frame": """
         test_functools.TestPartialC*.test_partial_as_method
         """,
+    "C replaces the vectorcall of a Python function": """
+        test_call.TestPEP590.test_setvectorcall*
+        """,
     "an error while `close` is looked up is printed, not raised": """
         test_yield_from.TestPEP380Operation.test_broken_getattr_handling
         """,
