@@ -98,6 +98,8 @@ _PURE = (
 _PURE_TYPES = frozenset((
     torch.Size, torch.device, torch.dtype, torch.finfo, torch.iinfo, torch.layout, torch.memory_format,
 ))
+# Python functions of torch that are a call of C and nothing else: not interpreted.
+NATIVE = frozenset((torch._ops.OpOverload.__call__, torch._ops.OpOverloadPacket.__call__))
 _OP_MODULES = tuple(m for m in (
     getattr(_C, name, None) for name in ("_nn", "_fft", "_linalg", "_special", "_sparse", "_nested")
 ) if m is not None)
@@ -109,13 +111,14 @@ _OP_FUNCTIONS = frozenset(
 )
 _OP_NAMES = frozenset(dir(torch.ops.aten)) | frozenset(dir(_C._VariableFunctions)) | frozenset("""
     to type type_as cpu cuda float double half bfloat16 int long short char byte bool new_tensor new
-    __getitem__ __setitem__ contiguous copy_ unflatten
+    __getitem__ __setitem__ contiguous copy_ unflatten cfloat cdouble chalf
 """.split())
 _PARTIAL_ROWS = {
     **{f: Call("ambient") for f in _AMBIENT},
     **{f: Call("set_ambient") for f in _SETTERS},
     **{f: Call("nothing") for f in _NOTHING},
     **{f: Call("pure") for f in _PURE},
+    **{f: Call("op") for f in NATIVE},
     _C._len_torch_dispatch_stack: Call("dispatch_depth"),
     _C._InferenceMode: Call("inference_mode"),
     **{f: Call("op") for f in (torch.tensor, torch.as_tensor, torch.asarray) if type(f) is types.BuiltinFunctionType},

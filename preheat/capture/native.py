@@ -21,7 +21,7 @@ from preheat.bridge.tensors import Tensor
 from preheat.capture.guards import has_identity
 from preheat.capture.machine import run
 from preheat.capture.observer import GiveUp
-from preheat.capture.policies import CALLING_BACK, is_bound, policy
+from preheat.capture.policies import CALLING_BACK, CALLING_C, is_bound, policy
 from preheat.capture.sources import PRIMITIVES
 from preheat.ir.trace import Constant
 
@@ -89,6 +89,8 @@ def _pure(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> 
         _check_callbacks((*args, *kwargs.values()))
     elif any(type(arg) in _CALLABLE for arg in (*args, *kwargs.values())):
         raise GiveUp("opaque_argument", f"{describe(function)} with a function to call")
+    elif type(function) is type and function in CALLING_C:
+        _check_callbacks(args)
     for arg in (*args, *kwargs.values()):
         if type(arg) not in PRIMITIVES:
             watcher.look(arg, 0)

@@ -54,7 +54,7 @@ import _thread
 
 from preheat.base import marks
 from preheat.base.names import raw_attribute
-from preheat.bridge.calls import Call, torch_call
+from preheat.bridge.calls import NATIVE, Call, torch_call
 
 PURE, SHALLOW, IDENTITY, FILL = Call("pure"), Call("shallow"), Call("identity"), Call("fill")
 AGAIN, NOTHING, HOST = Call("again"), Call("nothing"), Call("refuse", "host_call")
@@ -74,6 +74,10 @@ _NO_RECEIVERS = (type(None), type, types.ModuleType)
 _BY_MODULE = {"math": PURE, "cmath": PURE, "_operator": Call("operator"), "_bisect": PURE}
 # Functions that C may be given, since they call it on elements: only where the machine stands between.
 CALLING_BACK = frozenset((map, filter, functools.reduce, sorted, min, max, list.sort))
+CALLING_C = frozenset((  # these may be given functions of C alone
+    itertools.accumulate, itertools.starmap, itertools.takewhile, itertools.dropwhile, itertools.filterfalse,
+    itertools.groupby,
+))
 _MOVERS_OF_ITERTOOLS = (
     itertools.chain, itertools.repeat, itertools.islice, itertools.product, itertools.zip_longest, itertools.cycle,
     itertools.count, itertools.pairwise, itertools.compress, itertools.combinations, itertools.permutations,
@@ -113,7 +117,7 @@ _ITERATORS = frozenset(type(i) for i in (
     itertools.chain(), itertools.repeat(0), itertools.count(), itertools.islice((), 0),
 )) | {types.GeneratorType}
 _ROWS: dict[Any, Call] = {
-    **{mover: SHALLOW for mover in _MOVERS_OF_ITERTOOLS}, operator.call: HOST,
+    **{mover: SHALLOW for mover in _MOVERS_OF_ITERTOOLS}, **{f: PURE for f in CALLING_C}, operator.call: HOST,
     **{getattr(builtins, name): row for row, names in _BUILTINS.items() for name in names.split()},
     functools.partial: IDENTITY, types.SimpleNamespace: IDENTITY, types.MethodType: IDENTITY,
     types.MappingProxyType: Call("view"), types.FunctionType: IDENTITY, types.CellType: IDENTITY,
@@ -140,8 +144,10 @@ _NATIVE: dict[Any, Call] = {
 
 def is_native(function: Any) -> bool:
     """Whether a Python function is called natively, by a row or by the user's mark."""
-    if function in _NATIVE or function.__code__.co_qualname == _RUNS_TARGET[1]:
-        return function in _NATIVE or function.__module__ == _RUNS_TARGET[0]
+    if function in _NATIVE or function in NATIVE:
+        return True
+    if function.__code__.co_qualname == _RUNS_TARGET[1] and function.__module__ == _RUNS_TARGET[0]:
+        return True
     return bool(function.__dict__) and marks.is_disabled(function)
 
 

@@ -191,6 +191,8 @@ class Recorder(TorchDispatchMode):
         aliases: list[int] = []
         for one in out if type(out) in (tuple, list) else (out,):
             self._result(one, results, types, aliases)
+        if self.is_stopped:
+            return
         self._spread_fixed(facts, encoded, attrs, results, writes)
         self.builder.ops.append(Op(
             name, encoded, tuple(results), tuple(types), attrs, writes, tuple(aliases), _is_grad_enabled(),
@@ -291,6 +293,8 @@ class Recorder(TorchDispatchMode):
 
     def _result(self, one: Any, results: list, types: list, aliases: list) -> None:
         if isinstance(one, _Tensor):
+            if one.layout is not torch.strided:
+                return self.stop("tensor_subclass", f"an op gave a tensor of {one.layout}")
             type = type_of(one)
             known = self.values.get(id(one))
             if known is not None:
