@@ -53,11 +53,8 @@ def load(m, owner: Any, name: str) -> Any:
         search = SEARCHES.get(getter)
         if search is not None:
             value = search(m, owner, cls, name)
-            if value is ABSENT:
-                hook = m.lookup(owner, cls, "__getattr__")
-                if hook is ABSENT:
-                    OBJECT_GET(owner, name)  # raises the error that C raises
-                value = call_hook(m, hook, owner, cls, name)
+            if value is ABSENT and m.lookup(owner, cls, "__getattr__") is ABSENT:
+                OBJECT_GET(owner, name)  # raises the error that C raises
         elif type(getter) is types.WrapperDescriptorType:
             value = load_member(m, owner, cls, name)
         else:
@@ -69,13 +66,13 @@ def load(m, owner: Any, name: str) -> Any:
                 error.name, error.obj = name, owner
             raise
     else:
-        return (
-            and_then(value, None, on_missing, (owner, cls, name)) if type(value) is Frame else value
-        )
+        if type(value) is Frame:
+            return and_then(value, None, on_missing, (owner, cls, name))
+        if value is not ABSENT:
+            return value
+        hook = m.lookup(owner, cls, "__getattr__")
     value = call_hook(m, hook, owner, cls, name)
-    return (
-        and_then(value, None, name_attribute, (owner, cls, name)) if type(value) is Frame else value
-    )
+    return and_then(value, None, name_attribute, (owner, cls, name))
 
 
 def on_missing(m, place: tuple, error: BaseException) -> Any:

@@ -281,15 +281,14 @@ def format_value(m, frame, flags):
     value = frame.stack[-1 - has_spec]
     converted = operations.convert(m, CONVERSIONS[flags & 3], value)
     return settle(
-        m, frame, and_then(converted, format_with, None, (spec, flags & 3), m), 1 + has_spec
+        m, frame, and_then(converted, format_with, None, spec, m), 1 + has_spec
     )
 
 
 CONVERSIONS = (None, str, repr, ascii)
 
 
-def format_with(m, how: tuple, value: Any) -> Any:
-    spec, _ = how
+def format_with(m, spec: str, value: Any) -> Any:
     return operations.format_value(m, value, spec)
 
 

@@ -14,6 +14,7 @@ attempts (a subclass's reflected dunder goes first) and its error messages. Sour
 import operator
 import types
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
@@ -34,13 +35,14 @@ SYMBOLS = {
 }  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
 class Row:
     """What an operator of module `operator` is made of: its dunders and its symbol."""
 
-    __slots__ = ("inplace", "dunder", "reflected", "symbol")
-
-    def __init__(self, inplace: str, dunder: str, reflected: str, symbol: str):
-        self.inplace, self.dunder, self.reflected, self.symbol = inplace, dunder, reflected, symbol
+    inplace: str
+    dunder: str
+    reflected: str
+    symbol: str
 
 
 def rows() -> dict[Callable, Row]:
@@ -415,17 +417,20 @@ def subscript_builtin(m, container: Any, key: Any, cls: type) -> Any:
         if m.born is not None:
             m.born(result, "result")
         return result
+    is_plain = type(key) in PLAIN
+    is_subclass = cls is not dict and issubclass(cls, dict)
+    if is_subclass and is_plain and not dict.__contains__(container, key):
+        missing = m.lookup(container, cls, "__missing__")
+        if runs_python(missing):
+            if is_known and m.miss_item is not None:
+                m.miss_item(container, key)
+            return call_dunder(m, missing, container, key)
     try:
-        if type(key) in PLAIN and (cls is not dict or m.operate is None):
-            result = container[key]
-        elif type(key) in PLAIN and cls is dict:
-            result = container[key]
-        else:
-            result = operate(m, operator.getitem, container, key)
-    except (KeyError, IndexError) as missing:
+        result = container[key] if is_plain else operate(m, operator.getitem, container, key)
+    except (KeyError, IndexError):
         if is_known and m.miss_item is not None:
             m.miss_item(container, key)
-        raise missing.with_traceback(None)
+        raise
     if is_known and m.read_item is not None:
         m.read_item(container, key, result)
     return result
