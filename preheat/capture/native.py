@@ -4,7 +4,8 @@
     CALLS["refuse"](watcher, time.time, (), {}, row)     GiveUp("host_call", "time.time")
 
 Each looks at what C is about to look at (and so pins it), performs the call, and judges the result.
-Raises GiveUp without a result if it did not perform the call, with the result if it did.
+Raises GiveUp without a result if it did not perform the call, with the result if it did. The call
+itself goes through `watcher.perform`, which tells the program's exceptions from our own faults.
 """
 
 import _abc
@@ -21,7 +22,7 @@ from preheat.bridge.tensors import Tensor
 from preheat.capture.guards import has_identity
 from preheat.capture.machine import run
 from preheat.capture.observer import GiveUp
-from preheat.capture.policies import CALLING_BACK, CALLING_C, is_bound, policy
+from preheat.capture.policies import CALLING_BACK, CALLING_C, is_bound, is_fresh_iterator, policy
 from preheat.capture.sources import PRIMITIVES
 from preheat.ir.trace import Constant
 
@@ -31,6 +32,7 @@ _INPLACE = frozenset(
     and name not in ("is_", "is_not", "index", "inv", "invert")
 ) | {operator.setitem, operator.delitem}
 _CALLABLE = frozenset((types.FunctionType, types.MethodType, functools.partial))
+_HASHING_ALL = frozenset((set, frozenset, dict))
 _QUICK = PRIMITIVES | {Tensor}
 _NUMBERS = frozenset((int, float, complex, bool))
 
@@ -42,7 +44,7 @@ def _op(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> An
     for arg in kwargs.values():
         if type(arg) not in _QUICK:
             watcher.look(arg, 0)
-    result = function(*args, **kwargs)
+    result = watcher.perform(function, args, kwargs)
     watcher.check(result)
     if type(result) is Tensor and id(result) in watcher.recorder.values:
         return result
@@ -73,14 +75,14 @@ def _check_callbacks(args: tuple) -> bool:
 
 
 def _metadata(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
-    result = function(*args, **kwargs)
+    result = watcher.perform(function, args, kwargs)
     watcher.check(result)
     return result
 
 
 def _pure(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
     if getattr(function, "__objclass__", None) in _NUMBERS:
-        result = function(*args, **kwargs)
+        result = watcher.perform(function, args, kwargs)
         if result is NotImplemented:  # of a class it does not know: it looked at nothing else
             return result
     if is_bound(function):
@@ -94,9 +96,29 @@ def _pure(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> 
     for arg in (*args, *kwargs.values()):
         if type(arg) not in PRIMITIVES:
             watcher.look(arg, 0)
-    result = function(*args, **kwargs)
+    if any(is_fresh_iterator(type(arg)) for arg in args):
+        args = tuple(_watched(watcher, arg, lambda element: watcher.look(element, 0)) for arg in args)
+    result = watcher.perform(function, args, kwargs)
     watcher.check(result)
     return result
+
+
+def _watched(watcher: Any, iterator: Any, judge: Callable[[Any], None]) -> Any:
+    """An iterator whose elements are judged as C takes them; anything else as it is.
+
+    A refusal cannot stop C half way: it is noted, and the watcher gives up when C is done.
+    """
+    if not is_fresh_iterator(type(iterator)):
+        return iterator
+
+    def take(element: Any) -> Any:
+        try:
+            judge(element)
+        except GiveUp as refused:
+            watcher.note(refused.reason, refused.detail)
+        return element
+
+    return map(take, iterator)
 
 
 def _shallow(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
@@ -105,7 +127,12 @@ def _shallow(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) 
     calls_back = function in CALLING_BACK and _check_callbacks((*args, *kwargs.values()))
     for arg in (*args, *kwargs.values()):
         watcher.look(arg, 0) if calls_back else watcher.shallow(arg)
-    result = function(*args, **kwargs)
+    if function in _HASHING_ALL:
+        for arg in args:
+            watcher.hashed(arg)
+        judge = watcher.compare_first if function is dict else watcher.compare
+        args = tuple(_watched(watcher, arg, judge) for arg in args)
+    result = watcher.perform(function, args, kwargs)
     watcher.check(result)
     return result
 
@@ -113,7 +140,7 @@ def _shallow(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) 
 def _get(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
     owner, key, *default = (function.__self__, *args) if is_bound(function) else args
     watcher.compare(key)
-    result = function(*args, **kwargs)
+    result = watcher.perform(function, args, kwargs)
     if id(owner) in watcher.known:
         if dict.__contains__(owner, key):
             watcher.guards.item(owner, key, result)
@@ -129,11 +156,11 @@ def _fill(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> 
         watcher.shallow(arg)
     if rest and not issubclass(type(owner), (list, deque)):
         watcher.compare(rest[0])
-    return function(*args, **kwargs)
+    return watcher.perform(function, args, kwargs)
 
 
 def _perform(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
-    return function(*args, **kwargs)
+    return watcher.perform(function, args, kwargs)
 
 
 def _refuse(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
@@ -142,7 +169,7 @@ def _refuse(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -
 
 def _referent(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
     """A weak reference: what it refers to is asked again whenever guards are checked."""
-    result = function()
+    result = watcher.perform(function, (), {})
     if id(function) in watcher.known:
         watcher.guards.meet(watcher.sources.step(watcher.known[id(function)], "result", ("",)), result)
     return result
@@ -151,7 +178,7 @@ def _referent(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call)
 def _acquire(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
     """A lock: what it protects is not written here, so a replay need not take it."""
     owner = function.__self__ if is_bound(function) else args[0]
-    result = function(*args, **kwargs)
+    result = watcher.perform(function, args, kwargs)
     if result is True:
         watcher._locks[id(owner)] = watcher._locks.get(id(owner), 0) + 1
     return result
@@ -164,7 +191,7 @@ def _release(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) 
         raise GiveUp("host_call", describe(function))
     if count > 1:
         watcher._locks[id(owner)] = count - 1
-    return function(*args, **kwargs)
+    return watcher.perform(function, args, kwargs)
 
 
 def _operator(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
@@ -194,34 +221,34 @@ def _compiled(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call)
 
 
 def _class(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
-    result = function(*args, **kwargs)
+    result = watcher.perform(function, args, kwargs)
     if len(args) == 3:
         watcher.born(result, "class")
     return result
 
 
 def _view(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
-    view = function(*args, **kwargs)
+    view = watcher.perform(function, args, kwargs)
     watcher._behind[id(view)] = (view, args[0])
     return view
 
 
 def _import(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
     with watcher.recorder.paused():
-        module = function(*args, **kwargs)
+        module = watcher.perform(function, args, kwargs)
     watcher.sources.of(module)
     return module
 
 
 def _dispatch_depth(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
     """The recorder is itself a dispatch mode, which the program must not see."""
-    return function() - watcher.recorder.is_entered
+    return watcher.perform(function, (), {}) - watcher.recorder.is_entered
 
 
 def _again(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
     """The result becomes a source: the same call is made again whenever guards are checked."""
     owner, rest = (function.__self__, args) if is_bound(function) else (args[0], args[1:])
-    result = function(*args, **kwargs)
+    result = watcher.perform(function, args, kwargs)
     if id(owner) in watcher._contexts:
         return result  # what this call itself has set
     if kwargs or id(owner) not in watcher.known:
@@ -240,7 +267,7 @@ def _cached(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -
     watcher.guards.meet(watcher.sources.step(namespace, "item", "__wrapped__"), function.__wrapped__)
     watcher.pin_function(function.__wrapped__)
     with watcher.recorder.paused():  # what it makes outlives the call
-        result = function(*args, **kwargs)
+        result = watcher.perform(function, args, kwargs)
     if type(result) not in PRIMITIVES and not has_identity(result, type(result)):
         source = watcher.sources.step(watcher.sources.of(function), "result", ("", *constants, *names))
         watcher.guards.meet(source, result)
@@ -249,7 +276,7 @@ def _cached(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -
 
 def _abstract(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
     cls, value = args
-    result = function(*args)
+    result = watcher.perform(function, args, {})
     is_instance = function is _INSTANCECHECK
     if is_instance and id(value) in watcher.known:
         watcher.guards.claim(
@@ -269,7 +296,7 @@ def _signature(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call
             watcher.pin_function(inner)
         elif type(inner) is not types.FunctionType and not issubclass(type(inner), type):
             raise GiveUp("opaque_argument", f"{describe(function)} of a {type(arg).__qualname__}")
-    result = function(*args, **kwargs)
+    result = watcher.perform(function, args, kwargs)
     if type(result) is inspect.Signature:
         watcher._behind[id(result.parameters)] = (result, dict(result.parameters))
     return result
@@ -278,13 +305,13 @@ def _signature(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call
 def _inference_mode(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
     if not args or args[0] is not watcher.is_inference:
         raise GiveUp("inference_mode_inside")
-    return function(*args)
+    return watcher.perform(function, args, {})
 
 
 def _set_context(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
     owner = function.__self__ if is_bound(function) else args[0]
     watcher._contexts[id(owner)] = watcher._contexts.get(id(owner), 0) + 1
-    return function(*args, **kwargs)
+    return watcher.perform(function, args, kwargs)
 
 
 def _reset_context(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
@@ -294,7 +321,7 @@ def _reset_context(watcher: Any, function: Any, args: tuple, kwargs: dict, row: 
         raise GiveUp("write_outside", "resets a context variable that was set before the call")
     if count > 1:
         watcher._contexts[id(owner)] = count - 1
-    return function(*args, **kwargs)
+    return watcher.perform(function, args, kwargs)
 
 
 CALLS: dict[str, Callable] = {

@@ -99,6 +99,10 @@ REASONS: dict[str, Reason] = {
         "returns an object that cannot be rebuilt ({detail})",
         "return tensors, numbers, containers or dataclasses of them",
     ),
+    "fault": Reason(
+        "met a fault of Preheat's own ({detail})",
+        "please report it with the program",
+    ),
     # -------------------------------------------------------------- limits
     "limit_ops": Reason("runs more ops than the limit ({detail})", "raise max_ops, or compile a part of it"),
     "bytecodes": Reason("runs more bytecodes than the limit ({detail})", "raise max_bytecodes, or compile a part of it"),

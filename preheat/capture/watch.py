@@ -42,6 +42,7 @@ _TAKING_ALL = frozenset((
     "symmetric_difference_update", "__iand__", "__isub__", "__ixor__", "extendleft",
 ))
 _TUPLE_FIELD = type(namedtuple("_Pair", "a").a)  # how a namedtuple reads a field: C, by position
+_HASHED_DISPLAYS = frozenset(("dict", "set"))
 _CLASSES_AND_FUNCTIONS = frozenset(("class", "function"))
 _MAX_DEPTH = 50
 
@@ -59,6 +60,8 @@ class Watcher(Observer):
         self.is_inference = is_inference
         self.failure: tuple[str, str] | None = None
         self.gave: tuple[str, str, str, int] | None = None
+        self._performed: Any = NOT_DONE  # result of the present call into C
+        self._raised: Any = NOT_DONE  # its exception
         self._made: dict[int, Any] = {}  # classes and functions that the call made
         self._entered: set[int] = set()
         self._behind: dict[int, tuple[Any, Any]] = {}  # read-only views that the call made, and their mappings
@@ -213,6 +216,10 @@ class Watcher(Observer):
     def born(self, value: Any, kind: str) -> None:
         if kind in _CLASSES_AND_FUNCTIONS:
             self._made[id(value)] = value
+        elif kind in _HASHED_DISPLAYS:
+            for key in value:
+                if type(key) is not str:
+                    self.compare(key)
 
     def write_attribute(self, owner: Any, name: str, value: Any) -> None:
         self.refuse_write(owner, f"sets {_owner_name(owner)}.{name}")
@@ -223,6 +230,7 @@ class Watcher(Observer):
     def write_item(self, container: Any, key: Any, value: Any) -> None:
         if not issubclass(type(container), Tensor):  # an op, judged by `operate`
             self.refuse_write(container, f"sets an item of a {type(container).__qualname__}")
+            self.compare(key)
 
     def delete_item(self, container: Any, key: Any) -> None:
         self.refuse_write(container, f"deletes an item of a {type(container).__qualname__}")
@@ -242,6 +250,8 @@ class Watcher(Observer):
                 self.compare(arg)
             elif method in _TAKING_ALL:
                 self.shallow(arg)
+                if not issubclass(type(container), (list, deque)):
+                    self.hashed(arg)
 
     def refuse_write(self, owner: Any, detail: str) -> None:
         """Gives up if `owner` is from outside. A tensor's own items are ops, its attributes are not."""
@@ -252,10 +262,43 @@ class Watcher(Observer):
 
     # ------------------------------------------------------------------ calls of C
     def c_call(self, function: Any, args: tuple, kwargs: dict) -> Any:
-        row = policy(function)
-        return CALLS[row.kind](self, function, args, kwargs, row)
+        self._performed = self._raised = NOT_DONE
+        try:
+            row = policy(function)
+            return CALLS[row.kind](self, function, args, kwargs, row)
+        except GiveUp:
+            raise
+        except BaseException as error:
+            self.judge(error)
+            raise
 
     def operate(self, function: Any, args: tuple) -> Any:
+        self._performed = self._raised = NOT_DONE
+        try:
+            return self._operate(function, args)
+        except GiveUp:
+            raise
+        except BaseException as error:
+            self.judge(error)
+            raise
+
+    def perform(self, function: Any, args: tuple, kwargs: dict) -> Any:
+        """Calls `function`, and remembers what came of it."""
+        try:
+            result = function(*args, **kwargs)
+        except BaseException as error:
+            self._raised = error
+            raise
+        self._performed = result
+        return result
+
+    def judge(self, error: BaseException) -> None:
+        """An exception comes out of a call: unless it is the program's, the fault is ours; the program goes on."""
+        if error is not self._raised:
+            detail = f"{type(error).__name__}: {error}"
+            raise GiveUp("fault", detail, self._performed) from error
+
+    def _operate(self, function: Any, args: tuple) -> Any:
         if function in _MOVERS:
             self.shallow(args[0])
         elif function in _COMPARERS:
@@ -265,7 +308,7 @@ class Watcher(Observer):
             for arg in args:
                 if type(arg) is not Tensor:
                     self.look(arg, 0)
-        result = function(*args)
+        result = self.perform(function, args, {})
         self.check(result)
         return result
 
@@ -325,6 +368,8 @@ class Watcher(Observer):
                 self.guards.distinct(self.known[id(value)])
         elif kind is types.MappingProxyType:
             self.compare(self.behind(value, kind))
+        elif is_fresh_iterator(kind):
+            raise GiveUp("opaque_argument", f"a {kind.__qualname__} whose elements are compared")
         elif kind in _CONTAINERS:
             if id(value) in self.known:
                 self.guards.whole(value)
@@ -332,6 +377,18 @@ class Watcher(Observer):
                 self.compare(part)
         else:
             self.look(value, 0)
+
+    def compare_first(self, pair: Any) -> None:
+        """C makes an entry of a dict of `pair`."""
+        self.compare(pair[0] if type(pair) in (tuple, list) and pair else pair)
+
+    def hashed(self, value: Any) -> None:
+        """C puts the elements of `value` into a set, or its keys into a dict."""
+        kind = type(value)
+        if issubclass(kind, (list, tuple, dict, set, frozenset)):
+            for part in kind.__iter__(value) if kind in _CONTAINERS else ():
+                if type(part) is not str:
+                    self.compare(part)
 
     def shallow(self, value: Any) -> None:
         """C moves the elements of `value` without looking at them."""

@@ -270,6 +270,19 @@ def test_exceptions_are_the_programs_own():
     assert isinstance(found.error, RuntimeError) and "mat1" in str(found.error) or "size" in str(found.error)
 
 
+def test_a_fault_of_ours_is_no_exception_of_the_program(monkeypatch):
+    from preheat.capture import native
+
+    def faulty(watcher, function, args, kwargs, row):
+        result = watcher.perform(function, args, kwargs)
+        raise ZeroDivisionError("ours")
+
+    monkeypatch.setitem(native.CALLS, "op", faulty)
+    found = outcome(lambda x: torch.relu(x) + 1, torch.ones(2))
+    assert found.error is None and found.breaks[0].reason == "fault"
+    assert_same(found.result, torch.full((2,), 2.0))
+
+
 def test_effects_happen_once():
     seen = []
 

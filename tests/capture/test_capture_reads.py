@@ -409,6 +409,14 @@ READS = {
     "size to op": (lambda w, x: x.view(w.sizes), setter("sizes", torch.Size([2, 1]))),
     "nameless functions": (lambda w, x: x * (w.f1 is w.f2), lambda w: setattr(w, "f2", w.f1)),
     "exception text": (lambda w, x: x * len(str(ValueError(w.c.mode))), setter("c.mode", "zzz")),
+    "sum of objects": (lambda w, x: x * sum(b for b in [w.box]), lambda w: w.box.v.append(4)),
+    "max of objects": (lambda w, x: x * len(max(b for b in [w.box, Box()])), lambda w: w.box.v.append(4)),
+    "set of objects": (lambda w, x: x * len({w.box, Box()}), lambda w: w.box.v.append(4)),
+    "set of generator": (lambda w, x: x * len(set(b for b in [w.box, Box()])), lambda w: w.box.v.append(4)),
+    "dict display": (lambda w, x: x * len({w.box: 1, Box(): 2}), lambda w: w.box.v.append(4)),
+    "dict of pairs": (lambda w, x: x * len(dict(zip([w.box, Box()], [1, 2]))), lambda w: w.box.v.append(4)),
+    "join": (lambda w, x: x * len("".join(n for n in w.c.names)), lambda w: w.c.names.append("zz")),
+    "any all": (lambda w, x: x * any(n == "q" for n in w.c.names) + all(w.lst), lambda w: w.c.names.append("q")),
     "match": (lambda w, x: x * matched(w.c.mode), setter("c.mode", "b")),
 }
 
@@ -438,7 +446,8 @@ def restored():
 # Rows that capture refuses today, since C would look at an object unseen: they run eager.
 REFUSED = (
     "callback in C", "operator.call", "attrgetter", "property by hand", "accumulate", "deque", "mapping proxy",
-    "hash dunder", "list subclass", "index dunder",
+    "hash dunder", "list subclass", "index dunder", "sum of objects", "max of objects", "set of objects",
+    "set of generator", "dict display", "dict of pairs",
 )
 
 
