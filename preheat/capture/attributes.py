@@ -54,7 +54,7 @@ def load(m, owner: Any, name: str) -> Any:
         if search is not None:
             value = search(m, owner, cls, name)
             if value is ABSENT and m.lookup(owner, cls, "__getattr__") is ABSENT:
-                OBJECT_GET(owner, name)  # raises the error that C raises
+                value = OBJECT_GET(owner, name)  # raises the error that C raises
         elif type(getter) is types.WrapperDescriptorType:
             value = load_member(m, owner, cls, name)
         else:
@@ -127,8 +127,8 @@ def load_generic(m, owner: Any, cls: type, name: str) -> Any:
                 return value
             if is_known and m.miss_attribute is not None:
                 m.miss_attribute(owner, namespace, name)
-        if raw is ABSENT:
-            return ABSENT
+        if raw is ABSENT:  # classes of C may keep a dict that has no getset
+            return load_member(m, owner, cls, name) if namespace is None else ABSENT
         if is_python(getter):
             return invoke(m, getter, (raw, owner, cls))
     if kind is FunctionType or not m.view(kind).is_heap:
