@@ -312,7 +312,10 @@ def check(seed):
     try:
         same_program(make, calls=len(mutations) + 2, settings={"options": {"recompile_limit": 16}})
     except AssertionError as error:
-        raise AssertionError(f"seed {seed}\n{source}\nmutations {mutations}\n{error}") from error
+        raise AssertionError(
+            f"seed {seed}\n{source}\nmutations {mutations}\n{error}\n{error.__cause__!r}"
+        ) from error
+
 
 
 def _apply(statement, world, namespace):
