@@ -39,7 +39,6 @@ import functools
 import inspect
 import itertools
 import logging
-import math
 import operator
 import re
 import types
@@ -274,4 +273,3 @@ def _methods() -> Iterable[tuple[tuple[type, str], Call]]:
 
 
 _METHODS: dict[tuple[type, str], Call] = dict(_methods())
-assert math.sqrt.__module__ in _BY_MODULE
