@@ -11,8 +11,8 @@ Source: the operator schemas of torch (aten/src/ATen/native/README.md).
 
 import functools
 import operator
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ import torch
 from preheat.base.errors import InternalError
 from preheat.ir.graph import Arg, Op, Ref, Token
 from preheat.ir.scalar import Scalar
-from preheat.ir.types import NoneType, TensorType, Type
+from preheat.ir.types import NoneType, TensorType, Type, tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,11 +206,44 @@ def private(path: str) -> Any:
         return None
 
 
-def infer(op: Op, types: Callable[[int], Type]) -> tuple[Type, ...]:
-    """The types of the results of `op` (level aten), whose operands have `types(value)`.
+def infer(op: Op, types: Callable[[int], Type], written: Sequence[TensorType]) -> tuple[Type, ...]:
+    """The types of the results of `op`, the functional form of one that writes tensors of types `written`.
 
-    By running it on tensors without memory. Raises NotImplementedError where torch cannot.
+    `types(value)` is the type of an operand. Sizes are those of what is written, so only dtypes are
+    asked, of a run on tensors with one element; where that fails, of one on tensors without memory
+    (torch's Python rules for those load its compiler: seconds). Raises NotImplementedError,
+    RuntimeError or ValueError where torch cannot say.
     """
+    dense = [tensor(t.dtype, t.sizes, t.strides if t.is_dense else None, t.device) for t in written]
+    if schema(op.name).is_random:
+        return tuple(dense)
+    if op.name.startswith("aten."):
+        for fill in (1, 0):  # ones divide, zeros index
+            try:
+                dtypes = _result_dtypes(op, {ref: _one_element(types(ref), fill) for ref in op.refs()})
+            except (RuntimeError, ValueError, IndexError):
+                continue
+            if len(dtypes) == len(written):
+                return tuple(replace(type, dtype=name) for type, name in zip(dense, dtypes))
+    return _infer_without_memory(op, types)
+
+
+def _result_dtypes(op: Op, values: dict[int, torch.Tensor]) -> list[str]:
+    args = [decode(a, values) for a in op.args]
+    attrs = {key: decode(a, values) for key, a in op.attrs}
+    with torch.no_grad():
+        outcome = overload(op.name)(*args, **attrs)
+    results = outcome if isinstance(outcome, (tuple, list)) else (outcome,)
+    return [str(result.dtype).removeprefix("torch.") for result in results if isinstance(result, torch.Tensor)]
+
+
+def _one_element(type: Type, fill: int) -> torch.Tensor:
+    if not isinstance(type, TensorType):
+        raise NotImplementedError(f"an operand of type {type}")
+    return torch.full((1,) * type.rank, fill, dtype=dtype(type.dtype), device="cpu")
+
+
+def _infer_without_memory(op: Op, types: Callable[[int], Type]) -> tuple[Type, ...]:
     values = {ref: _without_memory(types(ref)) for ref in op.refs()}
     args = [decode(a, values) for a in op.args]
     attrs = {key: decode(a, values) for key, a in op.attrs}

@@ -72,6 +72,14 @@ class TensorType:
                 expected = expected * size
         return True
 
+    @property
+    def is_dense(self) -> bool:
+        """No gaps and no overlaps, in some order of the axes."""
+        order = sorted(range(self.rank), key=lambda axis: self.strides[axis])
+        return TensorType(
+            self.dtype, tuple(self.sizes[a] for a in reversed(order)), tuple(self.strides[a] for a in reversed(order)),
+        ).is_contiguous
+
     def __str__(self) -> str:
         name = DTYPES[self.dtype].short if self.dtype in DTYPES else self.dtype
         text = f"{name}[{', '.join(map(str, self.sizes))}]"

@@ -253,7 +253,7 @@ class _State:
             raise Unsupported("written_overlap", f"{op.name} writes one storage twice")
         pure = self._pure(op, name)
         try:
-            types = infer(pure, self.builder.type_of.__getitem__)
+            types = infer(pure, self.builder.type_of.__getitem__, [self.types[value] for value in op.writes])
         except (NotImplementedError, RuntimeError, ValueError) as error:
             raise Unsupported("written_by_library", f"{op.name}: {error}") from error
         if len(types) != len(op.writes):
