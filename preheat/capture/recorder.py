@@ -190,7 +190,7 @@ class Recorder(TorchDispatchMode):
         types: list[Type] = []
         aliases: list[int] = []
         for one in out if type(out) in (tuple, list) else (out,):
-            self._result(one, results, types, aliases)
+            self._result(one, results, types, aliases, facts.name)
         if self.is_stopped:
             return
         self._spread_fixed(facts, encoded, attrs, results, writes)
@@ -291,7 +291,7 @@ class Recorder(TorchDispatchMode):
             if entry[0] == 0:
                 del self._storages[known.storage]
 
-    def _result(self, one: Any, results: list, types: list, aliases: list) -> None:
+    def _result(self, one: Any, results: list, types: list, aliases: list, op: str) -> None:
         if isinstance(one, _Tensor):
             if one.layout is not torch.strided:
                 return self.stop("tensor_subclass", f"an op gave a tensor of {one.layout}")
@@ -313,13 +313,14 @@ class Recorder(TorchDispatchMode):
             results.append(-1)
             types.append(NoneType())
             aliases.append(-1)
-        elif type(one) in (list, tuple):
+        elif isinstance(one, (list, tuple)):
             for part in one:
-                self._result(part, results, types, aliases)
-        else:
-            # sizes that fused attention hands to its backward: numbers of the shapes alone
+                self._result(part, results, types, aliases, op)
+        elif not op.startswith("aten."):
+            self.stop("data_dependent_number", op)
+        else:  # of torch's own ops that no tag refuses: numbers that follow from sizes alone
             results.append(self.builder.fresh())
-            types.append(ScalarType(type(one).__name__))
+            types.append(ScalarType(one.__class__.__name__))
             aliases.append(-1)
 
     def _writes(self, facts: "_Overload", args: tuple, kwargs: dict) -> tuple[int, ...]:
@@ -433,7 +434,10 @@ def _dispatch(recorder: Recorder, func: Any, types: Any, args: tuple = (), kwarg
         recorder.stop("data_dependent_shape", "indexing with a boolean mask")
     out = func(*args, **kwargs)
     if not recorder.is_stopped:
-        recorder.record(facts, args, kwargs, out)
+        try:
+            recorder.record(facts, args, kwargs, out)
+        except Exception as error:  # ours: the program, which has run the op, must not see it
+            recorder.stop("fault", f"{facts.name}: {type(error).__name__}: {error}")
     return out
 
 

@@ -1,8 +1,8 @@
 """A recorded graph run op by op through torch: backend "eager", and what has no plan.
 
 Same call as `Executable`: a list of input tensors in, the list of the graph's outputs out. An op
-that raises before anything was written is a `Fault`: the call then runs as plain Python, so that the
-error arises (or is caught) in the user's own frames.
+that raises is a `Fault`, with written inputs put back as they were: the call then runs as plain
+Python, so that the error arises (or is caught) in the user's own frames.
 """
 
 from collections.abc import Sequence
@@ -12,6 +12,7 @@ import torch
 from preheat.bridge import interpret
 from preheat.ir.graph import Graph
 from preheat.run.library import Fault
+from preheat.run.undo import kept
 
 
 class Interpreted:
@@ -19,16 +20,15 @@ class Interpreted:
 
     def __init__(self, graph: Graph | None):
         self.graph = graph
-        inputs = {i.id for i in graph.inputs} if graph is not None else set()
-        self._writes_inputs = graph is not None and any(_roots(graph, op.writes) & inputs for op in graph.ops)
+        written = {root for op in graph.ops for root in _roots(graph, op.writes)} if graph is not None else set()
+        self._written = tuple(k for k, i in enumerate(graph.inputs) if i.id in written) if written else ()
 
     def __call__(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         if self.graph is None:
             return []
-        if self._writes_inputs:
-            return interpret.run(self.graph, inputs)
         try:
-            return interpret.run(self.graph, inputs)
+            with kept([inputs[k] for k in self._written]):
+                return interpret.run(self.graph, inputs)
         except Exception as error:
             raise Fault(f"the graph raised {error!r}") from error
 

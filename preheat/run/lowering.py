@@ -80,6 +80,8 @@ def lower(executable: Executable, context: Context, memory: Memory, extras: int)
         if number == executable.first_write:
             writer.test()
             writer.rows.append(Row("write", (), 0))
+        elif number in executable.foreign:
+            writer.test()
         _LOWER[type(call)](writer, call)
         writer.free(executable.free_after[number])
     writer.test()

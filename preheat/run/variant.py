@@ -8,7 +8,8 @@ native entry, whose rows say "the memory that decided these guards is as it was"
 is no verdict: the Python checker decides, and the rows are taken anew when the guards still hold.
 
 Guarantees: an entry that returns MISS has run nothing. A fault found by a kernel (an index out of
-range, a division by zero) runs the call as plain Python, where the user's own error arises.
+range, a division by zero) runs the call as plain Python, from the random state it began with, and
+the user's own error arises there.
 """
 
 from collections.abc import Callable
@@ -30,6 +31,7 @@ from preheat.run.load import load
 from preheat.run.recipes import Rebuild, compile_recipe
 from preheat.run.resolve import NotThere
 from preheat.run.rows import bind_rows
+from preheat.run.undo import Undo, draws
 
 MISS: Any = type("Miss", (), {"__slots__": (), "__repr__": lambda self: "<miss>"})()
 
@@ -55,6 +57,7 @@ class Variant:
         self._entry: Entry | None = None
         self._unchecked: Entry | None = None  # without the guards that Python has just judged
         self._rows: Any = None
+        self._undo = Undo() if draws(artifact) else None
         self._wait, self._waited = 1, 0
         self.announce: Callable[[Callable], None] | None = None  # told each new entry
 
@@ -86,7 +89,7 @@ class Variant:
     @property
     def entry(self) -> Callable:
         """A callable like `target`, which returns MISS when the call is not this variant's."""
-        return self._entry.call
+        return self._entry.call if self._undo is None else self._undo.around(self._entry.call)
 
     @property
     def is_native(self) -> bool:
@@ -145,6 +148,8 @@ class Variant:
     def _plain(self, fault: Exception, args: tuple, kwargs: dict) -> Any:
         """The call as plain Python: compiled code met something that only eager can report."""
         emit("fallback", what=getattr(self.target, "__qualname__", type(self.target).__qualname__), why=str(fault))
+        if self._undo is not None:
+            self._undo.restore()
         return self.target(*args, **kwargs)
 
 

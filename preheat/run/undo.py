@@ -1,0 +1,82 @@
+"""Undo: puts back what a call has changed when it must start over as plain Python.
+
+    draws(artifact)                 whether the body moves the random generators
+    undo = Undo(); call = undo.around(entry.call)
+    call(x)                         as entry.call(x); while it runs, undo.restore() puts the generator back
+
+    with kept(tensors): ...         an exception that leaves the block puts the values of `tensors` back
+
+A kernel may find an index out of range after random numbers were drawn, or an op may raise after an
+input was written. The error must arise in the user's own frames, so the program runs again from its
+start, and must find everything as it was. Effects that an operator of the user's hides from its
+schema cannot be put back.
+
+Guarantees: threads and recursions each restore their own state. Costs 2 us a call that draws.
+"""
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from preheat.bridge.ops import schema
+from preheat.ir.artifact import Artifact
+from preheat.ir.plan import LibraryCall
+
+_GENERATOR = torch.default_generator  # of the CPU; no other draws in a compiled body today
+
+
+def draws(artifact: Artifact) -> bool:
+    """Whether the body may draw random numbers: by torch's tags, or in an operator of the user's."""
+    if artifact.plan is not None:
+        names = [call.op for call in artifact.plan.calls if isinstance(call, LibraryCall)]
+    else:
+        graph = artifact.graph()
+        names = [op.name for op in graph.ops] if graph is not None else []
+    return any(not name.startswith("aten.") or schema(name).is_random for name in names)
+
+
+class Undo:
+    """The generator's states before the calls that are under way, the innermost last."""
+
+    def __init__(self) -> None:
+        self._here = threading.local()
+
+    def around(self, call: Callable) -> Callable:
+        """`call`, during which `restore` knows where the generator stood."""
+
+        def undoable(*args: Any, **kwargs: Any) -> Any:
+            states = self._states()
+            states.append(_GENERATOR.get_state())
+            try:
+                return call(*args, **kwargs)
+            finally:
+                states.pop()
+
+        return undoable
+
+    def restore(self) -> None:
+        """Puts the generator where it stood when the present call began."""
+        _GENERATOR.set_state(self._states()[-1])
+
+    def _states(self) -> list[torch.Tensor]:
+        try:
+            return self._here.states
+        except AttributeError:
+            self._here.states = []
+            return self._here.states
+
+
+@contextlib.contextmanager
+def kept(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
+    """Puts the values of `tensors` back if the block raises. They may overlap."""
+    saved = [tensor.detach().clone() for tensor in tensors]
+    try:
+        yield
+    except Exception:
+        with torch.no_grad():
+            for tensor, value in zip(tensors, saved):
+                tensor.detach().copy_(value)
+        raise
