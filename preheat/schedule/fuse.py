@@ -26,41 +26,18 @@ from preheat.ir.plan import Target
 from preheat.ir.types import TensorType
 from preheat.schedule import cost
 from preheat.schedule.affine import elems, known
+from preheat.schedule.groups import Group, Groups, Shapes
 from preheat.schedule.library import is_blas
 from preheat.schedule.links import Links
-from preheat.schedule.loops import Frame, Nest, NoFit, frame_of, lower
 from preheat.schedule.problem import CallUnit, Problem, state
-from preheat.schedule.tile import FEW_ROWS, Tiled, tile
-from preheat.schedule.views import Store, View, placed_region, store_through
+from preheat.schedule.tile import FEW_ROWS
+from preheat.schedule.views import View, store_through
 
 MOST_ROOTS = 48
 MOST_DEPTH = 60
 MOST_TRIALS = 200  # each gives memory to more values or delays one more write
 SHARING_BYTES = 4096  # memory that is worth one kernel for those who read it
 SHARED_BYTES = 1 << 20  # work that is worth spreading over threads
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """Roots that one kernel computes, as lowered. `reads` are values with memory outside."""
-
-    roots: tuple[int, ...]
-    stored: tuple[int, ...]
-    nest: Nest
-    tiled: Tiled
-
-    @property
-    def reads(self) -> frozenset[int]:
-        return self.nest.reads
-
-    @property
-    def has_check(self) -> bool:
-        return bool(self.nest.checks)
-
-    @property
-    def cost(self) -> float:
-        return self.tiled.waste + cost.LAUNCH_BYTES
-
 
 Unit = Group | CallUnit
 
@@ -69,8 +46,9 @@ def fuse(graph: Graph, target: Target) -> tuple[Problem, list[Unit]]:
     """The problem that `graph` is, and its kernels and calls in the order they run."""
     late: frozenset[int] = frozenset()
     problem, extra = state(graph), frozenset()
+    shapes = Shapes(target)
     for _ in range(MOST_TRIALS):
-        fusion = _Fusion(problem, roots_of(problem, extra), target)
+        fusion = _Fusion(problem, roots_of(problem, extra), shapes)
         missing, knotted = fusion.conflicts()
         if missing:
             extra |= missing
@@ -198,10 +176,11 @@ def _bytes(type: TensorType) -> int:
 class _Fusion:
     """Groups under merging. `home` says where a root is computed."""
 
-    def __init__(self, problem: Problem, roots: tuple[int, ...], target: Target):
-        self.problem, self.target = problem, target
+    def __init__(self, problem: Problem, roots: tuple[int, ...], shapes: Shapes):
+        self.problem = problem
         live = [r for r in roots if problem.types[r].elems != 0]
         self.roots = frozenset(live)
+        self.groups = Groups(problem, self.roots, shapes)
         self.home: dict[int, int] = {}
         self.units: dict[int, Unit] = {}
         self.readers: dict[int, set[int]] = {}
@@ -245,42 +224,8 @@ class _Fusion:
         """The group that computes `roots`, or None when they fit no common loops."""
         inside = frozenset(roots)
         stored = roots if is_alone else tuple(r for r in roots if self._is_stored(r, inside))
-        stores = [self._store(r, inside) for r in stored]
-        for frame in self._frames(roots, stores):
-            try:
-                nest = lower(
-                    stores, frame, self.problem.ops, self.problem.types, self._memory(inside)
-                )
-                return Group(roots, stored, nest, tile(nest, self.problem.types, self.target))
-            except NoFit:
-                continue
-        return None
-
-    def _memory(self, inside: frozenset[int]):
-        problem, roots = self.problem, self.roots
-
-        def memory_of(value: int) -> int | None:
-            if problem.is_given(value) or (value in roots and value not in inside):
-                return problem.memory.get(value, value)
-            return None
-
-        return memory_of
-
-    def _store(self, root: int, inside: frozenset[int]) -> Store:
-        """The store of `root` by the loops of the value that it moves; only the region that a
-        `place` on the written input changes."""
-        ops, types, memory_of = self.problem.ops, self.problem.types, self._memory(inside)
-
-        def is_given(value: int) -> bool:
-            return memory_of(value) is not None
-
-        store = store_through(self.problem.store(root), ops, types, is_given)
-        while root in self.problem.written:
-            part = placed_region(store, ops, types)
-            if part is None:
-                break
-            store = store_through(part, ops, types, is_given)
-        return store
+        stores = [self.groups.store(r, inside) for r in stored]
+        return self.groups.group(roots, stored, stores)
 
     def _is_stored(self, root: int, inside: frozenset[int]) -> bool:
         if root in self.problem.required:
@@ -289,22 +234,6 @@ class _Fusion:
         return any(
             isinstance(unit, CallUnit) or not inside.issuperset(unit.roots) for unit in readers
         )
-
-    def _frames(self, roots: tuple[int, ...], stores: list[Store]) -> list[Frame]:
-        """The loops to try: those of the reductions, or those of the largest stored value."""
-        types, frames = self.problem.types, {}
-        for root in roots:
-            op = self.problem.ops[root]
-            if op.name in REDUCE:
-                axes = (op.attr("axis"),) if op.name in ("argmax", "argmin") else op.attr("axes")
-                operand = types[op.args[0].id]
-                if operand.elems != 0:
-                    frames.setdefault(frame_of(operand.sizes, axes), elems(operand.sizes))
-        if not frames:
-            for store in stores:
-                sizes = types[store.value].sizes
-                frames.setdefault(frame_of(sizes), elems(sizes))
-        return sorted(frames, key=frames.__getitem__, reverse=True)[:4]
 
     # ------------------------------------------------------------------ conflicts
     def conflicts(self) -> tuple[frozenset[int], int | None]:
@@ -331,8 +260,8 @@ class _Fusion:
         """What a root that could not be lowered should load: the part that it stores to a written
         input, or its computed operands."""
         problem = self.problem
-        part = self._store(root, frozenset((root,))).value
-        if root in problem.written and part != root and self._memory(frozenset())(part) is None:
+        part = self.groups.store(root, (root,)).value
+        if root in problem.written and part != root and self.groups.memory(part, ()) is None:
             return [part]
         return [
             a for a in problem.operands(root) if not problem.is_given(a) and a not in self.roots
@@ -352,10 +281,11 @@ class _Fusion:
                         break
                     number, changed = merged, True
 
-    def _position(self, number: int) -> int:
+    def _position(self, number: int) -> float:
+        """Where unit `number` stands in the program; a call for its errors alone, after what it reads."""
         unit = self.units[number]
-        values = unit.roots if isinstance(unit, Group) else unit.makes
-        return max(self.problem.order[v] for v in values)
+        values = unit.roots if isinstance(unit, Group) else unit.makes or unit.reads
+        return max((self.problem.order.get(v, 0) for v in values), default=0)
 
     def _merge_one(self, number: int) -> int | None:
         """Merges unit `number` with partners; the new number, or None when nothing pays."""
@@ -411,7 +341,7 @@ class _Fusion:
         if any(self.links.before[k] & numbers for k in self.links.above(numbers)):  # between
             return None
         group = self._group(tuple(roots))
-        if group is None or len(group.tiled.memories) > cost.MOST_PARAMS:
+        if group is None or len(group.memories) > cost.MOST_PARAMS:
             return None
         if group.cost >= sum(part.cost for part in parts) or self._starves(group, parts):
             return None
@@ -436,10 +366,9 @@ class _Fusion:
         return root not in self.problem.memory and root not in self.problem.parts
 
     def _prefill_one(self, number: int, root: int) -> None:
-        inside = frozenset((root,))
-        store = self._store(root, inside)
+        store = self.groups.store(root, (root,))
         op = self.problem.ops.get(store.value)
-        if op is None or op.name != "add" or self._memory(inside)(store.value) is not None:
+        if op is None or op.name != "add" or self.groups.memory(store.value, (root,)) is not None:
             return
         for product, other in (op.args, op.args[::-1]):
             call = self._sole_product(product.id)
@@ -454,23 +383,13 @@ class _Fusion:
             out = View(root, through.offset, unit.op.type.sizes, through.strides)
             if (through.value,) != unit.makes or not is_blas(*self._product_types(unit, out)):
                 continue
-            filler = self._fill(replace(store, value=other.id), inside)
+            filler = self.groups.group((root,), (root,), [replace(store, value=other.id)])
             if filler is not None and not unit.makes[0] in filler.reads:
                 self._remove(number)
                 self._remove(call)
                 place = self._put(filler)
                 self.fillers[self._put(replace(unit, makes=(root,), out=out, beta=1))] = place
                 return
-
-    def _fill(self, store: Store, inside: frozenset[int]) -> Group | None:
-        try:
-            frame = frame_of(self.problem.types[store.value].sizes)
-            nest = lower([store], frame, self.problem.ops, self.problem.types, self._memory(inside))
-            return Group(
-                (store.root,), (store.root,), nest, tile(nest, self.problem.types, self.target)
-            )
-        except NoFit:
-            return None
 
     def _sole_product(self, value: int) -> int | None:
         """The product unit whose result `value` is, moved or not, if nobody else reads it."""

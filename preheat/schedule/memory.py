@@ -18,9 +18,9 @@ from preheat.ir.loop import Kernel, LoopOp, Param, Stage
 from preheat.ir.plan import Buffer
 from preheat.ir.types import TensorType
 from preheat.schedule.affine import known
-from preheat.schedule.fuse import Group, Unit
+from preheat.schedule.fuse import Unit
+from preheat.schedule.groups import Group
 from preheat.schedule.problem import CallUnit, Problem
-from preheat.schedule.tile import kernel_of
 from preheat.schedule.views import View
 
 ALIGN_BYTES = 64
@@ -177,7 +177,7 @@ class _Planner:
     # ------------------------------------------------------------------ in place
     def _reuse(self, place: int, group: Group) -> Bound:
         """The group's kernel, storing into dying values where it may."""
-        bound = Bound(kernel_of(group.tiled), group.tiled.memories)
+        bound = Bound(group.shape.kernel, group.memories)
         for memory in dict.fromkeys(_made(group, self.problem)):
             for dead in sorted(group.reads):
                 if self._may_replace(memory, dead, place) and dead in bound.memories:

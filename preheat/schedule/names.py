@@ -8,7 +8,7 @@ A row of `IDIOMS` stands for the ops that it takes together; what is left is nam
 the arithmetic that any kernel has. Names carry no meaning: equal kernels are found by digest.
 """
 
-from preheat.schedule.fuse import Group
+from preheat.schedule.groups import Group
 from preheat.schedule.problem import Problem
 
 MOST_WORDS = 4
@@ -33,7 +33,7 @@ ARITHMETIC = frozenset("add sub mul div neg where".split())
 
 def kernel_name(group: Group, problem: Problem) -> str:
     """The name of the group's kernel, without its number."""
-    values = sorted(group.nest.values, key=problem.order.__getitem__)
+    values = sorted(group.values, key=problem.order.__getitem__)
     found = list(dict.fromkeys(problem.ops[v].name for v in values))
     words: list[tuple[int, str]] = []  # with the place of their first op
     left = set(found)

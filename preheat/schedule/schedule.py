@@ -21,7 +21,8 @@ from preheat.ir.graph import Graph, OutputAlias, Ref, map_refs
 from preheat.ir.loop import Kernel
 from preheat.ir.pack import digest
 from preheat.ir.plan import Call, KernelCall, LibraryCall, Output, Plan, ProductCall, Target
-from preheat.schedule.fuse import Group, fuse
+from preheat.schedule.fuse import fuse
+from preheat.schedule.groups import Group
 from preheat.schedule.memory import Layout, plan_memory
 from preheat.schedule.names import kernel_name
 from preheat.schedule.problem import CallUnit, Problem

@@ -1,0 +1,237 @@
+"""Groups: roots that one kernel computes. Equal groups are lowered once, wherever they stand.
+
+    layer 1    %9 = add(%7, %8);  %10 = tanh(%9)      roots (%10,)    Group(shape A, members (%10, %9, %7, %8))
+    layer 2    %19 = add(%17, %18); %20 = tanh(%19)   roots (%20,)    Group(shape A, members (%20, %19, ..))
+
+What `lower` and `tile` make of a group depends on the ops between its memory and its stores, on their
+types, and on nothing else. So the values that they look at are numbered from the stores down, and
+those numbers with what each value is are the key of the result: a `Shape`, in which values and
+memories are places in `Group.members`. The trials of fusion, refusals included, are made for the
+first of a model's equal layers only.
+
+Requires level core. Guarantees: groups of one shape are one kernel.
+Source: incremental compilation by normalised functions (Cranelift's incremental_cache.rs).
+"""
+
+import functools
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+
+from preheat.ir.loop import Kernel
+from preheat.ir.ops import REDUCE
+from preheat.ir.plan import Target
+from preheat.ir.types import TensorType
+from preheat.schedule.affine import elems
+from preheat.schedule.cost import LAUNCH_BYTES
+from preheat.schedule.loops import Frame, Nest, NoFit, frame_of, lower
+from preheat.schedule.problem import Problem
+from preheat.schedule.tile import Tiled, kernel_of, tile
+from preheat.schedule.views import Store, placed_region, store_through
+
+MOST_FRAMES = 4  # loops that are tried for a group
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A group as lowered, apart from which values it is about: those are places in its members."""
+
+    nest: Nest
+    tiled: Tiled
+
+    @functools.cached_property
+    def kernel(self) -> Kernel:
+        """The kernel, without a name. The same object for all groups of this shape."""
+        return kernel_of(self.tiled)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Roots that one kernel computes. `reads` are values with memory outside."""
+
+    roots: tuple[int, ...]
+    stored: tuple[int, ...]
+    shape: Shape
+    members: tuple[int, ...]
+    reads: frozenset[int]
+
+    @property
+    def values(self) -> tuple[int, ...]:
+        """The values that are computed, for the kernel's name."""
+        return tuple(self.members[place] for place in self.shape.nest.values)
+
+    @property
+    def memories(self) -> tuple[int, ...]:
+        """The memory of each parameter of the kernel."""
+        return tuple(self.members[place] for place in self.shape.tiled.memories)
+
+    @property
+    def tiled(self) -> Tiled:
+        return self.shape.tiled
+
+    @property
+    def has_check(self) -> bool:
+        return bool(self.shape.nest.checks)
+
+    @property
+    def cost(self) -> float:
+        return self.tiled.waste + LAUNCH_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Shapes:
+    """What was lowered so far for one target, None for what fits no common loops.
+
+    kinds   a number for each fact about a value, so that keys are short and quick to compare
+    """
+
+    target: Target
+    known: dict[tuple, Shape | None] = field(default_factory=dict)
+    kinds: dict[tuple, int] = field(default_factory=dict)
+
+    def kind(self, *facts: object) -> int:
+        return self.kinds.setdefault(facts, len(self.kinds))
+
+
+class Groups:
+    """Makes the groups of a problem whose `roots` have memory for each other."""
+
+    def __init__(self, problem: Problem, roots: frozenset[int], shapes: Shapes):
+        self.problem, self.roots, self.shapes = problem, roots, shapes
+        self.args: dict[int, tuple[int, ...]] = {}
+        self.op_kinds: dict[int, int] = {}
+        self.type_kinds: dict[int, int] = {}
+
+    def group(
+        self, roots: tuple[int, ...], stored: tuple[int, ...], stores: Sequence[Store]
+    ) -> Group | None:
+        """The group that computes `roots` and does `stores` for the `stored` ones, or None when
+        they fit no common loops."""
+        key, place = self._normal_form(roots, stores)
+        known = self.shapes.known
+        if key not in known:
+            known[key] = self._lowered(roots, stores, place)
+        shape = known[key]
+        if shape is None:
+            return None
+        members = tuple(place)
+        reads = frozenset(members[k] for k in shape.nest.reads)
+        return Group(roots, stored, shape, members, reads)
+
+    def memory(self, value: int, inside: Collection[int]) -> int | None:
+        """Where a group of the roots `inside` loads `value`; None if it computes it."""
+        if self.problem.is_given(value) or (value in self.roots and value not in inside):
+            return self.problem.memory.get(value, value)
+        return None
+
+    def store(self, root: int, inside: Collection[int]) -> Store:
+        """The store of `root` by the loops of the value that it moves; only the region that a
+        `place` on the written input changes."""
+        ops, types = self.problem.ops, self.problem.types
+
+        def is_given(value: int) -> bool:
+            return self.memory(value, inside) is not None
+
+        store = store_through(self.problem.store(root), ops, types, is_given)
+        while root in self.problem.written:
+            part = placed_region(store, ops, types)
+            if part is None:
+                break
+            store = store_through(part, ops, types, is_given)
+        return store
+
+    # ------------------------------------------------------------------ lowering
+    def _lowered(
+        self, roots: tuple[int, ...], stores: Sequence[Store], place: dict[int, int]
+    ) -> Shape | None:
+        """The shape of a group that was never seen. `place`: of its values and memories."""
+        problem = self.problem
+
+        def memory_of(value: int) -> int | None:
+            memory = self.memory(value, roots)
+            return None if memory is None else place[memory]
+
+        placed = [replace(store, memory=place[store.memory]) for store in stores]
+        types = {k: problem.types[memory] for memory, k in place.items()}
+        for frame in self._frames(roots, stores):
+            try:
+                nest = lower(placed, frame, problem.ops, problem.types, memory_of)
+                values = tuple(place[v] for v in nest.values)
+                reads = frozenset(place[v] for v in nest.reads)
+                nest = replace(nest, values=values, reads=reads)
+                return Shape(nest, tile(nest, types, self.shapes.target))
+            except NoFit:
+                continue
+        return None
+
+    def _frames(self, roots: tuple[int, ...], stores: Sequence[Store]) -> list[Frame]:
+        """The loops to try: those of the reductions, or those of the largest stored value."""
+        types, frames = self.problem.types, {}
+        for root in roots:
+            op = self.problem.ops[root]
+            if op.name in REDUCE:
+                axes = (op.attr("axis"),) if op.name in ("argmax", "argmin") else op.attr("axes")
+                operand = types[op.args[0].id]
+                if operand.elems != 0:
+                    frames.setdefault(frame_of(operand.sizes, axes), elems(operand.sizes))
+        if not frames:
+            for store in stores:
+                sizes = types[store.value].sizes
+                frames.setdefault(frame_of(sizes), elems(sizes))
+        return sorted(frames, key=frames.__getitem__, reverse=True)[:MOST_FRAMES]
+
+    # ------------------------------------------------------------------ normal form
+    def _normal_form(
+        self, roots: tuple[int, ...], stores: Sequence[Store]
+    ) -> tuple[tuple, dict[int, int]]:
+        """All that `_lowered` looks at, with the values and memories named by their places; and
+        the places, in the order in which a walk from the stores meets them."""
+        place: dict[int, int] = {}
+
+        def at(value: int) -> int:
+            return place.setdefault(value, len(place))
+
+        key: list = [len(stores), len(roots)]
+        for store in stores:
+            key += (at(store.value), at(store.memory), self._type_kind(store.memory))
+            key += (store.offset, store.strides)
+        for root in roots:
+            key += (at(root), self._op_kind(root), *map(self._type_kind, self._args(root)[:1]))
+        pending = list(dict.fromkeys(store.value for store in stores))
+        seen = set(pending)
+        for value in pending:  # grows as operands are met
+            memory = self.memory(value, roots)
+            if memory is not None:
+                key += (at(value), self._type_kind(value), at(memory), self._type_kind(memory))
+                continue
+            args = self._args(value)
+            key += (at(value), self._op_kind(value), -1, *map(at, args))
+            fresh = [arg for arg in args if arg not in seen]
+            seen.update(fresh)
+            pending += dict.fromkeys(fresh)
+        return tuple(key), place
+
+    def _args(self, value: int) -> tuple[int, ...]:
+        found = self.args.get(value)
+        if found is None:
+            found = self.args[value] = tuple(self.problem.ops[value].refs())
+        return found
+
+    def _op_kind(self, value: int) -> int:
+        """What computing `value` is. Constants by their text: 0.0 is not -0.0, 1 is not True."""
+        found = self.op_kinds.get(value)
+        if found is None:
+            op, type = self.problem.ops[value], self.problem.types[value]
+            arity = len(self._args(value))
+            found = self.shapes.kind(op.name, repr(op.attrs), op.types, type, arity)
+            self.op_kinds[value] = found
+        return found
+
+    def _type_kind(self, value: int) -> int:
+        """What loading `value` is."""
+        found = self.type_kinds.get(value)
+        if found is None:
+            op = self.problem.ops.get(value)
+            is_reduction = op is not None and op.name in REDUCE
+            found = self.shapes.kind(self.problem.types[value], is_reduction)
+            self.type_kinds[value] = found
+        return found
