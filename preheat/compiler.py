@@ -10,6 +10,7 @@ A process that finds everything in the cache never imports this module, nor what
 from dataclasses import dataclass
 from typing import Any
 
+from preheat.base.collector import paused_collector
 from preheat.base.errors import Unsupported, is_strict
 from preheat.base.events import emit, timed, wants
 from preheat.capture.capture import capture
@@ -68,7 +69,7 @@ def compile_trace(trace: Trace, name: str) -> Artifact:
     (node,) = trace.nodes
     if node.body is None:
         return artifact(trace)
-    with timed("compile", name=name) as event:
+    with timed("compile", name=name) as event, paused_collector():
         target = host_target()
         try:
             plan = compile_graph(node.body, target)

@@ -19,6 +19,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from preheat.base.collector import paused_collector
 from preheat.base.errors import InternalError, UserError, is_strict
 from preheat.base.events import emit, timed
 from preheat.bridge.ambient import AMBIENT, steps_aside
@@ -124,7 +125,8 @@ class Compiled:
         return self._compile(facts, hint, args, kwargs)
 
     def _compile(self, facts: Any, hint: str, args: tuple, kwargs: dict) -> Any:
-        from preheat.compiler import Request, compile_call  # the one lazy import: a warm process has no compiler
+        with paused_collector():  # the one lazy import: a warm process has no compiler
+            from preheat.compiler import Request, compile_call
 
         made = compile_call(self.target, args, kwargs, Request(self.name, self.backend, self.options))
         outcome = made.outcome

@@ -183,6 +183,7 @@ class _Fusion:
         self.groups = Groups(problem, self.roots, shapes)
         self.home: dict[int, int] = {}
         self.units: dict[int, Unit] = {}
+        self.next_unit = 0
         self.readers: dict[int, set[int]] = {}
         self.checks: set[int] = set()
         self.fillers: dict[int, int] = {}  # product -> the group that fills what it adds to
@@ -204,7 +205,7 @@ class _Fusion:
                 last = number
 
     def _put(self, unit: Unit) -> int:
-        number = max(self.units, default=-1) + 1
+        number, self.next_unit = self.next_unit, self.next_unit + 1
         self.units[number] = unit
         for value in unit.roots if isinstance(unit, Group) else unit.makes:
             self.home[value] = number
@@ -270,7 +271,7 @@ class _Fusion:
     # ------------------------------------------------------------------ merging
     def merge(self) -> None:
         """Merges groups while that saves bytes."""
-        self.links = Links({k: self._before(k) for k in self.units})
+        self.links = Links({k: self._before(k) for k in self.units}, self._position)
         changed = True
         while changed:
             changed = False
@@ -295,7 +296,7 @@ class _Fusion:
                 for k in numbers:
                     self._remove(k)
                 merged = self._put(group)
-                self.links = self.links.joined(numbers, merged)
+                self.links.join(numbers, merged)
                 return merged
         return None
 

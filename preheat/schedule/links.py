@@ -1,54 +1,80 @@
 """Links: which kernel or call waits for which, while fusion merges them.
 
-    Links({0: set(), 1: {0}, 2: {1}}).above(frozenset((0, 2)))      [1]: it is between them
+    Links({0: set(), 1: {0}, 2: {1}}, int).above(frozenset((0, 2)))      [1]: it is between them
 
-Immutable: a merge makes new links by contraction. Program order does not do in place of `rank`: a
-merged unit has early roots that others wait for and late ones that wait for others.
+A merge contracts the units and orders anew only what stands between them, so that a deep model's
+many merges stay cheap. Program order does not do in place of `rank`: a merged unit has early roots
+that others wait for and late ones that wait for others. Source: Pearce and Kelly, A dynamic
+topological sort algorithm for directed acyclic graphs (2006).
 """
 
-from collections.abc import Mapping
+import heapq
+from collections.abc import Callable, Mapping
 
 
 class Links:
-    """`before[k]`: the units that k waits for. `rank`: an order that agrees, without knots."""
+    """before[k]   the units that k waits for
+    after[k]    the units that wait for k
+    order       an order that agrees, with None where merged units were; units in a knot are not in it
+    rank        the place of a unit in `order`
+    """
 
-    def __init__(self, before: Mapping[int, set[int]]):
-        self.before = before
-        self.rank: dict[int, int] = {}
-        after: dict[int, list[int]] = {k: [] for k in before}
+    def __init__(self, before: Mapping[int, set[int]], position: Callable[[int], float]):
+        """`position` breaks ties: units that are merged should not be far apart."""
+        self.before = {k: set(needs) for k, needs in before.items()}
+        self.after: dict[int, set[int]] = {k: set() for k in before}
         for number, needs in before.items():
             for k in needs:
-                after[k].append(number)
-        waits = {k: len(needs) for k, needs in before.items()}
-        ready = [k for k, count in waits.items() if count == 0]
-        while ready:
-            k = ready.pop()
-            self.rank[k] = len(self.rank)
-            for number in after[k]:
-                waits[number] -= 1
-                if waits[number] == 0:
-                    ready.append(number)
+                self.after[k].add(number)
+        self.position = position
+        self._sort()
 
-    def joined(self, numbers: frozenset[int], merged: int) -> "Links":
-        """The links when `numbers` have become unit `merged`."""
-        before: dict[int, set[int]] = {merged: set()}
-        for k, needs in self.before.items():
-            if k in numbers:
-                before[merged] |= needs - numbers
-            else:
-                before[k] = (needs - numbers) | {merged} if needs & numbers else needs
-        return Links(before)
+    def join(self, numbers: frozenset[int], merged: int) -> None:
+        """Makes of `numbers`, between which nothing stands (see `above`), the one unit `merged`."""
+        above = set(self.above(numbers))
+        self.before[merged] = set().union(*(self.before.pop(k) for k in numbers)) - numbers
+        self.after[merged] = set().union(*(self.after.pop(k) for k in numbers)) - numbers
+        for there, back in ((self.before, self.after), (self.after, self.before)):
+            for k in there[merged]:
+                back[k] -= numbers
+                back[k].add(merged)
+        if not self.rank.keys() >= numbers:
+            self._sort()
+            return
+        places = [self.rank.pop(k) for k in numbers]
+        low, high = min(places), max(places)
+        between = [k for k in self.order[low : high + 1] if k is not None and k not in numbers]
+        earlier = [k for k in between if k in above]
+        later = [k for k in between if k not in above]
+        self.order[low : high + 1] = [*earlier, merged, *later, *[None] * (high - low - len(between))]
+        for place in range(low, low + len(between) + 1):
+            self.rank[self.order[place]] = place
 
     def above(self, numbers: frozenset[int]) -> list[int]:
         """The units that `numbers` wait for, in order, as far back as the first of `numbers`: what
         ranks before all of them waits for none. A unit in a knot has no rank and counts as late."""
-        late = len(self.rank)
-        first = min(self.rank.get(k, late) for k in numbers)
+        rank, late = self.rank, len(self.order)
+        first = min(rank.get(k, late) for k in numbers)
         pending = [k for number in numbers for k in self.before[number]]
         above: set[int] = set()
         while pending:
             k = pending.pop()
-            if k not in above and k not in numbers and self.rank.get(k, late) >= first:
+            if k not in above and k not in numbers and rank.get(k, late) >= first:
                 above.add(k)
                 pending += self.before[k]
-        return sorted(above, key=lambda k: self.rank.get(k, late))
+        return sorted(above, key=lambda k: rank.get(k, late))
+
+    def _sort(self) -> None:
+        """Orders all units that are in no knot and wait for none that is."""
+        self.order: list[int | None] = []
+        waits = {k: len(needs) for k, needs in self.before.items()}
+        ready = [(self.position(k), k) for k, count in waits.items() if count == 0]
+        heapq.heapify(ready)
+        while ready:
+            _, k = heapq.heappop(ready)
+            self.order.append(k)
+            for number in self.after[k]:
+                waits[number] -= 1
+                if waits[number] == 0:
+                    heapq.heappush(ready, (self.position(number), number))
+        self.rank = {k: place for place, k in enumerate(self.order)}

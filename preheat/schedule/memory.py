@@ -83,6 +83,8 @@ class _Planner:
         }
         self.shared: dict[int, int] = {}  # memory -> the dead memory whose place it takes
         self.kernels: dict[int, Bound] = {}
+        # by the identity of a kernel, which is held here so that no other takes its place
+        self.joined: dict[tuple[int, int, int], tuple[Kernel, Kernel | None]] = {}
 
     def plan(self) -> Layout:
         for place, unit in enumerate(self.units):
@@ -181,12 +183,25 @@ class _Planner:
         for memory in dict.fromkeys(_made(group, self.problem)):
             for dead in sorted(group.reads):
                 if self._may_replace(memory, dead, place) and dead in bound.memories:
-                    joined = join_parameters(bound, dead, memory)
+                    joined = self._join(bound, dead, memory)
                     if joined is not None:
                         self.shared[memory] = dead
                         bound = joined
                         break
         return bound
+
+    def _join(self, bound: Bound, dead: int, memory: int) -> Bound | None:
+        """`bound` storing `memory` in the place of `dead`, or None when it may not. Groups of one
+        shape share the result, as they share the kernel."""
+        old, new = bound.memories.index(dead), bound.memories.index(memory)
+        key = (id(bound.kernel), old, new)
+        if key not in self.joined:
+            self.joined[key] = bound.kernel, join_parameters(bound.kernel, old, new)
+        _, kernel = self.joined[key]
+        if kernel is None:
+            return None
+        memories = tuple(memory if m == dead else m for m in bound.memories if m != memory)
+        return Bound(kernel, memories)
 
     def _may_replace(self, memory: int, dead: int, place: int) -> bool:
         """Both in the arena, `dead` not used after unit `place`, of one type, not yet replaced."""
@@ -199,13 +214,11 @@ class _Planner:
         )
 
 
-def join_parameters(bound: Bound, dead: int, memory: int) -> Bound | None:
-    """`bound` with the parameter of `dead` made one with that of `memory`, read and then written.
+def join_parameters(kernel: Kernel, old: int, new: int) -> Kernel | None:
+    """`kernel` with parameter `new` made one with parameter `old`, read and then written.
 
-    None when the kernel reads `dead` elsewhere than where it stores, or after it stored.
+    None when the kernel reads `old` elsewhere than where it stores `new`, or after it stored.
     """
-    old, new = bound.memories.index(dead), bound.memories.index(memory)
-    kernel = bound.kernel
     if kernel.params[old].role != "in" or kernel.params[new].role != "out":
         return None
     loads = [
@@ -226,12 +239,12 @@ def join_parameters(bound: Bound, dead: int, memory: int) -> Bound | None:
         return None
     if max(k for k, _ in loads) > min(k for k, _ in stores):
         return None
-    memories = tuple(memory if m == dead else m for m in bound.memories if m != memory)
-    roles = [
+    params = tuple(
         replace(p, role="inout") if k == old else p for k, p in enumerate(kernel.params) if k != new
-    ]
-    number = {k: memories.index(memory if m == dead else m) for k, m in enumerate(bound.memories)}
-    return Bound(_renumbered(kernel, tuple(roles), number), memories)
+    )
+    kept = [k for k in range(len(kernel.params)) if k != new]
+    number = {k: kept.index(old if k == new else k) for k in range(len(kernel.params))}
+    return _renumbered(kernel, params, number)
 
 
 def _renumbered(kernel: Kernel, params: tuple[Param, ...], number: Mapping[int, int]) -> Kernel:

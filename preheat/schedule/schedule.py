@@ -38,30 +38,46 @@ def schedule(graph: Graph, target: Target) -> Plan:
     graph = split_reductions(graph)
     problem, units = fuse(graph, target)
     layout = plan_memory(graph, problem, units)
-    kernels: dict[str, int] = {}
-    made: list[Kernel] = []
+    kernels = _Kernels(problem)
     calls: list[Call] = []
     for place, unit in enumerate(units):
         if isinstance(unit, Group):
             bound = layout.kernels[place]
-            key = digest(bound.kernel)
-            if key not in kernels:
-                kernels[key] = len(made)
-                name = f"{kernel_name(unit, problem)}_{len(made)}"
-                made.append(replace(bound.kernel, name=name))
+            number = kernels.number(bound.kernel, unit)
             buffers = tuple(layout.number[m] for m in bound.memories)
-            calls.append(KernelCall(kernels[key], buffers, unit.tiled.extent, unit.tiled.bytes))
+            calls.append(KernelCall(number, buffers, unit.tiled.extent, unit.tiled.bytes))
         elif unit.op.name == "library" or unit.op.type.elems != 0:
             calls.append(_library_call(unit, layout))
     outputs = _outputs(graph, problem, layout.number)
     return Plan(
         tuple(i.type for i in graph.inputs),
         layout.buffers,
-        tuple(made),
+        tuple(kernels.made),
         tuple(calls),
         outputs,
         layout.arena_bytes,
     )
+
+
+class _Kernels:
+    """The distinct kernels of a plan, with names."""
+
+    def __init__(self, problem: Problem):
+        self.problem = problem
+        self.made: list[Kernel] = []
+        self.by_content: dict[str, int] = {}
+        self.by_identity: dict[int, int] = {}  # groups of one shape share the object
+
+    def number(self, kernel: Kernel, group: Group) -> int:
+        """The number of `kernel`, the one of `group`, in the plan."""
+        found = self.by_identity.get(id(kernel))
+        if found is None:
+            found = self.by_content.setdefault(digest(kernel), len(self.made))
+            self.by_identity[id(kernel)] = found
+            if found == len(self.made):
+                name = f"{kernel_name(group, self.problem)}_{found}"
+                self.made.append(replace(kernel, name=name))
+        return found
 
 
 def _library_call(unit: CallUnit, layout: Layout) -> ProductCall | LibraryCall:

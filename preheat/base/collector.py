@@ -1,0 +1,27 @@
+"""The garbage collector, paused while the compiler works.
+
+    with paused_collector():
+        plan = schedule(core, target)
+
+Compiling makes tens of thousands of small immutable objects without cycles. Each few hundred of them
+start a collection, some of which walk everything that torch and the program have made: 0.1 to 0.2 s
+each beside a transformers model, 30 to 60 % of a compilation. Not for code of users: when their
+cycles are collected is theirs to decide.
+"""
+
+import contextlib
+import gc
+from collections.abc import Iterator
+
+
+@contextlib.contextmanager
+def paused_collector() -> Iterator[None]:
+    """No automatic collection inside, in any thread. Nests; the first to enter decides what is
+    restored, so a collector that was off stays off."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
