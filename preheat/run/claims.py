@@ -35,18 +35,27 @@ def add_claim(places: Places, guard: Guard, expected: Any, without: tuple[str, .
     Raises NotNative or NoRoom, then it has added none.
     `without` names guard kinds and ambient rows that shall count as not native.
     """
+    if guard.kind in without or guard.kind not in CLAIM_ROWS:
+        raise NotNative
+    if guard.kind == "ambient" and guard.expected[0] in without:
+        raise NotNative
+    add_rows = CLAIM_ROWS[guard.kind]
+    done = (add_rows, guard.source) if add_rows in _BY_SOURCE else None
+    if done in places.done:
+        return
     mark = places.table.mark()
     try:
-        if guard.kind in without or guard.kind not in CLAIM_ROWS:
-            raise NotNative
-        if guard.kind == "ambient":
-            if not add_state(places.table, *guard.expected, without):
-                raise NotNative
-        else:
-            CLAIM_ROWS[guard.kind](places, guard, expected)
+        add_rows(places, guard, expected)
     except (NotNative, NoRoom):
-        places.table.undo(mark)
+        places.undo(mark)
         raise
+    if done is not None:
+        places.done.add(done)
+
+
+def _ambient(places: Places, guard: Guard, expected: tuple) -> None:
+    if not add_state(places.table, *expected):
+        raise NotNative
 
 
 # ---------------------------------------------------------------------------- identity
@@ -348,5 +357,7 @@ CLAIM_ROWS: Mapping[str, Callable[[Places, Guard, Any], None]] = types.MappingPr
     "absent": _keys_of, "contains": _keys_of, "keys": _keys, "len": _length, "set": _set,
     "noattr": _no_attribute, "class": _class, "mro": _class, "isinstance": _isinstance,
     "issubclass": _issubclass,
-    "overlap": _overlap, "alias": _alias, "distinct": _distinct, "ambient": _class,
+    "overlap": _overlap, "alias": _alias, "distinct": _distinct, "ambient": _ambient,
 })
+# The rows of these follow from the source alone, not from what is expected of it.
+_BY_SOURCE = frozenset((_type, _code, _keys_of, _keys, _length, _set, _class))

@@ -70,25 +70,34 @@ class Places:
         self._shared: int | None = None
         self._items: dict[int, Place] = {}
         self._tables: dict[int, Place] = {}
-        self._fixed_types: set[int] = set()  # of types that can not change
+        self.done: set[tuple[Any, int]] = set()  # (what, about which source or id): its rows are there
 
     def add(self, number: int) -> None:
         """Finds the place of source `number`; all before it have theirs."""
         source = self.sources[number]
-        self.is_held.append(True)
+        parent = source.parent
+        self.is_held.append(parent < 0 or self.is_held[parent])
         self.where.append(None)
+        if parent >= 0 and self.where[parent] is None:
+            return
         mark = self.table.mark()
         try:
-            if source.parent < 0:
-                self.where[number] = ROOTS[source.kind](self, number, source.key)
-            elif self.where[source.parent] is not None:
-                self.is_held[number] = self.is_held[source.parent]
-                step = STEPS.get(source.kind, _python_only)
-                self.where[number] = step(self, number, source.parent, source.key)
+            if parent < 0:
+                place = ROOTS[source.kind](self, number, source.key)
+            else:
+                place = STEPS.get(source.kind, _python_only)(self, number, parent, source.key)
         except (NotNative, NoRoom):
-            self.table.undo(mark)
-        if self.is_held[number] and self.where[number] is not None and self.where[number].is_fixed:
+            self.undo(mark)
+            return
+        self.where[number] = place
+        if place.base == ZERO and self.is_held[number]:
             self.table.holds.append(self.found[number])
+
+    def undo(self, mark: int) -> None:
+        """Drops the rows added since `mark`, and what they proved."""
+        if self.table.mark() > mark:
+            self.table.undo(mark)
+            self.done.clear()
 
     def held(self) -> tuple[Any, ...]:
         """The object of each source that is fixed and kept alive, else None."""
@@ -175,6 +184,8 @@ class Places:
 
         For a moving dict: its keys are the same objects in the same order.
         """
+        if ("version", number) in self.done:
+            return
         value = self.found[number]
         if not self.at(number).is_fixed:
             self.entries(number)
@@ -184,6 +195,7 @@ class Places:
             self.dict_version(self.at(number), value if self.is_held[number] else None)
         else:
             raise NotNative
+        self.done.add(("version", number))
 
     def dict_version(self, place: Place, held: dict | None) -> None:
         """Adds a row: the dict at `place` did not change. `held`: the dict, if it is kept alive."""
@@ -194,25 +206,28 @@ class Places:
 
     def type_version(self, cls: type) -> None:
         """Adds a row: nothing changed in `cls` and its bases. A valid version is the proof."""
-        if id(cls) in self._fixed_types:
+        if ("type version", id(cls)) in self.done:
             return
-        if not any(is_heap_type(base) for base in type.__dict__["__mro__"].__get__(cls)):
-            self._fixed_types.add(id(cls))
-            return
-        force_type_version(cls)
-        self.table.holds.append(cls)
-        place = Place(ZERO, id(cls))
-        if self.word(place, self.layout.type_version, mask=0xFFFFFFFF) & 0xFFFFFFFF == 0:
-            raise NotNative
+        if any(map(is_heap_type, type.__dict__["__mro__"].__get__(cls))):
+            force_type_version(cls)
+            self.table.holds.append(cls)
+            place = Place(ZERO, id(cls))
+            if self.word(place, self.layout.type_version, mask=0xFFFFFFFF) & 0xFFFFFFFF == 0:
+                raise NotNative
+        self.done.add(("type version", id(cls)))
 
     def type_of(self, number: int) -> type:
         """Adds a row: the object of source `number` still has its type, which is returned."""
-        cls, place = type(self.found[number]), self.at(number)
+        cls = type(self.found[number])
+        if ("type", number) in self.done:
+            return cls
+        place = self.at(number)
         can_change = is_heap_type(cls) or issubclass(cls, types.ModuleType)
         if can_change or not (place.is_fixed and self.is_held[number]):
             self.table.holds.append(cls)
             if self.word(place, self.layout.type) != id(cls):
                 raise NotNative
+        self.done.add(("type", number))
         return cls
 
 
@@ -281,8 +296,10 @@ def _named(places: Places, number: int, key: Any) -> Place:
 
 
 def _dict_version(places: Places, space: dict) -> None:
-    places.table.holds.append(space)
-    places.dict_version(Place(ZERO, id(space)), space)
+    if ("version of", id(space)) not in places.done:
+        places.table.holds.append(space)
+        places.dict_version(Place(ZERO, id(space)), space)
+        places.done.add(("version of", id(space)))
 
 
 def _python_only(places: Places, number: int, *step: Any) -> Place:

@@ -147,6 +147,10 @@ _CONTAINERS: tuple[tuple[type, Callable, Callable], ...] = (
 )
 
 
+_READ = types.MappingProxyType({row[0]: row[1] for row in _CONTAINERS})
+_LENGTH = types.MappingProxyType({row[0]: row[2] for row in _CONTAINERS})
+
+
 def _container(value: Any) -> tuple[type, Callable, Callable]:
     for row in _CONTAINERS:
         if issubclass(type(value), row[0]):
@@ -172,7 +176,7 @@ def namespace(value: Any) -> Any:
 
 def item(value: Any, key: Any) -> Any:
     """`value[key]` of a builtin container, by the method of the builtin class."""
-    read = _container(value)[1]
+    read = _READ.get(type(value)) or _container(value)[1]
     if read is None:
         raise NotThere(f"a {type_name(type(value))} has no items by key")
     try:
@@ -185,7 +189,7 @@ def item(value: Any, key: Any) -> Any:
 
 def length(value: Any) -> int:
     """`len(value)` of a builtin container, by the method of the builtin class."""
-    return _container(value)[2](value)
+    return (_LENGTH.get(type(value)) or _container(value)[2])(value)
 
 
 def keys(value: Any) -> list[Any]:

@@ -17,21 +17,22 @@ path.
 
 import ctypes
 import functools
+import itertools
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-from preheat.ir.rows import ALL_BITS, ROW
+from preheat.ir.rows import ROW
 from preheat.ir.text_trace import show_guard, source_path
 from preheat.ir.trace import Guard, Live, Named, Return, Source, Trace
-from preheat.run.check import Checker, Failure, mentioned
+from preheat.run.check import Checker, Claim, Failure, mentioned
 from preheat.run.claims import add_claim
 from preheat.run.layout import Layout, layout, word
 from preheat.run.places import NotNative, Places
-from preheat.run.resolve import Call, NotThere, constant, resolve_source
-from preheat.run.table import NoRoom, Row, Table
+from preheat.run.resolve import Call, NotThere, resolve_source
+from preheat.run.table import NoRoom, Table
 from preheat.run.tensor_layout import TensorLayout, tensor_layout
 
 
@@ -102,7 +103,8 @@ class Rows:
                 return False
             if now is not self.held[number]:
                 return False
-        if any(self.held[number] is None for guard in guards for number in mentioned(guard)):
+        others = (n for guard in guards for n in mentioned(guard.kind, guard.expected))
+        if any(self.held[number] is None for number in others):
             return False  # it speaks of an argument, which only a full check knows
         # ambient rows may lean on the dict of a module
         return self.checker.check_ambient() is None and all(
@@ -159,10 +161,8 @@ def bind_rows(
     slow_checker = None
     if slow:
         slow_checker = Checker(trace, checker.target, objects, only=slow)
-        never = ctypes.c_uint64(0)
-        table.holds.append(never)
-        table.rows.append(Row(ctypes.addressof(never), ALL_BITS))
-        table.owners.append(slow[0])
+        table.owner = slow[0]
+        table.never()
     packed = table.pack()
     buffer = ctypes.create_string_buffer(packed, max(len(packed), 1))
     return Rows(
@@ -182,17 +182,24 @@ def _add_all(
     for number in range(len(trace.sources)):
         places.table.owner = number
         places.add(number)
-    for guard in sorted(checker.guards, key=lambda guard: _ORDER.get(guard.kind, 1)):
+    for guard, claim in _in_order(checker.claims):
         places.table.owner = guard
         try:
-            add_claim(places, guard, constant(guard.expected, checker.objects, found), without)
+            add_claim(places, guard, claim.object(found), without)
         except (NotNative, NoRoom):
             slow.append(guard)
     return slow
 
 
-# The memory of tensors comes after what proves that they are plain.
-_ORDER = MappingProxyType({"ambient": 0, "overlap": 2, "alias": 2})
+def _in_order(claims: Sequence[tuple[Guard, Claim]]) -> Iterator[tuple[Guard, Claim]]:
+    """Ambient claims first; the memory of tensors after what proves that they are plain."""
+    phases: tuple[list, list, list] = [], [], []
+    for row in claims:
+        phases[_PHASE.get(row[0].kind, 1)].append(row)
+    return itertools.chain(*phases)
+
+
+_PHASE = MappingProxyType({"ambient": 0, "overlap": 2, "alias": 2})
 
 
 def _remembered(trace: Trace, places: Places) -> list[int]:

@@ -10,8 +10,9 @@ and the caller sees every word and decides what it means. A row that saves nothi
 """
 
 import ctypes
+import itertools
 from collections.abc import Hashable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from preheat.ir.rows import (
     ADVANCE, ALL_BITS, APART, ARGS, CALL, DISJOINT, FIRST_FREE, LOAD, ROW, SAME, SLOTS, ZERO,
@@ -19,16 +20,8 @@ from preheat.ir.rows import (
 from preheat.run.layout import word as word_at
 
 
-class Row(NamedTuple):
-    """See `ir/rows`."""
-
-    address: int
-    expected: int
-    mask: int = ALL_BITS
-    kind: int = LOAD
-    base: int = ZERO
-    save: int = ZERO
-    other: int = ZERO
+# address, expected, mask, kind, base, save, other: see `ir/rows`. A model has thousands, so a bare tuple.
+Row = tuple[int, int, int, int, int, int, int]
 
 
 class NoRoom(Exception):
@@ -64,38 +57,39 @@ class Table:
     def load(self, address: int, base: int = ZERO, mask: int = ALL_BITS, save: int = ZERO) -> int:
         """The word at `address` behind slot `base`, which must stay under `mask`."""
         key = (address, mask, base)
-        if save == ZERO and key in self._known:
-            return self._known[key]
+        found = self._known.get(key) if save == ZERO else None
+        if found is not None:
+            return found
         found = word_at(self._slots[base] + address)
         if save == ZERO:
             self._known[key] = found
         unsigned = address & ALL_BITS  # offsets may be negative
-        return self._add(Row(unsigned, found, mask, LOAD, base, save))
+        return self._add((unsigned, found, mask, LOAD, base, save, ZERO))
 
     def call(self, function: int, base: int = ZERO, mask: int = ALL_BITS, save: int = ZERO) -> int:
         """What `function` answers for slot `base`, which must stay under `mask`."""
         found = _FUNCTION(function)(self._slots[base])
-        return self._add(Row(function, found, mask, CALL, base, save))
+        return self._add((function, found, mask, CALL, base, save, ZERO))
 
     def same(self, base: int, other: int) -> int:
         """0: two slots must stay equal. Anything else: they are not."""
         difference = self._slots[base] ^ self._slots[other]
-        return self._add(Row(0, difference, ALL_BITS, SAME, base, ZERO, other))
+        return self._add((0, difference, ALL_BITS, SAME, base, ZERO, other))
 
     def apart(self, base: int, other: int, address: int = 0) -> int:
         """0: slot `base` must stay different from slot `other` + `address`. 1: they are equal."""
         are_equal = self._slots[base] == self._slots[other] + address
-        return self._add(Row(address, int(are_equal), ALL_BITS, APART, base, ZERO, other))
+        return self._add((address, int(are_equal), ALL_BITS, APART, base, ZERO, other))
 
     def advance(self, base: int, distance: int) -> int:
         """A slot with the address `distance` bytes behind slot `base`."""
         slot = self.slot()
-        self._add(Row(distance, self._slots[base] + distance, 0, ADVANCE, base, slot))
+        self._add((distance, self._slots[base] + distance, 0, ADVANCE, base, slot, ZERO))
         return slot
 
     def disjoint(self, base: int, size: int, other: int, other_size: int) -> None:
         """The bytes behind two slots must not meet."""
-        self._add(Row(size, other_size, 0, DISJOINT, base, ZERO, other))
+        self._add((size, other_size, 0, DISJOINT, base, ZERO, other))
 
     def constant(self, value: int) -> int:
         """A slot that holds `value`."""
@@ -104,17 +98,23 @@ class Table:
         self.load(ctypes.addressof(cell), save=slot)
         return slot
 
+    def never(self) -> None:
+        """A row that never passes."""
+        zero = ctypes.c_uint64(0)
+        self.holds.append(zero)
+        self._add((ctypes.addressof(zero), ALL_BITS, ALL_BITS, LOAD, ZERO, ZERO, ZERO))
+
     def mark(self) -> int:
         """A point to go back to with `undo`, when a word turns out not to mean what it should."""
         return len(self.rows)
 
     def undo(self, mark: int) -> None:
         """Drops the rows added since `mark`."""
-        for row in reversed(self.rows[mark:]):
-            self._known.pop((_signed(row.address), row.mask, row.base), None)
+        for address, _, mask, _, base, save, _ in reversed(self.rows[mark:]):
+            self._known.pop((_signed(address), mask, base), None)
             self.versions.pop(len(self.rows) - 1, None)
-            if row.save != ZERO:
-                self._forget(row.save)
+            if save != ZERO:
+                self._forget(save)
             self.rows.pop()
             self.owners.pop()
 
@@ -125,15 +125,16 @@ class Table:
 
     def pack(self) -> bytes:
         """The rows as the native checker reads them."""
-        return b"".join(ROW.pack(*row) for row in self.rows)
+        return b"".join(itertools.starmap(ROW.pack, self.rows))
 
     def _add(self, row: Row) -> int:
         self.rows.append(row)
         self.owners.append(self.owner)
-        if row.save != ZERO:
-            self._slots[row.save] = row.expected
-            self.saved[row.save] = self.saved.get(row.save, 0) + 1
-        return row.expected
+        _, found, _, _, _, save, _ = row
+        if save != ZERO:
+            self._slots[save] = found
+            self.saved[save] = self.saved.get(save, 0) + 1
+        return found
 
 
 def _signed(address: int) -> int:
