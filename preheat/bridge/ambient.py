@@ -5,7 +5,8 @@
     steps_aside()              -> "a function mode is active", or "" when compiled code may run
 
 Every entry guards every row of `AMBIENT` (`Guard(-1, "ambient", (name, value))`), read before the
-recorder's own mode is entered. Values are primitives and tuples of them, so they can be stored.
+recorder's own mode is entered; rows of `WHEN_READ` only where the program asked for them. Values
+are primitives and tuples of them, so they can be stored.
 No rows: thread counts and matmul precision (library calls read them anew, generated code is exact),
 and whether warnings repeat.
 
@@ -87,6 +88,14 @@ def _monitoring() -> Constant:
     return tuple(name for name, i in tools if name is not None and monitoring.get_events(i))
 
 
+def _stream_capture() -> Constant:
+    """Whether the current CUDA stream is being captured; None where asking is an error."""
+    try:
+        return _C._cuda_isCurrentStreamCapturing()
+    except RuntimeError:  # no driver, or torch without CUDA
+        return None
+
+
 AMBIENT: MappingProxyType[str, Callable[[], Constant]] = MappingProxyType({
     "grad_enabled": torch.is_grad_enabled,
     "inference_mode": torch.is_inference_mode_enabled,
@@ -110,12 +119,20 @@ AMBIENT: MappingProxyType[str, Callable[[], Constant]] = MappingProxyType({
     "library_choice": _library_choice,
     "trace_function": lambda: sys.gettrace() is not None,
     "profile_function": lambda: sys.getprofile() is not None,
+    "monitoring": _monitoring,
+    "stream_capture": _stream_capture,
+})
+
+# Rows that few programs depend on and that cost more to check: guarded by those that call this.
+WHEN_READ: MappingProxyType[Callable, str] = MappingProxyType({
+    _C._cuda_isCurrentStreamCapturing: "stream_capture",
 })
 
 # Rows whose state sees or changes every op, line or gradient: name, the ordinary value, the reason.
 _ASIDE: tuple[tuple[str, Constant, str], ...] = (
     ("trace_function", False, "a trace function (debugger, coverage) watches every line"),
     ("profile_function", False, "a profile function watches every call"),
+    ("monitoring", (), "a tool of sys.monitoring watches the code"),
     ("torch_profiler", False, "the torch profiler records every op"),
     ("function_modes", 0, "a torch function mode (default device included) is active"),
     ("function_overrides", True, "torch function overrides are disabled"),
@@ -129,8 +146,9 @@ _ASIDE: tuple[tuple[str, Constant, str], ...] = (
 
 
 def ambient_now() -> tuple[tuple[str, Constant], ...]:
-    """Every row's name and present value: what an entry guards."""
-    return tuple((name, read()) for name, read in AMBIENT.items())
+    """The name and present value of every row that every entry guards."""
+    asked = frozenset(WHEN_READ.values())
+    return tuple((name, read()) for name, read in AMBIENT.items() if name not in asked)
 
 
 def steps_aside() -> str:
@@ -138,5 +156,4 @@ def steps_aside() -> str:
     for name, ordinary, reason in _ASIDE:
         if AMBIENT[name]() != ordinary:
             return reason
-    tools = _monitoring()
-    return f"the sys.monitoring tool {tools[0]} watches the code" if tools else ""
+    return ""

@@ -18,6 +18,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from preheat.bridge.ambient import WHEN_READ
+
 _C = torch._C
 
 
@@ -116,6 +118,7 @@ _OP_NAMES = frozenset(dir(torch.ops.aten)) | frozenset(dir(_C._VariableFunctions
 _PARTIAL_ROWS = {
     **{f: Call("ambient") for f in _AMBIENT},
     **{f: Call("set_ambient") for f in _SETTERS},
+    **{f: Call("asked") for f in WHEN_READ},
     **{f: Call("nothing") for f in _NOTHING},
     **{f: Call("pure") for f in _PURE},
     **{f: Call("op") for f in NATIVE},

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from preheat.bridge.ambient import AMBIENT, WHEN_READ
 from preheat.bridge.calls import Call
 from preheat.bridge.tensors import Tensor
 from preheat.capture.guards import has_identity
@@ -160,6 +161,12 @@ def _fill(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> 
 
 
 def _perform(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
+    return watcher.perform(function, args, kwargs)
+
+
+def _asked(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
+    name = WHEN_READ[function]
+    watcher.guards.claim(-1, "ambient", (name, AMBIENT[name]()), name)
     return watcher.perform(function, args, kwargs)
 
 
@@ -325,7 +332,7 @@ def _reset_context(watcher: Any, function: Any, args: tuple, kwargs: dict, row: 
 
 
 CALLS: dict[str, Callable] = {
-    "op": _op, "metadata": _metadata, "ambient": _perform, "set_ambient": _perform, "nothing": _perform,
+    "op": _op, "metadata": _metadata, "ambient": _perform, "asked": _asked, "set_ambient": _perform, "nothing": _perform,
     "pure": _pure, "shallow": _shallow, "identity": _perform, "fill": _fill, "get": _get, "again": _again, "cached": _cached,
     "abc": _abstract, "refuse": _refuse, "signature": _signature, "inference_mode": _inference_mode,
     "set_context": _set_context, "reset_context": _reset_context, "constant": _perform,
@@ -333,8 +340,6 @@ CALLS: dict[str, Callable] = {
     "operator": _operator, "id": _identity_number,
     "acquire": _acquire, "release": _release, "dispatch_depth": _dispatch_depth,
 }
-
-
 
 
 def describe(function: Any) -> str:

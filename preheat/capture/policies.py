@@ -8,6 +8,7 @@ kind          the call is performed, and ...
 op            torch op: the recorder sees it, arguments are looked at deeply, its result is checked
 metadata      reads what a tensor's guard covers
 ambient       reads state that the entry guards (bridge/ambient)
+asked         reads state that the entry guards because of this call (its WHEN_READ)
 set_ambient   sets such state; at the end of the call it must be as it was
 nothing       has no effect that matters and yields nothing
 pure          the result follows from the arguments, which C looks at deeply

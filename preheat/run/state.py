@@ -12,7 +12,7 @@ import ctypes
 import functools
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch.autograd import forward_ad
@@ -190,10 +190,19 @@ def _sees_a_hook() -> bool:
 
 
 def _forward_ad_level(table: Table, value: Constant) -> bool:
-    """A global of a Python module."""
+    return _global(table, forward_ad, "_current_level", value)
+
+
+def _stream_capture(table: Table, value: Constant) -> bool:
+    """Nothing is captured, and whether asking is an error stays so, until CUDA is initialised."""
+    return value is not True and _global(table, torch.cuda, "_initialized", False)
+
+
+def _global(table: Table, module: types.ModuleType, name: str, value: Constant) -> bool:
+    """Adds a row: no global of `module` changes, while the one called `name` is `value`."""
     version = layout().dict_version
-    space = vars(forward_ad)
-    if version is None or space["_current_level"] != value:
+    space = vars(module)
+    if version is None or space[name] is not value and space[name] != value:
         return False
     table.holds.append(space)
     table.load(id(space) + version)
@@ -300,6 +309,57 @@ def _thread_offset(setter: Callable, getter: Callable) -> int | None:
     return offsets[0] if len(offsets) == 1 else None
 
 
+def _monitoring(table: Table, value: Constant) -> bool:
+    """No tool is registered: the interpreter holds no names of tools. (A tool that is registered
+    and asks for no events is seen by Python alone.)"""
+    if not hasattr(sys, "monitoring"):
+        return value == ()
+    names = _tool_names()
+    if names is None or value != ():
+        return False
+    return not any(table.load(names + WORD * tool) for tool in range(_TOOLS))
+
+
+_TOOLS = 6  # those that user code can register
+
+
+@functools.lru_cache
+def _tool_names() -> int | None:
+    """Where the interpreter keeps the names of its tools, one pointer each; None if unsure."""
+    monitoring = sys.monitoring
+    if any(monitoring.get_tool(tool) is not None for tool in range(_TOOLS)):
+        raise NotNative("a tool of sys.monitoring is registered")
+    names = [f"<preheat {tool}>" for tool in range(_TOOLS)]
+    for tool, name in enumerate(names):
+        monitoring.use_tool_id(tool, name)
+    try:
+        pattern = b"".join(id(name).to_bytes(WORD, "little") for name in names)
+        places = list(_places_of(pattern, _interpreter(), _INTERPRETER_BYTES))
+    finally:
+        for tool in range(_TOOLS):
+            monitoring.free_tool_id(tool)
+    return places[0] if len(places) == 1 else None
+
+
+def _interpreter() -> int:
+    return ctypes.PYFUNCTYPE(ctypes.c_uint64)(("PyInterpreterState_Get", ctypes.pythonapi))()
+
+
+def _places_of(pattern: bytes, start: int, size: int) -> Iterator[int]:
+    """Addresses in the `size` bytes from `start` where `pattern` stands, up to the first gap."""
+    for chunk in range(start, start + size, _CHUNK):
+        memory = read(chunk, _CHUNK)
+        if memory is None:
+            return
+        offset = memory.find(pattern[:WORD])
+        if offset >= 0 and read(chunk + offset, len(pattern)) == pattern:
+            yield chunk + offset
+
+
+_INTERPRETER_BYTES = 1 << 20  # 3.12: 0.4 MB
+_CHUNK = 4096
+
+
 class _Ignore:
     """A trace function that traces nothing."""
 
@@ -329,4 +389,5 @@ READERS: types.MappingProxyType[str, Callable[[Table, Constant], bool]] = types.
     "library_choice": _flags("userEnabledMkldnn", "userEnabledNNPACK", "userEnabledCuDNN"),
     "trace_function": _thread_field(sys.settrace, sys.gettrace),
     "profile_function": _thread_field(sys.setprofile, sys.getprofile),
+    "monitoring": _monitoring, "stream_capture": _stream_capture,
 })

@@ -252,6 +252,22 @@ def test_autocast_inside_is_captured():
     assert_same(replay(made, inside, w, x), inside(w, x))
 
 
+def asks_for_stream_capture(x):
+    try:
+        return x * (2 if torch.cuda.is_current_stream_capturing() else 3)
+    except RuntimeError:  # no driver, or no CUDA in this torch
+        return x * 4
+
+
+def test_stream_capture_is_guarded_where_it_is_read():
+    made = captured(asks_for_stream_capture, torch.ones(2))
+    guarded = {g.expected[0] for g in made.trace.nodes[0].guards if g.kind == "ambient"}
+    assert ("stream_capture" in guarded) == (torch.version.cuda is not None)
+    assert_same(replay(made, asks_for_stream_capture, torch.ones(2)), asks_for_stream_capture(torch.ones(2)))
+    without = captured(lambda x: x * 2, torch.ones(2))
+    assert all(g.expected[0] != "stream_capture" for g in without.trace.nodes[0].guards if g.kind == "ambient")
+
+
 def test_a_net_change_of_the_grad_mode_is_no_capture():
     with torch.enable_grad():
         found = outcome(left_mode, None, torch.ones(2))

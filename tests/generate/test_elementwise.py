@@ -110,10 +110,12 @@ def test_where_and_bitcast(dtype):
     x, y = values(dtype), values(dtype, 1)
     condition = torch.arange(len(x)) % 3 == 0
     found = apply("where", [condition, x, y], dtype)
-    check("where", found, torch.where(condition, x, y))
     sizes = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    integer = sizes[x.element_size()]
+    # by signed views: torch 2.11 has no `where` of wide unsigned numbers
+    expected = torch.where(condition, x.view(integer), y.view(integer)).view(dtype)
+    check("where", found, expected)
     if dtype != torch.bool:
-        integer = sizes[x.element_size()]
         assert torch.equal(apply("bitcast", [x], integer), x.view(integer))
 
 

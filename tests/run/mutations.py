@@ -151,6 +151,20 @@ def _setting(setter: Callable, new: Any, old: Any):
         setter(old)
 
 
+@contextlib.contextmanager
+def _watching_lines():
+    """A tool of sys.monitoring (Python 3.12) that is called for every line."""
+    monitoring, tool = sys.monitoring, 3
+    monitoring.use_tool_id(tool, "watcher")
+    monitoring.register_callback(tool, monitoring.events.LINE, lambda *event: None)
+    monitoring.set_events(tool, monitoring.events.LINE)
+    try:
+        yield
+    finally:
+        monitoring.set_events(tool, 0)
+        monitoring.free_tool_id(tool)
+
+
 _TEXT_CHANGES: dict[str, tuple[str, bool]] = {
     # plain attributes
     "replace a float": ("c.ratio = 0.25", True),
@@ -315,6 +329,7 @@ _AMBIENT_CHANGES: dict[str, Callable[[], Any]] = {
     "profile function": lambda: _setting(sys.setprofile, lambda *event: None, None),
     "trace function": lambda: _setting(sys.settrace, lambda *event: None, None),
     "torch profiler": lambda: torch.autograd.profiler.profile(),
+    **({"monitoring": _watching_lines} if hasattr(sys, "monitoring") else {}),
 }
 
 MUTATIONS: tuple[tuple[str, Change, bool], ...] = (
