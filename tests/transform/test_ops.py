@@ -152,6 +152,7 @@ REDUCING = {
     "max dim": lambda x: x.max(1), "min dim": lambda x: x.min(-1, keepdim=True), "argmax": lambda x: x.argmax(),
     "argmax dim": lambda x: x.argmax(1), "argmin keep": lambda x: x.argmin(0, keepdim=True), "any": lambda x: x.any(),
     "all dim": lambda x: (x > 0).all(1), "softmax": lambda x: F.softmax(x, -1), "softmax 0": lambda x: x.softmax(0),
+    "safe softmax": lambda x: torch.ops.aten._safe_softmax(x.masked_fill(x.amax(-1, True) < 1, -torch.inf), -1),
     "log_softmax": lambda x: F.log_softmax(x, 1), "logsumexp": lambda x: x.logsumexp(-1), "normalize": lambda x: F.normalize(x, dim=-1),
     "layer_norm": lambda x: F.layer_norm(x, (6,)), "layer_norm 2": lambda x: F.layer_norm(x, (5, 6)),
     "rms": lambda x: F.rms_norm(x, (6,), eps=1e-6), "group_norm": lambda x: F.group_norm(x.reshape(3, 6, 5), 2),

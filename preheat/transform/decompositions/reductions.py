@@ -168,6 +168,16 @@ def softmax(c: Lowering, self: Value, dim: int, half_to_float: bool = False) -> 
     return c.down(powers / c.reduce("sum", powers, axes))
 
 
+def safe_softmax(c: Lowering, self: Value, dim: int, dtype: Arg = None) -> Value:
+    """Softmax in which a row that is masked whole (every element -inf) gives zeros, not NaN."""
+    decline_if(dtype is not None or not is_float(self.dtype) or self.rank == 0 or 0 in self.sizes, "operand")
+    x, axes = c.up(self), (c.axis(dim, self),)
+    largest = c.reduce("max", x, axes)
+    powers = c.unary("exp", x - largest)
+    shares = powers / c.reduce("sum", powers, axes)
+    return c.down(c.where(c.binary("eq", largest, -math.inf), 0.0, shares))
+
+
 def log_softmax(c: Lowering, self: Value, dim: int, half_to_float: bool = False) -> Value:
     if 0 in self.sizes:
         return c.full(0, c.result.sizes, c.result.dtype)
@@ -205,5 +215,5 @@ ROWS: dict[str, Callable] = {
        for name in ("any", "all") for v in ("default", "dim", "dims")},
     "aten._softmax.default": softmax, "aten._log_softmax.default": log_softmax,
     "aten.softmax.int": softmax, "aten.log_softmax.int": log_softmax,
-    "aten.logsumexp.default": logsumexp,
+    "aten._safe_softmax.default": safe_softmax, "aten.logsumexp.default": logsumexp,
 }
