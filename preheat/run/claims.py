@@ -11,15 +11,17 @@ what decided it is as it was. `NotNative` sends the guard to Python.
 import _collections_abc
 import abc
 import contextlib
+import functools
 import os
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from preheat.base.names import raw_attribute
 from preheat.bridge.tensors import extent
 from preheat.ir.rows import ZERO
 from preheat.ir.trace import At, Guard, TensorFacts
+from preheat.run.check import Claim
 from preheat.run.layout import WORD
 from preheat.run.places import NotNative, Place, Places, dict_order, length, member_offset
 from preheat.run.state import add_state
@@ -29,32 +31,58 @@ from preheat.run.tensor_layout import INLINE_RANK
 _BYTE = 0xFF
 
 
-def add_claim(places: Places, guard: Guard, expected: Any, without: tuple[str, ...] = ()) -> None:
-    """Adds the rows of `guard`; `expected` is its constant as an object.
+def add_claims(
+    places: Places, claims: Sequence[tuple[Guard, Claim]], found: Sequence[Any],
+    without: tuple[str, ...] = (),
+) -> list[Guard]:
+    """Adds the rows of all claims, kind by kind; returns the guards that have none.
 
-    Raises NotNative or NoRoom, then it has added none.
-    `without` names guard kinds and ambient rows that shall count as not native.
+    found     the objects of all sources
+    without   names guard kinds and ambient rows that shall count as not native
     """
-    if guard.kind in without or guard.kind not in CLAIM_ROWS:
-        raise NotNative
-    if guard.kind == "ambient" and guard.expected[0] in without:
-        raise NotNative
-    add_rows = CLAIM_ROWS[guard.kind]
-    done = (add_rows, guard.source) if add_rows in _BY_SOURCE else None
-    if done in places.done:
-        return
-    mark = places.table.mark()
-    try:
-        add_rows(places, guard, expected)
-    except (NotNative, NoRoom):
-        places.undo(mark)
-        raise
-    if done is not None:
-        places.done.add(done)
+    slow, done = [], places.done
+    for kind, rows in _by_kind(claims):
+        add_rows = _maker(kind, without)
+        is_by_source = add_rows in _BY_SOURCE
+        for guard, claim in rows:
+            if is_by_source and (add_rows, guard.source) in done:
+                continue
+            places.table.owner = guard
+            mark = places.table.mark()
+            try:
+                add_rows(places, guard, claim.object(found))
+            except (NotNative, NoRoom):
+                places.undo(mark)
+                slow.append(guard)
+                continue
+            if is_by_source:
+                done.add((add_rows, guard.source))
+    return slow
 
 
-def _ambient(places: Places, guard: Guard, expected: tuple) -> None:
-    if not add_state(places.table, *expected):
+def _by_kind(claims: Sequence[tuple[Guard, Claim]]) -> list[tuple[str, list]]:
+    """The claims of each kind. Tensors' memory comes after what proves that they are plain."""
+    kinds: dict[str, list] = {"ambient": []}
+    for row in claims:
+        kinds.setdefault(row[0].kind, []).append(row)
+    return sorted(kinds.items(), key=lambda item: item[0] in ("overlap", "alias"))
+
+
+def _maker(kind: str, without: tuple[str, ...]) -> Callable[[Places, Guard, Any], None]:
+    """What adds the rows of a guard of this kind."""
+    if kind == "ambient" and kind not in without:
+        return functools.partial(_ambient, without=without)
+    return _python_only if kind in without else CLAIM_ROWS.get(kind, _python_only)
+
+
+def _python_only(places: Places, guard: Guard, expected: Any) -> None:
+    raise NotNative
+
+
+def _ambient(
+    places: Places, guard: Guard, expected: tuple, without: tuple[str, ...] = ()
+) -> None:
+    if not add_state(places.table, *expected, without):
         raise NotNative
 
 

@@ -17,9 +17,11 @@ import os
 import types
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 WORD = 8
+# All memory as one array, of which only what is read has to exist: half the time of a ctypes object a word.
+_MEMORY = (ctypes.c_uint64 * ((1 << 60) - 1)).from_address(0)
 
 
 @dataclass(frozen=True)
@@ -67,17 +69,21 @@ class Layout:
     abc_token: int | None = None
 
 
-@functools.lru_cache
 def layout(without: tuple[str, ...] = ()) -> Layout:
     """The layout of the running Python; fields in `without` are None, as if their probe failed."""
-    return Layout(
-        **{f.name: None if f.name in without else _PROBES[f.name]() for f in fields(Layout)}
-    )
+    return replace(_probed(), **dict.fromkeys(without)) if without else _probed()
+
+
+@functools.cache
+def _probed() -> Layout:
+    return Layout(**{field.name: _PROBES[field.name]() for field in fields(Layout)})
 
 
 def word(address: int) -> int:
     """The 8 bytes at `address` as an unsigned number."""
-    return ctypes.c_uint64.from_address(address).value
+    if address % WORD:
+        return ctypes.c_uint64.from_address(address).value
+    return _MEMORY[address // WORD]
 
 
 def read(address: int, size: int) -> bytes | None:

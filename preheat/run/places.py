@@ -72,6 +72,12 @@ class Places:
         self._tables: dict[int, Place] = {}
         self.done: set[tuple[Any, int]] = set()  # (what, about which source or id): its rows are there
 
+    def add_all(self) -> None:
+        """Finds the place of every source."""
+        for number in range(len(self.sources)):
+            self.table.owner = number
+            self.add(number)
+
     def add(self, number: int) -> None:
         """Finds the place of source `number`; all before it have theirs."""
         source = self.sources[number]

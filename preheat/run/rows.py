@@ -17,22 +17,20 @@ path.
 
 import ctypes
 import functools
-import itertools
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Any
 
 from preheat.ir.rows import ROW
 from preheat.ir.text_trace import show_guard, source_path
 from preheat.ir.trace import Guard, Live, Named, Return, Source, Trace
-from preheat.run.check import Checker, Claim, Failure, mentioned
-from preheat.run.claims import add_claim
+from preheat.run.check import Checker, Failure, mentioned
+from preheat.run.claims import add_claims
 from preheat.run.layout import Layout, layout, word
-from preheat.run.places import NotNative, Places
+from preheat.run.places import Places
 from preheat.run.resolve import Call, NotThere, resolve_source
-from preheat.run.table import NoRoom, Table
+from preheat.run.table import Table
 from preheat.run.tensor_layout import TensorLayout, tensor_layout
 
 
@@ -153,7 +151,8 @@ def bind_rows(
         name: trace.signature.positional + i for i, name in enumerate(trace.signature.keywords)
     }
     places = Places(table, where, tensors, trace.sources, found, keywords)
-    slow = _add_all(checker, places, found, without)
+    places.add_all()
+    slow = add_claims(places, checker.claims, found, without)
     objects = list(checker.objects)
     for number in _remembered(trace, places):
         slow.append(Guard(number, "is", Live(len(objects))))
@@ -172,34 +171,6 @@ def bind_rows(
 
 
 _EXPECTED = 8  # byte of a row
-
-
-def _add_all(
-    checker: Checker, places: Places, found: Sequence[Any], without: tuple[str, ...]
-) -> list[Guard]:
-    """Adds the rows of all sources, then of all guards; returns the guards that have none."""
-    trace, slow = checker.trace, []
-    for number in range(len(trace.sources)):
-        places.table.owner = number
-        places.add(number)
-    for guard, claim in _in_order(checker.claims):
-        places.table.owner = guard
-        try:
-            add_claim(places, guard, claim.object(found), without)
-        except (NotNative, NoRoom):
-            slow.append(guard)
-    return slow
-
-
-def _in_order(claims: Sequence[tuple[Guard, Claim]]) -> Iterator[tuple[Guard, Claim]]:
-    """Ambient claims first; the memory of tensors after what proves that they are plain."""
-    phases: tuple[list, list, list] = [], [], []
-    for row in claims:
-        phases[_PHASE.get(row[0].kind, 1)].append(row)
-    return itertools.chain(*phases)
-
-
-_PHASE = MappingProxyType({"ambient": 0, "overlap": 2, "alias": 2})
 
 
 def _remembered(trace: Trace, places: Places) -> list[int]:
