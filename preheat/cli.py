@@ -98,18 +98,19 @@ def explain(target: str) -> None:
 @click.option("--clear", is_flag=True, help="Remove every entry.")
 def cache(clear: bool) -> None:
     """Show what the cache on disk holds."""
-    disk = importlib.import_module("preheat.store.disk")
-    folder = disk.default_folder()
+    module = importlib.import_module("preheat.store.disk")
+    disk = module.Disk(module.default_folder())
     if clear:
-        shutil.rmtree(folder, ignore_errors=True)
-        click.echo(f"removed {folder}")
+        click.echo(f"removed {disk.clear()} entries of {disk.folder}")
         return
-    table = Table(title=f"{folder}", title_justify="left")
+    sizes: dict[str, list[int]] = {}
+    for path, size, _ in disk.entries():
+        sizes.setdefault(path.parent.parent.name, []).append(size)
+    table = Table(title=f"{disk.folder}", title_justify="left")
     for head in ("program", "entries", "KiB"):
         table.add_column(head, justify="left" if head == "program" else "right")
-    for shelf in sorted(folder.iterdir()) if folder.is_dir() else ():
-        sizes = [p.stat().st_size for p in shelf.rglob("*") if p.is_file() and p.name != "fields"]
-        table.add_row(shelf.name, str(len(sizes)), f"{sum(sizes) / 1024:.0f}")
+    for shelf, found in sorted(sizes.items()):
+        table.add_row(shelf, str(len(found)), f"{sum(found) / 1024:.0f}")
     Console().print(table)
 
 

@@ -1,7 +1,7 @@
 """Class lookups: the raw attribute that a search along an MRO finds, cached by version tag.
 
-    Views().lookup(Linear, "forward")    ->  the function, no descriptor run
-    Views().lookup(Linear, "absent")     ->  ABSENT
+    View(Linear).lookup("forward")    ->  the function, no descriptor run
+    View(Linear).lookup("absent")     ->  ABSENT
 
 CPython stamps each class with a version tag that changes whenever the class, a base or the MRO
 changes; a view is good while the tag is the one it was made under. The tag's offset in
@@ -69,9 +69,6 @@ class View:
         self.by_c: set[str] = set()
         self.is_heap = bool(cls.__flags__ & HEAP_TYPE)
         self.getattribute = self.lookup("__getattribute__")
-
-    def is_current(self) -> bool:
-        return self.tag.value == self.version
 
     def lookup(self, name: str) -> Any:
         """The raw attribute, or ABSENT."""

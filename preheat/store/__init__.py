@@ -1,1 +1,1 @@
-"""The cache on disk: bytes under named keys, whole or not at all. Does not know what the bytes mean."""
+"""The cache on disk: bytes under named keys, whole or not at all; knows not what they mean."""

@@ -9,8 +9,9 @@ counts as a miss, with the reason. Nothing is locked: renames are atomic, the sa
 same name, and an entry that vanishes while it is read is a miss. When the folder grows over
 `limit_bytes` the entries that were used longest ago go first.
 
-Guarantees: `read` yields payloads exactly as `write` got them, or says why not; no file outside the
-folder is touched; errors of the disk (full, read-only) are misses with a reason, never exceptions.
+Guarantees: `read` yields payloads exactly as `write` got them, or says why not; no file is touched
+that is not an entry by its name and place, whatever else the folder holds; errors of the disk (full,
+read-only) are misses with a reason, never exceptions.
 """
 
 import hashlib
@@ -24,6 +25,8 @@ from preheat.base.events import emit
 from preheat.store.key import Key, difference
 
 FORMAT = "preheat-entry-1"
+# Shelves, their keys and entries as `Key` and `write` name them: nothing else is ever removed.
+_ENTRIES = "*-{0}/{1}/*-{2}".format(*("[0-9a-f]" * digits for digits in (8, 24, 16)))
 
 
 def default_folder() -> Path:
@@ -49,13 +52,14 @@ class Disk:
     def read(self, key: Key, hint: str) -> Iterator[Found]:
         """The verified entries of `key` whose `hint` matches, newest first.
 
-        `hint` is a cheap digest of the call (shapes, dtypes): entries with another hint are not read.
+        `hint` is a cheap digest of the call (shapes, dtypes); entries with another are not read.
         """
         shelf = self.folder / key.shelf / key.digest
         try:
             paths = sorted(shelf.glob(f"{hint}-*"), key=_last_use, reverse=True)
         except OSError as error:
-            emit("cache", hit=False, name=key.name, why=f"cannot read {shelf.name}: {error.strerror}")
+            why = f"cannot read {shelf.name}: {error.strerror}"
+            emit("cache", hit=False, name=key.name, why=why)
             return
         if not paths:
             emit("cache", hit=False, name=key.name, why=self._why_absent(key))
@@ -69,7 +73,7 @@ class Disk:
             yield Found(path, payload)
 
     def write(self, key: Key, hint: str, payload: bytes) -> Path | None:
-        """Stores `payload`; returns its path, or None when the disk refused (an event says why)."""
+        """Stores `payload`; its path, or None when the disk refused (an event says why)."""
         digest = _digest(payload)
         shelf = self.folder / key.shelf / key.digest
         path = shelf / f"{hint}-{digest[:16]}"
@@ -80,15 +84,15 @@ class Disk:
                 _write_whole(shelf / "fields", lines.encode())
             _write_whole(path, f"{FORMAT} {digest}\n".encode() + payload)
         except OSError as error:
-            emit("cache", hit=False, name=key.name, why=f"not stored: {error.strerror or error}")
+            emit("cache", hit=None, name=key.name, why=f"not stored: {error.strerror or error}")
             return None
         self._shrink()
         return path
 
     def entries(self) -> list[tuple[Path, int, float]]:
-        """(path, bytes, time of last use) of every entry."""
+        """(path, bytes, time of last use) of every entry; the shelf is `path.parent.parent`."""
         found = []
-        for path in self.folder.glob("*/*/*-*"):
+        for path in self.folder.glob(_ENTRIES):
             try:
                 stat = path.stat()
             except OSError:
@@ -110,7 +114,8 @@ class Disk:
             if total <= self.limit_bytes:
                 return
             _remove(path)
-            emit("cache", hit=False, name=path.parent.parent.name, why="removed: the cache is over its limit")
+            shelf = path.parent.parent.name
+            emit("cache", hit=None, name=shelf, why="removed: the cache is over its limit")
             total -= size
 
     def _why_absent(self, key: Key) -> str:

@@ -10,6 +10,8 @@ from rich.console import Console
 from bench import models, suite, table, worker
 from preheat.base.errors import UserError
 from preheat.cli import commands
+from preheat.store.disk import Disk
+from preheat.store.key import Key
 
 
 def result(**fields):
@@ -88,8 +90,11 @@ def test_command_line():
 def test_cache_command(cache_folder):
     run = CliRunner().invoke
     assert run(commands, ["cache"]).exit_code == 0
-    (cache_folder / "program-1" / "key").mkdir(parents=True)
-    (cache_folder / "program-1" / "key" / "entry").write_bytes(b"x" * 4096)
-    assert "program-1" in run(commands, ["cache"]).output
-    run(commands, ["cache", "--clear"])
-    assert not cache_folder.exists()
+    path = Disk(cache_folder).write(Key("program", {}), "hint", b"x" * 4096)
+    bystander = cache_folder / "photos" / "2024" / "beach-1.jpg"
+    bystander.parent.mkdir(parents=True)
+    bystander.write_bytes(b"not ours")
+    shown = run(commands, ["cache"]).output
+    assert "program" in shown and "photos" not in shown
+    assert "removed 1 entries" in run(commands, ["cache", "--clear"]).output
+    assert not path.exists() and bystander.exists()
