@@ -245,22 +245,21 @@ def is_class(value: Any) -> bool:
 
 
 # --------------------------------------------------------------------- one argument, one dunder
-@models(len)
-def model_len(m, args, kwargs):
-    return (
-        operations.length(m, args[0])
-        if len(args) == 1 and not kwargs
-        else c_call(m, len, args, kwargs)
-    )
+def by_operation(function: Callable, operation: Callable) -> None:
+    """Models `function` of one argument as `operation`; other counts are C's to refuse."""
+
+    def model(m, args, kwargs):
+        if len(args) == 1 and not kwargs:
+            return operation(m, args[0])
+        return c_call(m, function, args, kwargs)
+
+    MODELS[function] = model
 
 
-@models(bool)
-def model_bool(m, args, kwargs):
-    return (
-        operations.truth(m, args[0])
-        if len(args) == 1 and not kwargs
-        else c_call(m, bool, args, kwargs)
-    )
+by_operation(len, operations.length)
+by_operation(bool, operations.truth)
+by_operation(str, operations.text)
+by_operation(repr, operations.representation)
 
 
 @models(iter)
@@ -288,22 +287,6 @@ def default_if_stopped(m, default: Any, error: BaseException) -> Any:
     if isinstance(error, StopIteration):
         return default
     raise_as_is(error)
-
-
-@models(str)
-def model_str(m, args, kwargs):
-    return (
-        operations.text(m, args[0])
-        if len(args) == 1 and not kwargs
-        else c_call(m, str, args, kwargs)
-    )
-
-
-@models(repr)
-def model_repr(m, args, kwargs):
-    if len(args) == 1 and not kwargs:
-        return operations.representation(m, args[0])
-    return c_call(m, repr, args, kwargs)
 
 
 @models(format)

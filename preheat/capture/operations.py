@@ -528,9 +528,7 @@ def text(m, value: Any) -> Any:
         return str(value)
     raw = m.lookup(value, cls, "__str__")
     if runs_python(raw):
-        return and_then(
-            call_dunder(m, raw, value), check_string, None, "__str__ returned non-string", m
-        )
+        return string_by(m, raw, "__str__", value)
     if raw is OBJECT_STR:
         return representation(m, value)
     return c_call(m, str, (value,), None)
@@ -547,15 +545,18 @@ def representation(m, value: Any) -> Any:
         return repr(value)
     raw = m.lookup(value, cls, "__repr__")
     if runs_python(raw):
-        return and_then(
-            call_dunder(m, raw, value), check_string, None, "__repr__ returned non-string", m
-        )
+        return string_by(m, raw, "__repr__", value)
     return c_call(m, repr, (value,), None)
 
 
-def check_string(m, fault: str, result: Any) -> Any:
+def string_by(m, raw: Any, dunder: str, value: Any) -> Any:
+    """What the Python `dunder` of `value` gives; a TypeError unless it is a string."""
+    return and_then(call_dunder(m, raw, value), check_string, None, dunder, m)
+
+
+def check_string(m, dunder: str, result: Any) -> Any:
     if not issubclass(type(result), str):
-        raise TypeError(f"{fault} (type {type(result).__name__})")
+        raise TypeError(f"{dunder} returned non-string (type {type(result).__name__})")
     return result
 
 
