@@ -10,6 +10,7 @@ Importing this package loads neither torch nor the compiler; the names below loa
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from preheat.base.collector import paused_collector
 from preheat.base.errors import InternalError, PreheatError, UserError
 from preheat.base.marks import is_compiling
 from preheat.report.counters import counters
@@ -39,7 +40,8 @@ def __getattr__(name: str) -> Any:
     """The names of `preheat.face`, loaded at their first use (PEP 562)."""
     if name not in _FACE:
         raise AttributeError(f"module 'preheat' has no attribute {name!r}")
-    face = importlib.import_module("preheat.face")
+    with paused_collector():
+        face = importlib.import_module("preheat.face")
     for known in _FACE:
         globals()[known] = getattr(face, known)
     return globals()[name]

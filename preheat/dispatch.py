@@ -165,7 +165,7 @@ class Compiled:
         if self._disk is None:
             return None
         for found in self._disk.read(self._key, hint):
-            with timed("cache", hit=False, name=self.name) as event:
+            with paused_collector(), timed("cache", hit=False, name=self.name) as event:
                 try:
                     variant = Variant.bind(
                         from_bytes(found.payload), self.target, args, kwargs, (), self._runtime())

@@ -145,8 +145,9 @@ class Claim:
     def wrong(self, guard: Guard, found: Sequence[Any]) -> str | None:
         """None if `guard`, one of these, holds for the resolved objects, else what was found."""
         value = found[guard.source] if guard.source >= 0 else None
+        expected = self.expected if self.reads is None else self.reads(found)
         try:
-            return self.test(value, self.object(found), found)
+            return self.test(value, expected, found)
         except NotThere as why:
             return str(why)
 

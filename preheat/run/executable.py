@@ -11,6 +11,7 @@ base; when a `Fault` is raised, no input was written.
 """
 
 import ctypes
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -72,7 +73,6 @@ class Executable:
                 raise InternalError(
                     f"result {number} of the plan would be memory of the plan or of its caller"
                 )
-        self._actions = tuple(self._action(call) for call in plan.calls)
         self.free_after = _last_uses(plan, self.places)
         self._arenas: list[torch.Tensor] = []  # append and pop are atomic: a pool without a lock
 
@@ -88,6 +88,11 @@ class Executable:
             return self._results(inputs, values)
         finally:
             self._arenas.append(arena)
+
+    @functools.cached_property
+    def _actions(self) -> tuple[Action, ...]:
+        """One function a call, for runs from Python; the native driver has its own tables."""
+        return tuple(self._action(call) for call in self.plan.calls)
 
     def _action(self, call: Call) -> Action:
         if isinstance(call, KernelCall):
