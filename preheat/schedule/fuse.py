@@ -11,7 +11,8 @@ memory, while the merged kernel can be lowered and costs less than the two. A ro
 outside its group reads is never stored.
 
 Guarantees: the groups are acyclic with the calls; no group that checks also writes an input, and
-all checks come before all writes; an input is read before it is written.
+all checks, and all calls that may raise, come before all writes; an input is read before it is
+written.
 Source: TorchInductor's scheduler (score by shared bytes), tinygrad (fusion as inlining).
 """
 
@@ -24,6 +25,7 @@ from preheat.ir.graph import Graph
 from preheat.ir.ops import CORE, REDUCE
 from preheat.ir.plan import Target
 from preheat.ir.types import TensorType
+from preheat.rules.raising import can_raise
 from preheat.schedule import cost
 from preheat.schedule.affine import elems, known
 from preheat.schedule.groups import Group, Groups, Shapes
@@ -211,7 +213,7 @@ class _Fusion:
             self.home[value] = number
         for value in unit.reads:
             self.readers.setdefault(value, set()).add(number)
-        if isinstance(unit, Group) and unit.has_check:
+        if unit.has_check if isinstance(unit, Group) else can_raise(unit.op):
             self.checks.add(number)
         return number
 

@@ -14,49 +14,16 @@ raise.
 
 from preheat.bridge.ops import schema
 from preheat.ir.graph import Graph, Op, Ref, map_refs, with_ops
-from preheat.ir.types import DTYPES
 from preheat.rules import algebra, movement
 from preheat.rules.engine import rewrite
+from preheat.rules.raising import can_raise
 
 RULES = (*algebra.RULES, *movement.RULES)
-
-# Library overloads that look only at sizes before they compute: they never raise for values.
-TOTAL = frozenset(
-    f"aten.{name}" for name in (
-        "convolution.default", "addmm.default", "mm.default", "bmm.default", "baddbmm.default",
-        "native_layer_norm.default",
-        "_scaled_dot_product_flash_attention_for_cpu.default",
-        "_scaled_dot_product_flash_attention.default",
-        "_scaled_dot_product_efficient_attention.default",
-        "_scaled_dot_product_cudnn_attention.default",
-        "max_pool2d_with_indices.default", "avg_pool2d.default", "_adaptive_avg_pool2d.default",
-        "cumsum.default",
-        "sort.default", "sort.stable", "topk.default", "upsample_nearest2d.default",
-        "upsample_bilinear2d.default",
-        "upsample_nearest2d.vec", "upsample_bilinear2d.vec", "upsample_bicubic2d.default",
-        "mkldnn_rnn_layer.default",
-        "fmod.Tensor", "fmod.Scalar", "remainder.Tensor", "remainder.Scalar", "as_strided.default",
-        "clone.default",
-        "_to_copy.default", "view.dtype", "diagonal.default", "unfold.default",
-        "reflection_pad2d.default",
-    )
-)
-_INTEGER_DIVISIONS = frozenset(("floordiv", "truncdiv", "remainder", "fmod"))
-_GATHERS = frozenset(("take", "gather", "index"))
 
 
 def cleanup(graph: Graph) -> Graph:
     """`graph`, simplified."""
     return renumber(remove_dead(rewrite(graph, RULES, is_shared=_is_deterministic)))
-
-
-def can_raise(op: Op) -> bool:
-    """Whether `op` can raise for some values of its operands (sizes are guarded)."""
-    if op.name == "library":
-        return op.attr("op") not in TOTAL
-    return op.name in _GATHERS or (
-        op.name in _INTEGER_DIVISIONS and DTYPES[op.type.dtype].kind in "iu"
-    )
 
 
 def is_random(op: Op) -> bool:

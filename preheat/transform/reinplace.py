@@ -21,7 +21,7 @@ from preheat.ir.graph import Graph, Op, Store
 from preheat.ir.ops import CORE
 from preheat.ir.scalar import Dim
 from preheat.ir.types import TensorType, Type
-from preheat.transform.cleanup import can_raise
+from preheat.rules.raising import can_raise
 from preheat.transform.lowering import view_strides
 
 VIEWS = frozenset(("reshape", "permute", "expand", "slice", "flip"))
