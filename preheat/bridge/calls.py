@@ -7,12 +7,14 @@
 An *op* is seen by the recorder through the dispatcher, so any function of torch's op modules may be
 one; a call that then yields something the recorder did not see (a number, an array) is caught by
 its result. Rows are needed only for what the result does not betray: metadata (covered by the
-tensor's guard), ambient state (a row of `bridge/ambient`), setters, and calls with a hidden effect.
+tensor's guard), ambient state (a row of `bridge/ambient`), setters, calls with a hidden effect, and
+*readers*: ops that may look at elements where the dispatcher does not see it (`reads_memory`).
 """
 
 import os
 import sys
 import types
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -121,10 +123,10 @@ _PARTIAL_ROWS = {
     **{f: Call("asked") for f in WHEN_READ},
     **{f: Call("nothing") for f in _NOTHING},
     **{f: Call("pure") for f in _PURE},
-    **{f: Call("op") for f in NATIVE},
+    **{f: Call("reader") for f in NATIVE},
     _C._len_torch_dispatch_stack: Call("dispatch_depth"),
     _C._InferenceMode: Call("inference_mode"),
-    **{f: Call("op") for f in (torch.tensor, torch.as_tensor, torch.asarray) if type(f) is types.BuiltinFunctionType},
+    **{f: Call("reader") for f in (torch.tensor, torch.as_tensor, torch.asarray)},
 }
 
 
@@ -136,7 +138,7 @@ def torch_call(function: Any) -> Call | None:
         return row
     kind = type(function)
     if kind in IDENTITY_TYPES:  # torch.ops.aten.add, with or without overload
-        return Call("op")
+        return Call("reader")
     name = getattr(function, "__name__", "")
     owner = getattr(function, "__objclass__", None)
     if owner is None and function not in _OP_FUNCTIONS:
@@ -150,11 +152,54 @@ def torch_call(function: Any) -> Call | None:
         return Call("refuse", _REFUSED[name])
     if name in _METADATA:
         return Call("metadata")
+    if name in _READERS:
+        return Call("reader")
     if owner is not None and name.startswith("__") and name.endswith("__"):
         return Call("op")  # operator dunders: recorded, or betrayed by their result
     if owner is None or _is_op_name(name):
         return Call("op")
     return Call("refuse", "tensor_escape")
+
+
+def reads_memory(function: Any, args: tuple) -> bool:
+    """Whether `function` reads elements of a tensor in `args` below the dispatcher, unseen by a recorder."""
+    if args and type(args[0]) in IDENTITY_TYPES:  # OpOverload.__call__
+        function, args = args[0], args[1:]
+    name = getattr(function, "__name__", "").partition(".")[0]
+    return name in _READERS and _READERS[name](args)
+
+
+def _holds_tensor(value: Any) -> bool:
+    if isinstance(value, torch.Tensor):
+        return True
+    return isinstance(value, (list, tuple)) and any(map(_holds_tensor, value))
+
+
+def _in_lists(args: tuple) -> bool:
+    return any(_holds_tensor(arg) for arg in args if isinstance(arg, (list, tuple)))
+
+
+def _in_index(args: tuple) -> bool:
+    """Tensors of an index count one by one, in a tuple or a short list; a list within is read at once."""
+    index = args[1]
+    if not isinstance(index, (list, tuple)):
+        return False
+    is_read_at_once = type(index) is list and len(index) >= 32
+    return _in_lists((index,) if is_read_at_once else tuple(index))
+
+
+def _bare_from(position: int) -> Callable[[tuple], bool]:
+    return lambda args: any(isinstance(arg, torch.Tensor) for arg in args[position:])
+
+
+_READERS: dict[str, Callable[[tuple], bool]] = {
+    # numbers of a list are read one by one, with dispatch modes off
+    **dict.fromkeys(("tensor", "as_tensor", "asarray", "new_tensor", "new"), _in_lists),
+    **dict.fromkeys(("__getitem__", "__setitem__", "getitem", "setitem"), _in_index),
+    # composites that read a tensor on the CPU through its pointer: sections, lengths of packed sequences
+    **dict.fromkeys(("tensor_split", "lstm", "_pad_packed_sequence", "_pack_padded_sequence"), _bare_from(1)),
+    **dict.fromkeys(("gru", "rnn_tanh", "rnn_relu"), _bare_from(2)),  # one tensor more than with plain sequences
+}
 
 
 def is_tensor_attribute(name: str) -> bool:

@@ -116,8 +116,9 @@ def call_facts(value: object, depth: int = 4) -> Iterator[Hashable]:
     dtype, sizes and strides of its tensors. Decides no correctness; runs no user code."""
     cls = type(value)
     if isinstance(value, torch.Tensor):
-        plain = is_plain(value)
-        yield cls.__name__, tuple(value.shape), value.dtype, value.stride() if plain else None, value.requires_grad
+        yield cls.__name__
+        if is_plain(value):  # sizes of others may not exist, and asking a subclass runs its code
+            yield tuple(value.shape), value.dtype, value.stride(), value.requires_grad
     elif depth and cls in (tuple, list):
         yield cls.__name__, len(value)
         for part in value:

@@ -18,6 +18,7 @@ exact way than eager (`linalg.eigvalsh`, `svdvals`): their last bits may differ.
 
 import linecache
 import platform
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -63,7 +64,7 @@ def capture(
     aside = steps_aside()
     if aside:
         return _run_unwatched(target, args, kwargs, ("foreign_state", aside))
-    ambient = ambient_now()
+    ambient, depth = ambient_now(), sys.getrecursionlimit()
     watcher = Watcher(Limits.of(limits), dict(ambient)["inference_mode"])
     try:
         watcher.begin(target, args, kwargs, ambient)
@@ -72,7 +73,7 @@ def capture(
     outcome = _run_watched(watcher, target, args, kwargs)
     if outcome.error is not None:
         return outcome
-    if watcher.gave is None and (why := watcher.unfinished() or _changed(ambient)):
+    if watcher.gave is None and (why := watcher.unfinished() or _changed(ambient, depth)):
         outcome.breaks = (_break(*why, *_place_of(target)),)
     elif watcher.gave is not None:
         outcome.breaks = (_break(*watcher.gave),)
@@ -105,7 +106,9 @@ def _run_unwatched(target: Any, args: tuple, kwargs: dict, why: tuple[str, str])
     return outcome
 
 
-def _changed(ambient: tuple) -> tuple[str, str] | None:
+def _changed(ambient: tuple, depth: int) -> tuple[str, str] | None:
+    if sys.getrecursionlimit() != depth:
+        return "ambient_change", f"the recursion limit was {depth}, is {sys.getrecursionlimit()}"
     for (name, before), (_, after) in zip(ambient, ambient_now()):
         if before != after:
             return "ambient_change", f"{name} was {before}, is {after}"

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from preheat.bridge.ambient import AMBIENT, WHEN_READ
-from preheat.bridge.calls import Call
+from preheat.bridge.calls import Call, reads_memory
 from preheat.bridge.tensors import Tensor
 from preheat.capture.guards import has_identity
 from preheat.capture.machine import run
@@ -52,6 +52,14 @@ def _op(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> An
     if not _is_seen(watcher, result):
         raise GiveUp("tensor_escape", f"{describe(function)} gave a {type(result).__qualname__}", result)
     return result
+
+
+def _reader(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
+    """An op that, for some arguments, reads elements of a tensor where the recorder does not see it."""
+    everything = (*args, *kwargs.values())
+    if reads_memory(function, (function.__self__, *everything) if is_bound(function) else everything):
+        raise GiveUp("data_dependent_number", describe(function))
+    return _op(watcher, function, args, kwargs, row)
 
 
 def _is_seen(watcher: Any, result: Any) -> bool:
@@ -332,7 +340,7 @@ def _reset_context(watcher: Any, function: Any, args: tuple, kwargs: dict, row: 
 
 
 CALLS: dict[str, Callable] = {
-    "op": _op, "metadata": _metadata, "ambient": _perform, "asked": _asked, "set_ambient": _perform, "nothing": _perform,
+    "op": _op, "reader": _reader, "metadata": _metadata, "ambient": _perform, "asked": _asked, "set_ambient": _perform, "nothing": _perform,
     "pure": _pure, "shallow": _shallow, "identity": _perform, "fill": _fill, "get": _get, "again": _again, "cached": _cached,
     "abc": _abstract, "refuse": _refuse, "signature": _signature, "inference_mode": _inference_mode,
     "set_context": _set_context, "reset_context": _reset_context, "constant": _perform,

@@ -6,6 +6,7 @@
 
 kind          the call is performed, and ...
 op            torch op: the recorder sees it, arguments are looked at deeply, its result is checked
+reader        torch op that, for some arguments, reads elements unseen: it is then refused
 metadata      reads what a tensor's guard covers
 ambient       reads state that the entry guards (bridge/ambient)
 asked         reads state that the entry guards because of this call (its WHEN_READ)
@@ -113,8 +114,9 @@ _BINDING_ONLY = (types.FunctionType, types.MethodDescriptorType, types.WrapperDe
 _EXCEPTION_METHODS = frozenset(("__new__", "__init__", "with_traceback", "add_note", "__setstate__"))
 _ITERATORS = frozenset(type(i) for i in (
     iter([]), iter(()), iter({}), iter({}.values()), iter({}.items()), iter(set()), iter(range(0)), iter(""),
-    reversed([]), reversed({}), zip(), enumerate(()), map(len, ()), filter(None, ()), iter(range(1 << 70)),
-    itertools.chain(), itertools.repeat(0), itertools.count(), itertools.islice((), 0),
+    reversed([]), reversed({}), reversed(()), zip(), enumerate(()), map(len, ()), filter(None, ()), iter(range(1 << 70)),
+    itertools.chain(), itertools.repeat(0), itertools.count(), itertools.islice((), 0), itertools.pairwise(()),
+    itertools.zip_longest(), itertools.product(),
 )) | {types.GeneratorType}
 _ROWS: dict[Any, Call] = {
     **{mover: SHALLOW for mover in _MOVERS_OF_ITERTOOLS}, **{f: PURE for f in CALLING_C}, operator.call: HOST,

@@ -17,7 +17,7 @@ from collections import OrderedDict, defaultdict, deque, namedtuple
 from typing import Any
 
 from preheat.base.names import raw_attribute
-from preheat.bridge.calls import LIBRARY_FOLDERS, is_tensor_attribute
+from preheat.bridge.calls import LIBRARY_FOLDERS, is_tensor_attribute, reads_memory
 from preheat.bridge.tensors import Device, Size, Tensor
 from preheat.capture.guards import Guards, has_identity
 from preheat.capture.native import CALLS, describe
@@ -304,6 +304,8 @@ class Watcher(Observer):
         elif function in _COMPARERS:
             for arg in args:
                 self.compare(arg)
+            if issubclass(type(args[0]), Tensor) and reads_memory(function, args):
+                raise GiveUp("data_dependent_number", "an index of lists that hold tensors")
         else:
             for arg in args:
                 if type(arg) is not Tensor:
