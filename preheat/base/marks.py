@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Any
 
+from preheat.base.names import instance_dict
+
 DISABLE = "__preheat_disable__"
 COMPILED = "__preheat__"
 _DISABLING = (DISABLE, "_torchdynamo_disable")
@@ -22,13 +24,13 @@ _is_capturing: ContextVar[bool] = ContextVar("preheat_is_capturing", default=Fal
 
 def is_disabled(fn: Any) -> bool:
     """Whether `fn` (a function, or the function of a bound method) must not be captured."""
-    own = _own_dict(getattr(fn, "__func__", fn))
+    own = instance_dict(getattr(fn, "__func__", fn)) or {}
     return any(own.get(mark) is True for mark in _DISABLING)
 
 
 def compiled_of(fn: Any) -> Any:
     """The `Compiled` behind a function that `preheat.compile` returned, or None."""
-    return _own_dict(fn).get(COMPILED)
+    return (instance_dict(fn) or {}).get(COMPILED)
 
 
 def is_compiling() -> bool:
@@ -44,10 +46,3 @@ def capturing(value: bool = True) -> Iterator[None]:
         yield
     finally:
         _is_capturing.reset(token)
-
-
-def _own_dict(value: Any) -> dict[str, Any]:
-    try:
-        return object.__getattribute__(value, "__dict__")
-    except AttributeError:
-        return {}

@@ -5,23 +5,28 @@
 
 A name is only given if `find` leads from it to the very same object, so a name is as good as the
 object. `find` reads raw dictionaries: no descriptor, `__getattr__` or metaclass takes part, so the
-last part may be a property or a classmethod as it stands in the class. The part `<type>` steps to the
-class of a module: how to reach a class that hides behind an instance of itself in `sys.modules`.
+last part may be a property or a classmethod as it stands in the class. The part `<type>` steps to
+the class of a module: how to reach a class that hides behind an instance of itself in `sys.modules`.
+`mro_of`, `raw_attribute`, `instance_dict` and `is_heap_type` look at classes and objects likewise.
 """
 
 import enum
 import sys
 import types
+from collections.abc import Mapping
+from typing import Any
 
 _MRO = type.__dict__["__mro__"]
 _NAMESPACE = type.__dict__["__dict__"]
 _MODULE = type.__dict__["__module__"]
+_FLAGS = type.__dict__["__flags__"]
+_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 _MISSING = object()
 _IN_TYPES = {value: name for name, value in vars(types).items() if isinstance(value, type)}
 
 
 def find(module: str, qualname: str) -> object:
-    """The object `qualname` of module `module`; "" is the module. Raises LookupError if there is none."""
+    """The object `qualname` of module `module`; "" is the module. Raises LookupError if absent."""
     here: object = sys.modules.get(module, _MISSING)
     if here is _MISSING:
         raise LookupError(f"module {module!r} is not imported")
@@ -34,7 +39,8 @@ def find(module: str, qualname: str) -> object:
 
 
 def name_of(value: object, *hints: tuple[str, str]) -> tuple[str, str] | None:
-    """The (module, qualname) of `value`: what it claims, else one of `hints`; None if none leads to it."""
+    """The (module, qualname) of `value`: what it claims, else one of `hints`; None if none leads
+    to it."""
     for module, qualname in (*_guesses(value), *hints):
         if type(module) is not str or type(qualname) is not str or "<locals>" in qualname:
             continue
@@ -46,8 +52,26 @@ def name_of(value: object, *hints: tuple[str, str]) -> tuple[str, str] | None:
     return None
 
 
+def mro_of(cls: type) -> tuple[type, ...]:
+    """The classes that lookups on `cls` go through, whatever its metaclass says."""
+    return _MRO.__get__(cls)
+
+
+def is_heap_type(cls: type) -> bool:
+    """Whether a class statement made `cls`: it can be changed, and may hold Python dunders."""
+    return bool(_FLAGS.__get__(cls) & _HEAP_TYPE)
+
+
+def instance_dict(value: object) -> Mapping[str, Any] | None:
+    """The `__dict__` that C's own lookup finds (of a class, its read-only view); None if none."""
+    try:
+        return object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return None
+
+
 def raw_attribute(cls: type, name: str, default: object = None) -> object:
-    """What lookup of `name` along the MRO of `cls` finds, no descriptor run; `default` if nothing."""
+    """What lookup of `name` along the MRO of `cls` finds, no descriptor run; else `default`."""
     for base in _MRO.__get__(cls):
         namespace = _NAMESPACE.__get__(base)
         if name in namespace:

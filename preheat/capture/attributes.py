@@ -15,6 +15,7 @@ import types
 from types import FunctionType, MethodType
 from typing import Any
 
+from preheat.base.names import mro_of
 from preheat.capture.calls import invoke
 from preheat.capture.frames import Frame, and_then
 from preheat.capture.observer import ABSENT
@@ -219,7 +220,7 @@ def load_of_super(m, owner: super, cls: type, name: str) -> Any:
     after, start, instance = owner.__thisclass__, owner.__self_class__, owner.__self__
     if start is None or name == "__class__" or cls is not super:
         return load_member(m, owner, cls, name)
-    mro = type.__dict__["__mro__"].__get__(start)
+    mro = mro_of(start)
     raw = ABSENT
     for base in mro[mro.index(after) + 1 :]:
         raw = type.__dict__["__dict__"].__get__(base).get(name, ABSENT)

@@ -14,10 +14,10 @@ changed the class in between. Source: CPython `Objects/typeobject.c`, `assign_ve
 import ctypes
 from typing import Any
 
+from preheat.base.names import is_heap_type, raw_attribute
 from preheat.capture.observer import ABSENT
 
 UNSEEN: Any = object()
-HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: only such classes may hold Python dunders
 WORD = ctypes.c_uint32
 
 
@@ -67,21 +67,12 @@ class View:
         self.version = self.tag.value or -1  # no tag: never equal, so every lookup makes a new view
         self.raws: dict[str, Any] = {}
         self.by_c: set[str] = set()
-        self.is_heap = bool(cls.__flags__ & HEAP_TYPE)
+        self.is_heap = is_heap_type(cls)
         self.getattribute = self.lookup("__getattribute__")
 
     def lookup(self, name: str) -> Any:
         """The raw attribute, or ABSENT."""
         raw = self.raws.get(name, UNSEEN)
         if raw is UNSEEN:
-            raw = self.raws[name] = walk(self.cls, name)
+            raw = self.raws[name] = raw_attribute(self.cls, name, ABSENT)
         return raw
-
-
-def walk(cls: type, name: str) -> Any:
-    """The first `name` in the dicts of the classes of the MRO, or ABSENT."""
-    for base in type.__dict__["__mro__"].__get__(cls):
-        raw = type.__dict__["__dict__"].__get__(base).get(name, ABSENT)
-        if raw is not ABSENT:
-            return raw
-    return ABSENT

@@ -5,8 +5,9 @@
 `meet(source, value)` is the heart: it decides, by what the value is, which claim pins it. A
 primitive is pinned by value; an object with an identity of its own (a class, a function, a dtype)
 by `is`; a function without an importable name by its code; a tensor by its facts; any other object
-by its type, and its content is pinned where the program reads it. The second path to an object is pinned by `is At(first)`, so that objects which
-were one are one again. Negative reads (absent keys, missing attributes) are claims too.
+by its type, and its content is pinned where the program reads it. The second path to an object is
+pinned by `is At(first)`, so that objects which were one are one again. Negative reads (absent keys,
+missing attributes) are claims too.
 
 Only memory as it was before the call is read here: the first write to an outside object ends the
 capture, so no read can see a write of this call.
@@ -20,7 +21,7 @@ import types
 from typing import Any
 
 from preheat.base.digest import code_digest
-from preheat.base.names import raw_attribute
+from preheat.base.names import instance_dict, is_heap_type, mro_of, raw_attribute
 from preheat.bridge.calls import IDENTITY_TYPES, VALUE_TYPES
 from preheat.bridge.tensors import Tensor, is_plain, tensor_facts
 from preheat.capture.observer import ABSENT, GiveUp
@@ -29,23 +30,24 @@ from preheat.capture.sources import PRIMITIVES, Sources
 from preheat.ir.trace import At, Code, Guard, Named
 
 _BUILTINS = builtins.__dict__
-_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class whose attributes can be changed
 _BOUND_TO_C = (types.BuiltinFunctionType, types.MethodWrapperType)
 _ALWAYS_ONE = frozenset((
     type, types.FunctionType, types.ModuleType, property, classmethod, staticmethod,
     types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType,
-    types.MemberDescriptorType, types.ClassMethodDescriptorType, functools._lru_cache_wrapper, *IDENTITY_TYPES,
+    types.MemberDescriptorType, types.ClassMethodDescriptorType, functools._lru_cache_wrapper,
+    *IDENTITY_TYPES,
 ))
 _BY_ATTRIBUTES: dict[type, tuple[str, ...]] = {
-    re.Pattern: ("pattern", "flags"), slice: ("start", "stop", "step"), range: ("start", "stop", "step"),
+    re.Pattern: ("pattern", "flags"),
+    slice: ("start", "stop", "step"), range: ("start", "stop", "step"),
     types.MethodType: ("__func__", "__self__"), functools.partial: ("func", "args", "keywords"),
-    types.BuiltinFunctionType: ("__self__", "__name__"), types.MethodWrapperType: ("__self__", "__name__"),
+    types.BuiltinFunctionType: ("__self__", "__name__"),
+    types.MethodWrapperType: ("__self__", "__name__"),
     **VALUE_TYPES,
 }
 _FUNCTIONS_OF = {  # where a descriptor of C keeps the functions that it calls
     property: ("fget", "fset", "fdel"), classmethod: ("__func__",), staticmethod: ("__func__",),
 }
-_MRO = type.__dict__["__mro__"]
 
 
 class Guards:
@@ -103,7 +105,8 @@ class Guards:
         self.claim(source, "type", self.sources.name(kind))
         if issubclass(kind, Tensor):
             if not is_plain(value):
-                raise GiveUp("tensor_subclass", f"{kind.__module__}.{kind.__qualname__}, {value.layout}")
+                name = f"{kind.__module__}.{kind.__qualname__}"
+                raise GiveUp("tensor_subclass", f"{name}, {value.layout}")
             self.claim(source, "tensor", tensor_facts(value))
             return
         if kind is types.FunctionType:
@@ -135,7 +138,8 @@ class Guards:
         found = self.sources.known.get(id(namespace))
         if found is not None:
             return found
-        return self.sources.know(namespace, self.sources.step(self.sources.known[id(owner)], "dict"))
+        source = self.sources.step(self.sources.known[id(owner)], "dict")
+        return self.sources.know(namespace, source)
 
     def member(self, owner: Any, name: str, value: Any) -> None:
         """A C-level attribute of `owner`."""
@@ -153,8 +157,8 @@ class Guards:
             self.claim(source, "type", sources.name(type(owner)))
         elif type(value) in _BOUND_TO_C and value.__self__ is owner:
             return  # a method of C, made for this read: the type is pinned
-        elif (namespace := _instance_dict(owner)) is not None and namespace.get(name, ABSENT) is value:
-            self.attribute(owner, namespace, name, value)  # C's own lookup found it there
+        elif type(own := instance_dict(owner)) is dict and own.get(name, ABSENT) is value:
+            self.attribute(owner, own, name, value)  # C's own lookup found it there
         else:
             self.meet(sources.step(source, "attr", name), value)
 
@@ -235,7 +239,7 @@ class Guards:
         return has_identity(value, kind) and not self._is_nameless(value, kind)
 
     def distinct(self, source: int) -> None:
-        """The object at `source` was compared by identity with others: all of these stay different."""
+        """The object at `source` was compared by identity with others: all stay different."""
         self.compared[source] = None
 
     def cell(self, cell: Any, value: Any) -> None:
@@ -304,7 +308,7 @@ class Guards:
         return (named.module, f"{named.qualname}.{name}") if type(named) is Named else ("", name)
 
     def _is_nameless(self, value: Any, kind: type, *hints: tuple[str, str]) -> bool:
-        """A Python function that no name leads to (inside a decorator): pinned by its code where it stands."""
+        """A Python function that no name leads to (inside a decorator): pinned by its code there."""
         return kind is types.FunctionType and not self.sources.has_name(value, *hints)
 
     def class_source(self, cls: type) -> int:
@@ -314,7 +318,7 @@ class Guards:
     def super_attribute(self, cls: type, after: type, name: str) -> None:
         """`super(after, ...)` looked for `name` in the classes of `cls` behind `after`."""
         self.mro(cls)
-        order = _MRO.__get__(cls)
+        order = mro_of(cls)
         for base in order[order.index(after) + 1:]:
             if self._can_change(base):
                 raw = raw_attribute(base, name, ABSENT)
@@ -328,13 +332,13 @@ class Guards:
             place = (cls, "mro")
             if place not in self._read:
                 self._read.add(place)
-                names = tuple([self.sources.name(base) for base in _MRO.__get__(cls)])
+                names = tuple([self.sources.name(base) for base in mro_of(cls)])
                 self.claim(self.class_source(cls), "mro", names)
 
     def _can_change(self, cls: type) -> bool:
         found = self._is_mutable_class.get(cls)
         if found is None:
-            found = any(base.__flags__ & _HEAP_TYPE for base in _MRO.__get__(cls))
+            found = any(map(is_heap_type, mro_of(cls)))
             self._is_mutable_class[cls] = found
         return found
 
@@ -346,7 +350,8 @@ class Guards:
         code = function.__code__
         digest = code_digest(code)
         self.claim(source, "code", digest)
-        self.codes.append(Code(source, digest, code.co_filename, code.co_firstlineno, code.co_qualname))
+        place = code.co_filename, code.co_firstlineno, code.co_qualname
+        self.codes.append(Code(source, digest, *place))
         self._globals_of(source, function)
         for name in ("__defaults__", "__kwdefaults__"):
             value = getattr(function, name)
@@ -371,16 +376,8 @@ class Guards:
             self.meet(sources.step(source, "attr", "__builtins__"), function.__builtins__)
 
 
-def _instance_dict(value: Any) -> dict | None:
-    try:
-        namespace = object.__getattribute__(value, "__dict__")
-    except AttributeError:
-        return None
-    return namespace if type(namespace) is dict else None
-
-
 def has_identity(value: Any, kind: type) -> bool:
-    """Whether `value` is pinned by being itself: a class, function, dtype, enum member, C function."""
+    """Whether `value` is pinned by being itself: a class, function, dtype, enum member, ..."""
     if kind is types.BuiltinFunctionType:
         return not is_bound(value)
     return _has_identity(kind)

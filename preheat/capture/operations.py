@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
+from preheat.base.names import mro_of
 from preheat.capture import polyfills
 from preheat.capture.calls import bind_special, c_call, invoke, with_handled
 from preheat.capture.frames import END, and_then, attempt
@@ -158,7 +159,7 @@ def attempts(m, row: Row, left: Any, right: Any, left_heap: bool, right_heap: bo
 
 def is_subtype(cls: type, base: type) -> bool:
     """CPython's PyType_IsSubtype: by MRO, no `__subclasscheck__`."""
-    return any(each is base for each in type.__dict__["__mro__"].__get__(cls))
+    return any(each is base for each in mro_of(cls))
 
 
 def runs_python(raw: Any) -> bool:

@@ -4,8 +4,8 @@
 
 Leaves are values of the body, objects that came from outside (the same object again), constants and
 names; everything else was made in this call and is made anew, part by part: `__new__` of its C
-base, the content of that base, slots and instance dict. No constructor and no reducer of the program
-runs. Shared objects and cycles come out as they were: an object is planned once.
+base, the content of that base, slots and instance dict. No constructor and no reducer of the
+program runs. Shared objects and cycles come out as they were: an object is planned once.
 
 What has no sound recipe is refused: generators, iterators, closures and classes made in the call,
 locks and other objects of C, a cycle through an immutable.
@@ -17,7 +17,7 @@ from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from typing import Any
 
-from preheat.base.names import raw_attribute
+from preheat.base.names import instance_dict, is_heap_type, mro_of, raw_attribute
 from preheat.bridge.tensors import Device, Size, Tensor
 from preheat.capture.guards import has_identity
 from preheat.capture.observer import GiveUp
@@ -25,12 +25,10 @@ from preheat.capture.policies import is_bound
 from preheat.capture.sources import PRIMITIVES, Sources
 from preheat.ir.trace import Recipe, Step
 
-HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class statement made it
-_MRO = type.__dict__["__mro__"]
-
 
 def plan(
-    value: Any, sources: Sources, output: Callable[[Any], int | None], is_born: Callable[[Any], bool],
+    value: Any, sources: Sources, output: Callable[[Any], int | None],
+    is_born: Callable[[Any], bool],
 ) -> Recipe:
     """The recipe of `value`. `output(tensor)` is the place of a tensor among the body's outputs.
 
@@ -84,9 +82,10 @@ class _Planner:
             return self.step("value", place)
         if has_identity(value, kind):
             if self.is_born(value):
-                raise GiveUp("no_recipe", f"the {kind.__name__} {value.__qualname__}, made in the call")
+                name = f"the {kind.__name__} {value.__qualname__}"
+                raise GiveUp("no_recipe", f"{name}, made in the call")
             return self.step("const", self.sources.name(value))
-        if issubclass(kind, tuple) and "n_sequence_fields" in type.__dict__["__dict__"].__get__(kind):
+        if issubclass(kind, tuple) and raw_attribute(kind, "n_sequence_fields") is not None:
             return _size(self, value)  # a struct sequence of C, such as torch.return_types.max
         row = _BY_KIND.get(kind)
         if row is not None:
@@ -105,18 +104,18 @@ class _Planner:
     # ------------------------------------------------------------------ instances
     def _instance(self, value: Any, kind: type) -> int:
         """Class, content of the C base, slots and instance dict: no code of the program runs."""
-        base = next(b for b in _MRO.__get__(kind) if not b.__flags__ & HEAP_TYPE)
+        base = next(b for b in mro_of(kind) if not is_heap_type(b))
         row = _BY_BASE.get(base)
         if row is None:
             raise GiveUp("no_recipe", f"{kind.__module__}.{kind.__qualname__}")
         make = self.plan(raw_attribute(base, "__new__"))
         place = row(self, value, base, make, self.plan(kind))
         self.remember(value, place)
-        for cls in _MRO.__get__(kind):
+        for cls in mro_of(kind):
             for name, member in type.__dict__["__dict__"].__get__(cls).items():
-                if type(member) is types.MemberDescriptorType and cls.__flags__ & HEAP_TYPE:
+                if type(member) is types.MemberDescriptorType and is_heap_type(cls):
                     self._slot(value, place, name, member)
-        for name, part in _instance_dict(value).items():
+        for name, part in (instance_dict(value) or {}).items():
             self.step("update_dict", place, name, self.plan(part))
         return place
 
@@ -134,13 +133,6 @@ class _Planner:
     def elements(self, place: int, parts: Any) -> None:
         for part in parts:
             self.step("append", place, self.plan(part))
-
-
-def _instance_dict(value: Any) -> dict:
-    try:
-        return object.__getattribute__(value, "__dict__")
-    except AttributeError:
-        return {}
 
 
 def _plain_instance(planner: _Planner, value: Any, base: type, make: int, cls: int) -> int:
@@ -165,8 +157,8 @@ def _tuple_instance(planner: _Planner, value: tuple, base: type, make: int, cls:
 
 
 _BY_BASE: dict[type, Callable[..., int]] = {
-    object: _plain_instance, dict: _dict_instance, OrderedDict: _dict_instance, list: _list_instance,
-    tuple: _tuple_instance,
+    object: _plain_instance, dict: _dict_instance, OrderedDict: _dict_instance,
+    list: _list_instance, tuple: _tuple_instance,
 }
 
 
@@ -201,7 +193,8 @@ def _set(planner: _Planner, value: set | frozenset) -> int:
 def _by_attributes(*names: str) -> Callable[[_Planner, Any], int]:
     def planned(planner: _Planner, value: Any) -> int:
         function = planner.plan(type(value))
-        return planner.step("call", function, *planner.many([getattr(value, name) for name in names]))
+        parts = planner.many([getattr(value, name) for name in names])
+        return planner.step("call", function, *parts)
 
     return planned
 
@@ -217,7 +210,7 @@ def _method(planner: _Planner, value: types.MethodType) -> int:
 def _c_method(planner: _Planner, value: types.BuiltinFunctionType) -> int:
     if not is_bound(value):
         return planner.step("const", planner.sources.name(value))
-    return planner.step("call", planner.plan(getattr), planner.plan(value.__self__), planner.plan(value.__name__))
+    return planner.step("call", *planner.many((getattr, value.__self__, value.__name__)))
 
 
 def _ordered(planner: _Planner, value: Any) -> int:
@@ -242,7 +235,8 @@ def _deque(planner: _Planner, value: deque) -> int:
 
 
 def _partial(planner: _Planner, value: functools.partial) -> int:
-    place = planner.step("call", planner.plan(functools.partial), planner.plan(value.func), *planner.many(value.args))
+    parts = planner.many((functools.partial, value.func, *value.args))
+    place = planner.step("call", *parts)
     planner.remember(value, place)
     if value.keywords or value.__dict__:
         set_state = planner.step("call", planner.plan(getattr), place, planner.plan("__setstate__"))
@@ -255,17 +249,9 @@ def _device(planner: _Planner, value: Any) -> int:
     return planner.step("call", planner.plan(type(value)), planner.plan(str(value)))
 
 
-def _refused(planner: _Planner, value: Any) -> int:
-    raise GiveUp("no_recipe", f"a {type(value).__qualname__}")
-
-
 _BY_KIND: dict[type, Callable[[_Planner, Any], int]] = {
     list: _list, dict: _dict, tuple: _tuple, set: _set, frozenset: _set, OrderedDict: _ordered,
     defaultdict: _defaulting, deque: _deque, slice: _by_attributes("start", "stop", "step"),
     range: _by_attributes("start", "stop", "step"), types.MethodType: _method,
-    types.BuiltinFunctionType: _c_method, functools.partial: _partial, Size: _size, Device: _device, types.GeneratorType: _refused, super: _refused,
-    **{type(i): _refused for i in (
-        iter([]), iter(()), iter({}), iter({}.values()), iter({}.items()), iter(set()), iter(range(0)), {}.keys(),
-        {}.values(), {}.items(), zip(), enumerate(()), map(len, ()), filter(None, ()), reversed([]),
-    )},
+    types.BuiltinFunctionType: _c_method, functools.partial: _partial, Size: _size, Device: _device,
 }
