@@ -1,4 +1,4 @@
-"""Capture: runs a call for real, once, and says what it did, so that it can be done again without it.
+"""Capture: runs a call for real, once, and says what it did, so that it can be done without it.
 
     capture(model, (x,), {}, limits=None)
         -> Outcome(result, captured=Captured(trace))      the trace replays the call
@@ -54,12 +54,13 @@ class Limits:
 
 
 def capture(
-    target: Any, args: tuple, kwargs: dict[str, Any], *, limits: Limits | Mapping[str, Any] | None = None,
+    target: Any, args: tuple, kwargs: dict[str, Any], *,
+    limits: Limits | Mapping[str, Any] | None = None,
 ) -> Outcome:
     """The outcome of `target(*args, **kwargs)`, run for real, once.
 
-    `target` is any callable: a function, a bound method, an nn.Module. Raises nothing of its own: the
-    program's exception is `Outcome.error`.
+    `target` is any callable: a function, a bound method, an nn.Module. Raises nothing of its own:
+    the program's exception is `Outcome.error`.
     """
     aside = steps_aside()
     if aside:
@@ -137,8 +138,8 @@ def _assemble(outcome: Outcome, watcher: Watcher, target: Any, args: tuple, kwar
     guards = (*watcher.guards.finish(), *_alias_guards(inputs, alias_sets, recorder.written_inputs))
     node = Node(guards, inputs if body else (), body, (), Return(recipe))
     trace = Trace(
-        Signature(len(args), tuple(kwargs)), tuple(sources.table), (Point(None, (), (0,)),), (node,),
-        tuple(watcher.guards.codes), _PYTHON,
+        Signature(len(args), tuple(kwargs)), tuple(sources.table), (Point(None, (), (0,)),),
+        (node,), tuple(watcher.guards.codes), _PYTHON,
     )
     outcome.captured = Captured(trace, tuple(sources.objects), sources.why_not_stored)
 
@@ -159,13 +160,16 @@ def _alias_sets(tensors: list) -> list[int]:
     return sets
 
 
-def _alias_guards(inputs: tuple[int, ...], alias_sets: list[int], written: dict[int, int]) -> list[Guard]:
+def _alias_guards(
+    inputs: tuple[int, ...], alias_sets: list[int], written: dict[int, int],
+) -> list[Guard]:
     """Which inputs overlap matters only if the body writes to one."""
     if not written:
         return []
     groups: dict[int, list[int]] = {}
     for place, source in enumerate(inputs):
-        groups.setdefault(alias_sets[place] if alias_sets[place] >= 0 else -2 - place, []).append(source)
+        group = alias_sets[place] if alias_sets[place] >= 0 else -2 - place
+        groups.setdefault(group, []).append(source)
     return [Guard(-1, "alias", tuple(tuple(group) for group in groups.values()))]
 
 
@@ -179,18 +183,20 @@ def _input_name(table: list, source: int) -> str:
         elif step.kind in ("item", "attr", "arg", "kwarg", "class"):
             parts.append(str(step.key))
         source = step.parent
-    named = [part for part in reversed(parts) if part not in ("_modules", "_parameters", "_buffers")]
-    return ".".join(named)
+    between = ("_modules", "_parameters", "_buffers")
+    return ".".join(part for part in reversed(parts) if part not in between)
 
 
 # ---------------------------------------------------------------------------- breaks
 def _break(reason: str, detail: str, file: str, line: int) -> Break:
     sentence, hint = explain(reason, detail)
-    return Break(reason, detail or sentence, file, line, linecache.getline(file, line).strip(), hint)
+    code = linecache.getline(file, line).strip()
+    return Break(reason, detail or sentence, file, line, code, hint)
 
 
 def _place_of(target: Any) -> tuple[str, int]:
     """Where the code of `target` begins, for a break that no line alone is to blame for."""
     function = getattr(target, "__func__", target)
-    code = getattr(function, "__code__", None) or getattr(getattr(type(target), "forward", None), "__code__", None)
+    method = getattr(type(target), "forward", None)
+    code = getattr(function, "__code__", None) or getattr(method, "__code__", None)
     return (code.co_filename, code.co_firstlineno) if code is not None else ("", 0)

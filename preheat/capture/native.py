@@ -29,7 +29,8 @@ from preheat.ir.trace import Constant
 
 _INSTANCECHECK = _abc._abc_instancecheck
 _INPLACE = frozenset(
-    getattr(operator, name) for name in dir(operator) if name[0] == "i" and hasattr(operator, f"__{name}__")
+    getattr(operator, name) for name in dir(operator)
+    if name[0] == "i" and hasattr(operator, f"__{name}__")
     and name not in ("is_", "is_not", "index", "inv", "invert")
 ) | {operator.setitem, operator.delitem}
 _CALLABLE = frozenset((types.FunctionType, types.MethodType, functools.partial))
@@ -50,14 +51,17 @@ def _op(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> An
     if type(result) is Tensor and id(result) in watcher.recorder.values:
         return result
     if not _is_seen(watcher, result):
-        raise GiveUp("tensor_escape", f"{describe(function)} gave a {type(result).__qualname__}", result)
+        detail = f"{describe(function)} gave a {type(result).__qualname__}"
+        raise GiveUp("tensor_escape", detail, result)
     return result
 
 
 def _reader(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
-    """An op that, for some arguments, reads elements of a tensor where the recorder does not see it."""
+    """An op that, for some arguments, reads elements of a tensor unseen by the recorder."""
     everything = (*args, *kwargs.values())
-    if reads_memory(function, (function.__self__, *everything) if is_bound(function) else everything):
+    if is_bound(function):
+        everything = (function.__self__, *everything)
+    if reads_memory(function, everything):
         raise GiveUp("data_dependent_number", describe(function))
     return _op(watcher, function, args, kwargs, row)
 
@@ -72,12 +76,11 @@ def _is_seen(watcher: Any, result: Any) -> bool:
 
 
 def _check_callbacks(args: tuple) -> bool:
-    """Whether C will call a C function among `args` on elements; it must be one that only looks at them."""
+    """Whether C will call a C function among `args` on elements; it must only look at them."""
     found = False
     for arg in args:
         if callable(arg) and type(arg) is not types.FunctionType:
-            row = policy(arg)
-            if row.kind not in ("pure", "identity", "shallow"):
+            if arg is not type and policy(arg).kind not in ("pure", "identity", "shallow"):
                 raise GiveUp("host_call", describe(arg))
             found = True
     return found
@@ -106,7 +109,7 @@ def _pure(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> 
         if type(arg) not in PRIMITIVES:
             watcher.look(arg, 0)
     if any(is_fresh_iterator(type(arg)) for arg in args):
-        args = tuple(_watched(watcher, arg, lambda element: watcher.look(element, 0)) for arg in args)
+        args = tuple(_watched(watcher, arg, lambda part: watcher.look(part, 0)) for arg in args)
     result = watcher.perform(function, args, kwargs)
     watcher.check(result)
     return result
@@ -186,7 +189,8 @@ def _referent(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call)
     """A weak reference: what it refers to is asked again whenever guards are checked."""
     result = watcher.perform(function, (), {})
     if id(function) in watcher.known:
-        watcher.guards.meet(watcher.sources.step(watcher.known[id(function)], "result", ("",)), result)
+        source = watcher.sources.step(watcher.known[id(function)], "result", ("",))
+        watcher.guards.meet(source, result)
     return result
 
 
@@ -279,13 +283,14 @@ def _cached(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -
     names = [("=", name, _constant(watcher, arg)) for name, arg in kwargs.items()]
     wrapper = watcher.sources.of(function)
     namespace = watcher.sources.know(function.__dict__, watcher.sources.step(wrapper, "dict"))
-    watcher.guards.meet(watcher.sources.step(namespace, "item", "__wrapped__"), function.__wrapped__)
+    wrapped = watcher.sources.step(namespace, "item", "__wrapped__")
+    watcher.guards.meet(wrapped, function.__wrapped__)
     watcher.pin_function(function.__wrapped__)
     with watcher.recorder.paused():  # what it makes outlives the call
         result = watcher.perform(function, args, kwargs)
     if type(result) not in PRIMITIVES and not has_identity(result, type(result)):
-        source = watcher.sources.step(watcher.sources.of(function), "result", ("", *constants, *names))
-        watcher.guards.meet(source, result)
+        asked = ("", *constants, *names)
+        watcher.guards.meet(watcher.sources.step(wrapper, "result", asked), result)
     return result
 
 
@@ -304,7 +309,7 @@ def _abstract(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call)
 
 
 def _signature(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
-    """inspect.signature and its kin: what they look at is the code and the defaults of functions."""
+    """inspect.signature and its kin: they look at the code and the defaults of functions."""
     for arg in args:
         inner = getattr(arg, "__func__", arg) if type(arg) is types.MethodType else arg
         if type(inner) is types.FunctionType and not watcher.is_made(inner):
@@ -340,8 +345,9 @@ def _reset_context(watcher: Any, function: Any, args: tuple, kwargs: dict, row: 
 
 
 CALLS: dict[str, Callable] = {
-    "op": _op, "reader": _reader, "metadata": _metadata, "ambient": _perform, "asked": _asked, "set_ambient": _perform, "nothing": _perform,
-    "pure": _pure, "shallow": _shallow, "identity": _perform, "fill": _fill, "get": _get, "again": _again, "cached": _cached,
+    "op": _op, "reader": _reader, "metadata": _metadata, "ambient": _perform, "asked": _asked,
+    "set_ambient": _perform, "nothing": _perform, "pure": _pure, "shallow": _shallow,
+    "identity": _perform, "fill": _fill, "get": _get, "again": _again, "cached": _cached,
     "abc": _abstract, "refuse": _refuse, "signature": _signature, "inference_mode": _inference_mode,
     "set_context": _set_context, "reset_context": _reset_context, "constant": _perform,
     "referent": _referent, "import": _import, "view": _view, "class": _class, "compiled": _compiled,
@@ -361,7 +367,7 @@ def describe(function: Any) -> str:
 
 
 def _constant(watcher: Any, value: Any) -> Constant:
-    """An argument that a guard can name: a primitive, a constant object, one known by its source."""
+    """An argument that a guard can name: a primitive, a constant object, one with a source."""
     kind = type(value)
     if kind in PRIMITIVES:
         return value

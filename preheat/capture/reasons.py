@@ -1,6 +1,6 @@
 """Every reason why a call was not captured, in one table: what happened and one thing to do.
 
-    explain("host_call", "time.time")  ->  ("calls time.time, whose result or effect ...", "compute ...")
+    explain("host_call", "time.time")  ->  ("calls time.time, whose result ...", "compute ...")
 
 `{detail}` stands for the values of the one case. A row that nothing raises is an error (tests).
 """
@@ -104,9 +104,13 @@ REASONS: dict[str, Reason] = {
         "please report it with the program",
     ),
     # -------------------------------------------------------------- limits
-    "limit_ops": Reason("runs more ops than the limit ({detail})", "raise max_ops, or compile a part of it"),
-    "bytecodes": Reason("runs more bytecodes than the limit ({detail})", "raise max_bytecodes, or compile a part of it"),
-    "limit_guards": Reason("reads more outside state than the limit ({detail})", "raise max_guards, or compile a part of it"),
+    "limit_ops": Reason(
+        "runs more ops than the limit ({detail})", "raise max_ops, or compile a part of it"),
+    "bytecodes": Reason(
+        "runs more bytecodes than the limit ({detail})",
+        "raise max_bytecodes, or compile a part of it"),
+    "limit_guards": Reason(
+        "reads more outside state than the limit ({detail})", "compile a part of it"),
 }
 
 

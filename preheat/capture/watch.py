@@ -31,15 +31,18 @@ from preheat.ir.graph import Graph
 BLIND_TYPES = PRIMITIVES | {Tensor, Device, range, re.Pattern, types.UnionType, types.GenericAlias}
 _MOVERS = frozenset((iter, next, len, reversed))  # operators that look at no element
 _COMPARERS = frozenset((
-    operator.contains, operator.getitem, operator.setitem, operator.delitem, operator.eq, operator.ne,
+    operator.contains, operator.getitem, operator.setitem, operator.delitem,
+    operator.eq, operator.ne,
 ))
 _CONTAINERS = frozenset((list, tuple, dict, set, frozenset, Size, OrderedDict, defaultdict, deque))
 _VIEWS = frozenset((type({}.keys()), type({}.values()), type({}.items())))
 _COMPARING = frozenset(("sort", "remove"))  # mutating methods that compare elements
-_HASHING = frozenset(("add", "discard", "remove", "pop", "setdefault", "__setitem__", "__delitem__", "move_to_end"))
+_HASHING = frozenset((
+    "add", "discard", "remove", "pop", "setdefault", "__setitem__", "__delitem__", "move_to_end",
+))
 _TAKING_ALL = frozenset((
-    "extend", "update", "__iadd__", "__ior__", "__init__", "difference_update", "intersection_update",
-    "symmetric_difference_update", "__iand__", "__isub__", "__ixor__", "extendleft",
+    "extend", "update", "__iadd__", "__ior__", "__init__", "difference_update", "__iand__",
+    "intersection_update", "symmetric_difference_update", "__isub__", "__ixor__", "extendleft",
 ))
 _TUPLE_FIELD = type(namedtuple("_Pair", "a").a)  # how a namedtuple reads a field: C, by position
 _HASHED_DISPLAYS = frozenset(("dict", "set"))
@@ -55,7 +58,8 @@ class Watcher(Observer):
         self.sources = Sources()
         self.known = self.sources.known
         self.guards = Guards(self.sources, limits.max_guards)
-        self.recorder = Recorder(self.known_source, self.note, self.live_source, self.tested, limits.max_ops)
+        self.recorder = Recorder(
+            self.known_source, self.note, self.live_source, self.tested, limits.max_ops)
         self.bytecode_limit = limits.max_bytecodes
         self.is_inference = is_inference
         self.failure: tuple[str, str] | None = None
@@ -64,7 +68,7 @@ class Watcher(Observer):
         self._raised: Any = NOT_DONE  # its exception
         self._made: dict[int, Any] = {}  # classes and functions that the call made
         self._entered: set[int] = set()
-        self._behind: dict[int, tuple[Any, Any]] = {}  # read-only views that the call made, and their mappings
+        self._behind: dict[int, tuple[Any, Any]] = {}  # made read-only views, and their mappings
         self._locks: dict[int, int] = {}  # locks taken and not yet released
         self._contexts: dict[int, int] = {}  # context variables set and not yet reset
 
@@ -84,7 +88,7 @@ class Watcher(Observer):
         self.failure = (reason, detail)
 
     def check(self, result: Any = NOT_DONE) -> None:
-        """Gives up if the recorder noted a failure. `result`: of the call that has just been performed."""
+        """Gives up if the recorder noted a failure. `result`: of the call just performed."""
         if self.failure is not None:
             raise GiveUp(*self.failure, result)
 
@@ -254,7 +258,7 @@ class Watcher(Observer):
                     self.hashed(arg)
 
     def refuse_write(self, owner: Any, detail: str) -> None:
-        """Gives up if `owner` is from outside. A tensor's own items are ops, its attributes are not."""
+        """Gives up if `owner` is from outside. A tensor's items are ops, its attributes are not."""
         if self.is_outside(owner):
             raise GiveUp("write_outside", detail)
         if issubclass(type(owner), Tensor):
@@ -293,7 +297,8 @@ class Watcher(Observer):
         return result
 
     def judge(self, error: BaseException) -> None:
-        """An exception comes out of a call: unless it is the program's, the fault is ours; the program goes on."""
+        """An exception comes out of a call: unless it is the program's, the fault is ours, and the
+        program goes on."""
         if error is not self._raised:
             detail = f"{type(error).__name__}: {error}"
             raise GiveUp("fault", detail, self._performed) from error
@@ -315,7 +320,8 @@ class Watcher(Observer):
         return result
 
     def look(self, value: Any, depth: int) -> None:
-        """C is about to look at `value`, deeply: pins all of it, or gives up if its reads cannot be seen."""
+        """C is about to look at `value`, deeply: pins all of it, or gives up if its reads cannot
+        be seen."""
         kind = type(value)
         if kind in BLIND_TYPES:
             return
@@ -352,7 +358,8 @@ class Watcher(Observer):
         raise GiveUp("opaque_argument", f"a {kind.__module__}.{kind.__qualname__}")
 
     def behind(self, value: Any, kind: type) -> Any:
-        """`value`, or the mapping behind a read-only view of it; a view from outside shows what no guard sees."""
+        """`value`, or the mapping behind a read-only view of it; a view from outside shows what no
+        guard sees."""
         if kind is not types.MappingProxyType:
             return value
         made = self._behind.get(id(value))
@@ -447,7 +454,10 @@ class Watcher(Observer):
 @functools.lru_cache(maxsize=None)
 def _is_compared_by_identity(kind: type) -> bool:
     """Whether `==` and `hash` of instances of `kind` are object's own."""
-    same = raw_attribute(kind, "__eq__") is object.__eq__ and raw_attribute(kind, "__hash__") is object.__hash__
+    same = (
+        raw_attribute(kind, "__eq__") is object.__eq__
+        and raw_attribute(kind, "__hash__") is object.__hash__
+    )
     return same and not issubclass(kind, Tensor)
 
 
