@@ -3,10 +3,10 @@
     with paused_collector():
         plan = schedule(core, target)
 
-Compiling makes tens of thousands of small immutable objects without cycles. Each few hundred of them
-start a collection, some of which walk everything that torch and the program have made: 0.1 to 0.2 s
-each beside a transformers model, 30 to 60 % of a compilation. Not for code of users: when their
-cycles are collected is theirs to decide.
+Compiling makes tens of thousands of small immutable objects without cycles. Each few hundred of
+them start a collection, some of which walk everything that torch and the program have made: 0.1 to
+0.2 s each beside a transformers model, 30 to 60 % of a compilation. Not for code of users: when
+their cycles are collected is theirs to decide.
 """
 
 import contextlib

@@ -21,6 +21,7 @@ from preheat.generate.emit import module_text
 from preheat.generate.link import Linked, link
 from preheat.ir.features import BASELINE, FEATURES, vector_bytes
 from preheat.ir.loop import Kernel
+from preheat.ir.pack import digest
 from preheat.ir.plan import Image, Target
 
 __all__ = ["Linked", "build", "compile_text", "cpu_target", "host_target", "image", "link"]
@@ -55,8 +56,8 @@ def build(kernels: Sequence[Kernel], target: Target) -> Image:
 
     Raises InternalError for a kernel that has no native form.
     """
-    first: dict[Kernel, str] = {}
-    aliases = {k.name: first.setdefault(replace(k, name=""), k.name) for k in kernels}
+    first: dict[str, str] = {}  # by digest: kernels that differ in the sign of a zero are equal
+    aliases = {k.name: first.setdefault(digest(replace(k, name="")), k.name) for k in kernels}
     distinct = [k for k in kernels if aliases[k.name] == k.name]
     text = module_text(distinct, target)
     if wants("stage"):

@@ -1,11 +1,11 @@
 """Groups: roots that one kernel computes. Equal groups are lowered once, wherever they stand.
 
-    layer 1    %9 = add(%7, %8);  %10 = tanh(%9)      roots (%10,)    Group(shape A, members (%10, %9, %7, %8))
-    layer 2    %19 = add(%17, %18); %20 = tanh(%19)   roots (%20,)    Group(shape A, members (%20, %19, ..))
+    %9 = add(%7, %8); %10 = tanh(%9)          Group(shape A, members (%10, %9, %7, %8))
+    %19 = add(%17, %18); %20 = tanh(%19)      Group(shape A, members (%20, %19, %17, %18))
 
-What `lower` and `tile` make of a group depends on the ops between its memory and its stores, on their
-types, and on nothing else. So the values that they look at are numbered from the stores down, and
-those numbers with what each value is are the key of the result: a `Shape`, in which values and
+What `lower` and `tile` make of a group depends on the ops between its memory and its stores, on
+their types, and on nothing else. So the values that they look at are numbered from the stores down,
+and those numbers with what each value is are the key of the result: a `Shape`, in which values and
 memories are places in `Group.members`. The trials of fusion, refusals included, are made for the
 first of a model's equal layers only.
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 class Links:
     """before[k]   the units that k waits for
     after[k]    the units that wait for k
-    order       an order that agrees, with None where merged units were; units in a knot are not in it
+    order       an order that agrees, without units in a knot; None where merged units were
     rank        the place of a unit in `order`
     """
 
@@ -46,7 +46,8 @@ class Links:
         between = [k for k in self.order[low : high + 1] if k is not None and k not in numbers]
         earlier = [k for k in between if k in above]
         later = [k for k in between if k not in above]
-        self.order[low : high + 1] = [*earlier, merged, *later, *[None] * (high - low - len(between))]
+        unused = [None] * (high - low - len(between))
+        self.order[low : high + 1] = [*earlier, merged, *later, *unused]
         for place in range(low, low + len(between) + 1):
             self.rank[self.order[place]] = place
 

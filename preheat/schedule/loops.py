@@ -153,7 +153,7 @@ class _Lowering:
     def __init__(self, frame: Frame, ops, types, memory_of):
         self.frame, self.ops, self.types, self.memory_of = frame, ops, types, memory_of
         self.nodes: list[Node] = []
-        self.numbers: dict[Node, int] = {}
+        self.numbers: dict[Node | tuple[Node, str], int] = {}
         self.known: dict[tuple, int] = {}
         self.stores: list[int] = []
         self.checks: list[int] = []
@@ -206,11 +206,13 @@ class _Lowering:
 
     # ------------------------------------------------------------------ nodes
     def add(self, node: Node) -> int:
-        number = self.numbers.get(node)
+        # a constant by its text too: 0.0 equals -0.0, and 1 equals True
+        key = node if node.other is None else (node, repr(node.other))
+        number = self.numbers.get(key)
         if number is None:
             if len(self.nodes) >= MOST_NODES:
                 raise NoFit("too many operations for one kernel")
-            number = self.numbers[node] = len(self.nodes)
+            number = self.numbers[key] = len(self.nodes)
             self.nodes.append(node)
         return number
 
