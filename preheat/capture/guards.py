@@ -73,10 +73,16 @@ class Guards:
                 raise GiveUp("limit_guards", f"{self.limit} guards")
 
     def finish(self) -> list[Guard]:
-        """All claims."""
+        """All claims, without those that a source implies: to resolve an item, its key must be there."""
         if len(self.compared) > 1:
             self.claim(-1, "distinct", tuple(self.compared))
-        return self.list
+        return [guard for guard in self.list if not self._is_implied(guard)]
+
+    def _is_implied(self, guard: Guard) -> bool:
+        if guard.kind != "contains" or not guard.expected[1]:
+            return False
+        key = guard.expected[0]
+        return self.sources.has_step(guard.source, "item", key)
 
     # ------------------------------------------------------------------ values
     def meet(self, source: int, value: Any, *hints: tuple[str, str]) -> None:

@@ -45,6 +45,10 @@ class Sources:
             self.table.append(Source(parent, kind, key))
         return index
 
+    def has_step(self, parent: int, kind: str, key: Constant = None) -> bool:
+        """Whether that source is in the table."""
+        return (parent, kind, type(key), key) in self._index
+
     def know(self, value: Any, source: int) -> int:
         """Binds `value` to `source` unless it is known already; returns its source."""
         found = self.known.get(id(value))
@@ -67,7 +71,8 @@ class Sources:
     def module_of_globals(self, namespace: dict) -> types.ModuleType | None:
         """The imported module whose dict `namespace` is."""
         module = sys.modules.get(namespace.get("__name__", ""))
-        return module if isinstance(module, types.ModuleType) and module.__dict__ is namespace else None
+        is_its = isinstance(module, types.ModuleType) and module.__dict__ is namespace
+        return module if is_its else None
 
     # ------------------------------------------------------------------ names
     def constant(self, value: Any, *hints: tuple[str, str]) -> Constant:
@@ -109,8 +114,9 @@ class Sources:
         """A place for `value` in `objects`: it is known in this process only."""
         if not self.why_not_stored:
             kind = type(value)
-            name = getattr(value, "__qualname__", "") if kind in _WITH_QUALNAME else ""
-            self.why_not_stored = f"{kind.__module__}.{kind.__qualname__} {name} has no importable name".replace("  ", " ")
+            name = f" {value.__qualname__}" if kind in _WITH_QUALNAME else ""
+            kind_name = f"{kind.__module__}.{kind.__qualname__}"
+            self.why_not_stored = f"{kind_name}{name} has no importable name"
         self.objects.append(value)
         return Live(len(self.objects) - 1)
 

@@ -194,9 +194,10 @@ def _tensor(places: Places, guard: Guard, expected: TensorFacts) -> None:
     places.word(place, where.rank)
     rank = len(expected.type.sizes)
     if rank <= INLINE_RANK:
-        for axis in range(rank):
-            places.word(place, where.sizes + WORD * axis)
-            places.word(place, where.strides + WORD * axis)
+        load, base, start = places.table.load, place.base, place.address
+        for offset in range(0, WORD * rank, WORD):
+            load(start + where.sizes + offset, base)
+            load(start + where.strides + offset, base)
     else:
         outside = places.follow(place, where.sizes)
         for index in range(2 * rank):

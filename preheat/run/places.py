@@ -336,6 +336,8 @@ def _dict(places: Places, number: int, parent: int, key: Any) -> Place:
 
 
 def _item(places: Places, number: int, parent: int, key: Any) -> Place:
+    if ("version", parent) in places.done and places.where[parent].is_fixed:
+        return Place(ZERO, id(places.found[number]))  # the usual case: another item of one dict
     owner = places.found[parent]
     kind = type(owner)
     if issubclass(kind, dict) and not places.at(parent).is_fixed:

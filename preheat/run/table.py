@@ -61,9 +61,12 @@ class Table:
         if found is not None:
             return found
         found = word_at(self._slots[base] + address)
+        unsigned = address & ALL_BITS  # offsets may be negative
         if save == ZERO:
             self._known[key] = found
-        unsigned = address & ALL_BITS  # offsets may be negative
+            self.rows.append((unsigned, found, mask, LOAD, base, ZERO, ZERO))
+            self.owners.append(self.owner)
+            return found
         return self._add((unsigned, found, mask, LOAD, base, save, ZERO))
 
     def call(self, function: int, base: int = ZERO, mask: int = ALL_BITS, save: int = ZERO) -> int:
