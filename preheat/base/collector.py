@@ -5,7 +5,7 @@
 
 Compiling makes tens of thousands of small immutable objects without cycles. Each few hundred of
 them start a collection, some of which walk everything that torch and the program have made: 0.1 to
-0.2 s each beside a transformers model, 30 to 60 % of a compilation. Not for code of users: when
+0.2 s each beside a transformers model, a third of a compilation. Not for code of users: when
 their cycles are collected is theirs to decide.
 """
 
