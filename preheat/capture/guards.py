@@ -73,7 +73,7 @@ class Guards:
                 raise GiveUp("limit_guards", f"{self.limit} guards")
 
     def finish(self) -> list[Guard]:
-        """All claims, without those that a source implies: to resolve an item, its key must be there."""
+        """All claims but those that a source implies: where an item is read, its key is there."""
         if len(self.compared) > 1:
             self.claim(-1, "distinct", tuple(self.compared))
         return [guard for guard in self.list if not self._is_implied(guard)]

@@ -121,7 +121,9 @@ def _column(values: list) -> list:
     return [distinct, None if len(distinct) == len(values) else places]
 
 
-def _rows(number: int, count: int, columns: Sequence[tuple[Sequence, Sequence[int] | None]]) -> tuple:
+def _rows(
+    number: int, count: int, columns: Sequence[tuple[Sequence, Sequence[int] | None]]
+) -> tuple:
     """The nouns of a table, filled column by column, without the checks of `__init__`."""
     cls = NOUNS[number]
     if len(columns) != len(_SLOTS[cls]):

@@ -20,7 +20,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 
 WORD = 8
-# All memory as one array, of which only what is read has to exist: half the time of a ctypes object a word.
+# All memory as one array, of which only what is read has to exist: a word costs half of what a
+# ctypes object for it does.
 _MEMORY = (ctypes.c_uint64 * ((1 << 60) - 1)).from_address(0)
 
 

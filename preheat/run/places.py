@@ -70,7 +70,7 @@ class Places:
         self._shared: int | None = None
         self._items: dict[int, Place] = {}
         self._tables: dict[int, Place] = {}
-        self.done: set[tuple[Any, int]] = set()  # (what, about which source or id): its rows are there
+        self.done: set[tuple[Any, int]] = set()  # (what, about what): its rows are there
 
     def add_all(self) -> None:
         """Finds the place of every source."""

@@ -20,7 +20,8 @@ from preheat.ir.rows import (
 from preheat.run.layout import word as word_at
 
 
-# address, expected, mask, kind, base, save, other: see `ir/rows`. A model has thousands, so a bare tuple.
+# address, expected, mask, kind, base, save, other: see `ir/rows`. A model has thousands of rows,
+# so they are bare tuples.
 Row = tuple[int, int, int, int, int, int, int]
 
 
