@@ -7,8 +7,7 @@
 Every entry guards every row of `AMBIENT` (`Guard(-1, "ambient", (name, value))`), read before the
 recorder's own mode is entered; rows of `WHEN_READ` only where the program asked for them. Values
 are primitives and tuples of them, so they can be stored.
-No rows: thread counts and matmul precision (library calls read them anew, generated code is exact),
-and whether warnings repeat.
+No rows: thread counts (library calls read them anew), and whether warnings repeat.
 
 State that a compiled call can neither guard nor reproduce (a foreign mode that sees every op, a
 trace function that sees every line) makes the call plain Python: the rows of `_ASIDE`.
@@ -121,11 +120,14 @@ AMBIENT: MappingProxyType[str, Callable[[], Constant]] = MappingProxyType({
     "profile_function": lambda: sys.getprofile() is not None,
     "monitoring": _monitoring,
     "stream_capture": _stream_capture,
+    "matmul_precision": _C._get_float32_matmul_precision,
 })
 
-# Rows that few programs depend on and that cost more to check: guarded by those that call this.
+# Rows that few programs depend on: guarded by those that call this. (Library products read the
+# matmul precision anew, generated code is exact.)
 WHEN_READ: MappingProxyType[Callable, str] = MappingProxyType({
     _C._cuda_isCurrentStreamCapturing: "stream_capture",
+    _C._get_float32_matmul_precision: "matmul_precision",
 })
 
 # Rows whose state sees or changes every op, line or gradient: name, the ordinary value, the reason.

@@ -33,15 +33,18 @@ LIBRARY_FOLDERS = (
 
 
 class Call(NamedTuple):
-    """How capture treats a call. `kind` is explained in `capture/policies.py`; `reason` names a refusal."""
+    """How capture treats a call. `kind` is explained in `capture/policies.py`; `reason` names a
+    refusal."""
 
     kind: str
     reason: str = ""
 
 
-# Objects that are pinned by identity, and objects that are pinned by the values of these attributes.
+# Objects that are pinned by identity, and objects that are pinned by the values of these
+# attributes.
 IDENTITY_TYPES: tuple[type, ...] = (
-    torch.dtype, torch.layout, torch.memory_format, torch._ops.OpOverload, torch._ops.OpOverloadPacket,
+    torch.dtype, torch.layout, torch.memory_format, torch._ops.OpOverload,
+    torch._ops.OpOverloadPacket,
 )
 VALUE_TYPES: dict[type, tuple[str, ...]] = {torch.device: ("type", "index")}
 
@@ -58,8 +61,10 @@ _REFUSED: dict[str, str] = {
     # no op of the dispatcher, and the result does not betray them
     **dict.fromkeys((
         "requires_grad_", "retain_grad", "register_hook", "_register_hook", "backward", "set_data",
-        "share_memory_", "rename_", "_backward", "__setstate__", "register_post_accumulate_grad_hook",
-        "_fix_weakref", "_make_subclass", "_make_wrapper_subclass", "_clear_non_serializable_cached_data",
+        "share_memory_", "rename_", "_backward", "__setstate__",
+        "register_post_accumulate_grad_hook",
+        "_fix_weakref", "_make_subclass", "_make_wrapper_subclass",
+        "_clear_non_serializable_cached_data",
         "module_load", "_make_dtensor", "apply_", "map_", "map2_",
     ), "tensor_escape"),
     **dict.fromkeys((
@@ -67,40 +72,46 @@ _REFUSED: dict[str, str] = {
         "__dlpack__", "from_numpy", "frombuffer", "storage_offset", "_storage", "__reduce_ex__",
     ), "tensor_escape"),
     **dict.fromkeys(("set_", "resize_", "resize_as_"), "metadata_write"),
-    **dict.fromkeys(("item", "__bool__", "__int__", "__float__", "__index__", "__complex__"), "data_dependent_number"),
+    **dict.fromkeys((
+        "item", "__bool__", "__int__", "__float__", "__index__", "__complex__",
+    ), "data_dependent_number"),
 }
 # Attributes of a tensor that its guard covers, and those that are ops.
 TENSOR_ATTRIBUTES = frozenset("""
-    shape dtype device ndim requires_grad layout itemsize nbytes is_cuda is_cpu is_sparse is_sparse_csr
-    is_quantized is_meta is_mkldnn is_mps is_xpu is_xla is_hpu is_ipu is_vulkan is_maia is_mtia is_ort
-    is_nested names __class__ __dict__ T mT H mH real imag
+    shape dtype device ndim requires_grad layout itemsize nbytes is_cuda is_cpu is_sparse
+    is_sparse_csr is_quantized is_meta is_mkldnn is_mps is_xpu is_xla is_hpu is_ipu is_vulkan
+    is_maia is_mtia is_ort is_nested names __class__ __dict__ T mT H mH real imag
 """.split())
 
 _AMBIENT = (
-    _C.is_grad_enabled, _C._get_tracing_state, _C._is_torch_function_enabled, _C._is_torch_function_all_disabled,
-    _C.is_inference_mode_enabled, _C.is_autocast_enabled, _C.is_autocast_cache_enabled, _C.get_autocast_dtype,
-    _C.get_autocast_gpu_dtype, _C.get_autocast_cpu_dtype, _C.is_autocast_cpu_enabled, _C._is_any_autocast_enabled,
-    _C.get_default_dtype, _C._get_cudnn_enabled, _C._get_mkldnn_enabled, _C._get_nnpack_enabled, _C._get_flash_sdp_enabled,
-    _C._get_mem_efficient_sdp_enabled, _C._get_math_sdp_enabled, _C._get_cudnn_sdp_enabled, _C._get_deterministic_algorithms,
+    _C.is_grad_enabled, _C._get_tracing_state, _C._is_torch_function_enabled,
+    _C._is_torch_function_all_disabled, _C.is_inference_mode_enabled, _C.is_autocast_enabled,
+    _C.is_autocast_cache_enabled, _C.get_autocast_dtype, _C.get_autocast_gpu_dtype,
+    _C.get_autocast_cpu_dtype, _C.is_autocast_cpu_enabled, _C._is_any_autocast_enabled,
+    _C.get_default_dtype, _C._get_cudnn_enabled, _C._get_mkldnn_enabled, _C._get_nnpack_enabled,
+    _C._get_flash_sdp_enabled, _C._get_mem_efficient_sdp_enabled,
+    _C._get_math_sdp_enabled, _C._get_cudnn_sdp_enabled, _C._get_deterministic_algorithms,
     _C._get_deterministic_algorithms_warn_only, _C._get_deterministic_fill_uninitialized_memory,
-    _C._len_torch_function_stack, _C._is_torch_function_mode_enabled, _C._is_autocast_available, _C.is_anomaly_enabled, _C.is_anomaly_check_nan_enabled,
-    _C._is_fwd_grad_enabled, _C._functorch.maybe_current_level, _C._functorch.maybe_get_level,
-    _C._is_tracing, _C._get_float32_matmul_precision, torch.get_default_dtype, torch.is_grad_enabled,
-    torch.is_autocast_enabled, torch.is_inference_mode_enabled, _C._get_privateuse1_backend_name,
+    _C._len_torch_function_stack, _C._is_torch_function_mode_enabled, _C._is_autocast_available,
+    _C.is_anomaly_enabled, _C.is_anomaly_check_nan_enabled, _C._is_fwd_grad_enabled,
+    _C._functorch.maybe_current_level, _C._functorch.maybe_get_level, _C._is_tracing,
+    torch.get_default_dtype, torch.is_grad_enabled, torch.is_autocast_enabled,
+    torch.is_inference_mode_enabled, _C._get_privateuse1_backend_name,
 )
 _SETTERS = (
-    _C._set_grad_enabled, _C._set_fwd_grad_enabled, torch.set_autocast_enabled, torch.set_autocast_dtype,
-    torch.set_autocast_cache_enabled, torch.autocast_increment_nesting, torch.autocast_decrement_nesting,
-    torch.clear_autocast_cache,
+    _C._set_grad_enabled, _C._set_fwd_grad_enabled, torch.set_autocast_enabled,
+    torch.set_autocast_dtype, torch.set_autocast_cache_enabled, torch.autocast_increment_nesting,
+    torch.autocast_decrement_nesting, torch.clear_autocast_cache,
 )
 _NOTHING = (_C._log_api_usage_once,)
 _PURE = (
-    _C._has_torch_function, _C._has_torch_function_unary, _C._has_torch_function_variadic, torch.Size, torch.device,
-    torch.finfo, torch.iinfo, _C._functorch.is_functorch_wrapped_tensor, _C._functorch.is_batchedtensor,
-    _C._functorch.is_gradtrackingtensor,
+    _C._has_torch_function, _C._has_torch_function_unary, _C._has_torch_function_variadic,
+    torch.Size, torch.device, torch.finfo, torch.iinfo, _C._functorch.is_functorch_wrapped_tensor,
+    _C._functorch.is_batchedtensor, _C._functorch.is_gradtrackingtensor,
 )
 _PURE_TYPES = frozenset((
-    torch.Size, torch.device, torch.dtype, torch.finfo, torch.iinfo, torch.layout, torch.memory_format,
+    torch.Size, torch.device, torch.dtype, torch.finfo, torch.iinfo, torch.layout,
+    torch.memory_format,
 ))
 # Python functions of torch that are a call of C and nothing else: not interpreted.
 NATIVE = frozenset((torch._ops.OpOverload.__call__, torch._ops.OpOverloadPacket.__call__))
@@ -111,7 +122,8 @@ _OP_FUNCTIONS = frozenset(
     value for value in (getattr(_C._VariableFunctions, name) for name in dir(_C._VariableFunctions))
     if isinstance(value, types.BuiltinFunctionType)
 ) | frozenset(
-    value for module in _OP_MODULES for value in vars(module).values() if isinstance(value, types.BuiltinFunctionType)
+    value for module in _OP_MODULES for value in vars(module).values()
+    if isinstance(value, types.BuiltinFunctionType)
 )
 _OP_NAMES = frozenset(dir(torch.ops.aten)) | frozenset(dir(_C._VariableFunctions)) | frozenset("""
     to type type_as cpu cuda float double half bfloat16 int long short char byte bool new_tensor new
@@ -132,7 +144,8 @@ _PARTIAL_ROWS = {
 
 @lru_cache(maxsize=4096)
 def torch_call(function: Any) -> Call | None:
-    """The row of a C function, class or unbound C method of torch; None if torch does not own it."""
+    """The row of a C function, class or unbound C method of torch; None if torch does not own
+    it."""
     row = _PARTIAL_ROWS.get(function)
     if row is not None:
         return row
@@ -162,7 +175,8 @@ def torch_call(function: Any) -> Call | None:
 
 
 def reads_memory(function: Any, args: tuple) -> bool:
-    """Whether `function` reads elements of a tensor in `args` below the dispatcher, unseen by a recorder."""
+    """Whether `function` reads elements of a tensor in `args` below the dispatcher, unseen by a
+    recorder."""
     if args and type(args[0]) in IDENTITY_TYPES:  # OpOverload.__call__
         function, args = args[0], args[1:]
     name = getattr(function, "__name__", "").partition(".")[0]
@@ -180,7 +194,8 @@ def _in_lists(args: tuple) -> bool:
 
 
 def _in_index(args: tuple) -> bool:
-    """Tensors of an index count one by one, in a tuple or a short list; a list within is read at once."""
+    """Tensors of an index count one by one, in a tuple or a short list; a list within is read at
+    once."""
     index = args[1]
     if not isinstance(index, (list, tuple)):
         return False
@@ -196,19 +211,25 @@ _READERS: dict[str, Callable[[tuple], bool]] = {
     # numbers of a list are read one by one, with dispatch modes off
     **dict.fromkeys(("tensor", "as_tensor", "asarray", "new_tensor", "new"), _in_lists),
     **dict.fromkeys(("__getitem__", "__setitem__", "getitem", "setitem"), _in_index),
-    # composites that read a tensor on the CPU through its pointer: sections, lengths of packed sequences
-    **dict.fromkeys(("tensor_split", "lstm", "_pad_packed_sequence", "_pack_padded_sequence"), _bare_from(1)),
-    **dict.fromkeys(("gru", "rnn_tanh", "rnn_relu"), _bare_from(2)),  # one tensor more than with plain sequences
+    # composites that read a tensor on the CPU through its pointer: sections, lengths of packed
+    # sequences
+    **dict.fromkeys((
+        "tensor_split", "lstm", "_pad_packed_sequence", "_pack_padded_sequence",
+    ), _bare_from(1)),
+    # one tensor more than with plain sequences
+    **dict.fromkeys(("gru", "rnn_tanh", "rnn_relu"), _bare_from(2)),
 }
 
 
 def is_tensor_attribute(name: str) -> bool:
-    """Whether reading C-level attribute `name` of a tensor is covered by its guard or recorded as ops."""
+    """Whether reading C-level attribute `name` of a tensor is covered by its guard or recorded
+    as ops."""
     return name in TENSOR_ATTRIBUTES
 
 
 def name_hint(value: Any) -> tuple[str, str] | None:
-    """A name that torch's own objects have but do not claim: dtypes, and what stands behind a PropModule."""
+    """A name that torch's own objects have but do not claim: dtypes, and what stands behind a
+    PropModule."""
     kind = type(value)
     if kind in _NAMED_BY_TEXT:
         return "torch", str(value).removeprefix("torch.")

@@ -259,13 +259,30 @@ def asks_for_stream_capture(x):
         return x * 4
 
 
+def ambient_guards(made):
+    return {g.expected[0] for g in made.trace.nodes[0].guards if g.kind == "ambient"}
+
+
+def test_the_matmul_precision_is_guarded_where_it_is_read():
+    def asks(x):
+        return x * 2 if torch.get_float32_matmul_precision() == "highest" else x * 3
+
+    made = captured(asks, torch.ones(2))
+    before = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision("high")
+        assert missed(made, asks, torch.ones(2))
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert not missed(made, asks, torch.ones(2))
+
+
 def test_stream_capture_is_guarded_where_it_is_read():
     made = captured(asks_for_stream_capture, torch.ones(2))
-    guarded = {g.expected[0] for g in made.trace.nodes[0].guards if g.kind == "ambient"}
-    assert ("stream_capture" in guarded) == (torch.version.cuda is not None)
+    assert ("stream_capture" in ambient_guards(made)) == (torch.version.cuda is not None)
     assert_same(replay(made, asks_for_stream_capture, torch.ones(2)), asks_for_stream_capture(torch.ones(2)))
     without = captured(lambda x: x * 2, torch.ones(2))
-    assert all(g.expected[0] != "stream_capture" for g in without.trace.nodes[0].guards if g.kind == "ambient")
+    assert "stream_capture" not in ambient_guards(without)
 
 
 def test_a_net_change_of_the_grad_mode_is_no_capture():
