@@ -60,12 +60,13 @@ def compile_call(target: Any, args: tuple, kwargs: dict, request: Request) -> Ma
         return Made(outcome, artifact(trace))
     try:
         return Made(outcome, compile_trace(trace, request.name))
-    except Exception as fault:  # the program has run: whatever we did wrong must not cost its result
+    except Exception as fault:  # the program has run: our faults must not cost its result
         return Made(outcome, fault=fault)
 
 
 def compile_trace(trace: Trace, name: str) -> Artifact:
-    """The artifact of a one-node trace. A graph the compiler cannot lower runs op by op, reported."""
+    """The artifact of a one-node trace. A graph the compiler cannot lower runs op by op,
+    reported."""
     (node,) = trace.nodes
     if node.body is None:
         return artifact(trace)
@@ -85,7 +86,7 @@ def compile_trace(trace: Trace, name: str) -> Artifact:
 
 def compile_graph(graph: Graph, target: Target) -> Plan:
     """A plan for `graph` (level aten)."""
-    core = lower(graph, is_checked=is_strict(), observe=lambda step, graph: _stage(step.name, graph))
+    core = lower(graph, is_checked=is_strict(), observe=lambda step, made: _stage(step.name, made))
     plan = schedule(core, target)
     _stage("plan", plan)
     return plan

@@ -36,7 +36,10 @@ from preheat.store.key import Key
 
 # Calls that run eager are remembered by their facts; beyond this many kinds of call all are eager.
 EAGER_KINDS = 1000
-# A first call often sets things up (fills a cache, installs hooks) and then breaks where later ones do not.
+# Ambient rows that tell kinds of calls apart.
+_FACTS = ("grad_enabled", "inference_mode", "autocast_cpu")
+# A first call often sets things up (fills a cache, installs hooks) and then breaks where later ones
+# do not.
 CAPTURE_ATTEMPTS = 2
 
 
@@ -61,7 +64,7 @@ class Compiled:
         self._front: Callable = _miss
         self._eager: dict[Any, tuple[Break, ...]] = {}  # kinds of call that run eager, and why
         self._breaks: dict[Break, None] = {}  # in the order they happened
-        self._attempts: collections.Counter = collections.Counter()  # captures that broke, by kind of call
+        self._attempts: collections.Counter = collections.Counter()  # captures that broke, likewise
         self._lock = threading.Lock()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -86,7 +89,8 @@ class Compiled:
             self._attempts.clear()
             self._breaks.clear()
 
-    # ------------------------------------------------------------------ a call that the front missed
+    # ------------------------------------------------------------------ a call that the front
+    # missed
     def _find(self, args: tuple, kwargs: dict) -> Any:
         if os.environ.get("PREHEAT_DISABLE") == "1" or steps_aside():
             return self.target(*args, **kwargs)
@@ -97,7 +101,8 @@ class Compiled:
                 return result
         facts = self._facts(args, kwargs)
         breaks = self._eager.get(facts)
-        if breaks is None and len(self._attempts) < EAGER_KINDS and self._lock.acquire(blocking=False):
+        may_compile = breaks is None and len(self._attempts) < EAGER_KINDS
+        if may_compile and self._lock.acquire(blocking=False):
             try:
                 return self._new(facts, args, kwargs)
             finally:
@@ -112,8 +117,10 @@ class Compiled:
             emit("guard_failed", name=self.name, why=str(failure))
         if len(self._variants) >= self.options.get("recompile_limit", 8):
             self._run_eager_from_now_on(facts, Break(
-                "recompile_limit", f"{len(self._variants)} variants exist; the last one missed: {failure}",
-                "", 0, "", "make the value that changes a tensor, or raise options={'recompile_limit': n}"))
+                "recompile_limit",
+                f"{len(self._variants)} variants exist; the last one missed: {failure}",
+                "", 0, "",
+                "make the value that changes a tensor, or raise options={'recompile_limit': n}"))
             return self.target(*args, **kwargs)
         hint = call_hint((facts, module_facts(self.target)))
         stored = self._stored(hint, args, kwargs)
@@ -128,7 +135,8 @@ class Compiled:
         with paused_collector():  # the one lazy import: a warm process has no compiler
             from preheat.compiler import Request, compile_call
 
-        made = compile_call(self.target, args, kwargs, Request(self.name, self.backend, self.options))
+        request = Request(self.name, self.backend, self.options)
+        made = compile_call(self.target, args, kwargs, request)
         outcome = made.outcome
         if outcome.error is not None:
             raise outcome.error
@@ -151,7 +159,8 @@ class Compiled:
             variant = Variant.bind(
                 made, self.target, args, kwargs, captured.objects, self._runtime())
         except CannotBind as why:
-            # what the call had read is not as it was: the call itself, or another thread, changed it
+            # what the call had read is not as it was: the call itself, or another thread, changed
+            # it
             self._run_eager_from_now_on(facts, Break(
                 "own_write", str(why), "", 0, "", "move the change out of the compiled function"))
             return
@@ -181,9 +190,11 @@ class Compiled:
             raise InternalError(f"{self.name} could not be compiled: {fault}") from fault
         warnings.warn(
             f"preheat: {self.name} runs eager because of a fault of the compiler "
-            f"({type(fault).__name__}: {fault}); PREHEAT_STRICT=1 shows where. Please report it.", stacklevel=6)
+            f"({type(fault).__name__}: {fault}); PREHEAT_STRICT=1 shows where. Please report it.",
+            stacklevel=6)
         self._run_eager_from_now_on(facts, Break(
-            "internal_error", f"{type(fault).__name__}: {fault}", "", 0, "", "run with PREHEAT_STRICT=1 and report it"))
+            "internal_error", f"{type(fault).__name__}: {fault}", "", 0, "",
+            "run with PREHEAT_STRICT=1 and report it"))
 
     # ------------------------------------------------------------------ small parts
     def _add(self, variant: Variant) -> None:
@@ -213,8 +224,9 @@ class Compiled:
             )
 
     def _facts(self, args: tuple, kwargs: dict) -> tuple:
-        """What tells kinds of calls apart: types and shapes of the arguments, training, grad modes."""
-        modes = tuple(AMBIENT[name]() for name in ("grad_enabled", "inference_mode", "autocast_cpu"))
+        """What tells kinds of calls apart: types and shapes of the arguments, training, grad
+        modes."""
+        modes = tuple(AMBIENT[name]() for name in _FACTS)
         return modes, getattr(self.target, "training", None), tuple(call_facts((args, kwargs)))
 
     @functools.cached_property
@@ -226,7 +238,8 @@ class Compiled:
 
     @functools.cached_property
     def _key(self) -> Key:
-        return call_key(self.target, {"backend": self.backend, "dynamic": self.dynamic}, machine_name())
+        settings = {"backend": self.backend, "dynamic": self.dynamic}
+        return call_key(self.target, settings, machine_name())
 
 
 def _miss(*args: Any, **kwargs: Any) -> Any:

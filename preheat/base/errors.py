@@ -40,5 +40,6 @@ def nearest(name: str, known) -> str:
 
 
 def is_strict() -> bool:
-    """PREHEAT_STRICT=1: graphs are verified between passes, and faults of ours raise instead of running eager."""
+    """PREHEAT_STRICT=1: graphs are verified between passes, and faults of ours raise instead of
+    running eager."""
     return os.environ.get("PREHEAT_STRICT") == "1"

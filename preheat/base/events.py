@@ -14,7 +14,7 @@ carry the text of a stage's product, which costs time to print: ask `wants("stag
     guard_failed   name, why (the guard, with the value found): a new variant is made
     compile        name, kernels, calls, bytes (of machine code)
     kernel         name, text (the generated code)
-    cache          name, hit (True, False, or None for what is neither: not stored, evicted), why, bytes
+    cache          name, hit (True, False, or None for neither: not stored, evicted), why, bytes
     tune           name, choice, table
     replay         name
     fallback       what, why: a part that runs op by op
@@ -57,8 +57,11 @@ class Bus:
     def __init__(self) -> None:
         self._listeners: tuple[tuple[Listener, frozenset[str]], ...] = ()
 
-    def subscribe(self, listener: Listener, kinds: Iterable[str] | None = None) -> Callable[[], None]:
-        """Adds `listener` for `kinds` (None: all but the costly); returns the function that removes it."""
+    def subscribe(
+        self, listener: Listener, kinds: Iterable[str] | None = None,
+    ) -> Callable[[], None]:
+        """Adds `listener` for `kinds` (None: all but the costly); returns the function that
+        removes it."""
         row = (listener, frozenset(kinds) if kinds is not None else frozenset(KINDS) - COSTLY)
         self._listeners = (*self._listeners, row)
 

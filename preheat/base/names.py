@@ -6,8 +6,9 @@
 A name is only given if `find` leads from it to the very same object, so a name is as good as the
 object. `find` reads raw dictionaries: no descriptor, `__getattr__` or metaclass takes part, so the
 last part may be a property or a classmethod as it stands in the class. The part `<type>` steps to
-the class of a module: how to reach a class that hides behind an instance of itself in `sys.modules`.
-`mro_of`, `raw_attribute`, `instance_dict` and `is_heap_type` look at classes and objects likewise.
+the class of a module: how to reach a class that hides behind an instance of itself in
+`sys.modules`. `mro_of`, `raw_attribute`, `instance_dict` and `is_heap_type` look at classes and
+objects likewise.
 """
 
 import enum

@@ -207,7 +207,7 @@ def private(path: str) -> Any:
 
 
 def infer(op: Op, types: Callable[[int], Type], written: Sequence[TensorType]) -> tuple[Type, ...]:
-    """The types of the results of `op`, the functional form of one that writes tensors of types `written`.
+    """The types of the results of `op`, the functional form of one that writes `written`.
 
     `types(value)` is the type of an operand. Sizes are those of what is written, so only dtypes are
     asked, of a run on tensors with one element; where that fails, of one on tensors without memory
@@ -220,7 +220,8 @@ def infer(op: Op, types: Callable[[int], Type], written: Sequence[TensorType]) -
     if op.name.startswith("aten."):
         for fill in (1, 0):  # ones divide, zeros index
             try:
-                dtypes = _result_dtypes(op, {ref: _one_element(types(ref), fill) for ref in op.refs()})
+                elements = {ref: _one_element(types(ref), fill) for ref in op.refs()}
+                dtypes = _result_dtypes(op, elements)
             except (RuntimeError, ValueError, IndexError):
                 continue
             if len(dtypes) == len(written):
@@ -234,7 +235,8 @@ def _result_dtypes(op: Op, values: dict[int, torch.Tensor]) -> list[str]:
     with torch.no_grad():
         outcome = overload(op.name)(*args, **attrs)
     results = outcome if isinstance(outcome, (tuple, list)) else (outcome,)
-    return [str(result.dtype).removeprefix("torch.") for result in results if isinstance(result, torch.Tensor)]
+    tensors = [result for result in results if isinstance(result, torch.Tensor)]
+    return [str(tensor.dtype).removeprefix("torch.") for tensor in tensors]
 
 
 def _one_element(type: Type, fill: int) -> torch.Tensor:

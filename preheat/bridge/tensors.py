@@ -42,7 +42,8 @@ def dtype_name(dtype: torch.dtype) -> str:
 def tensor_facts(tensor: torch.Tensor) -> TensorFacts:
     """Everything that a guard checks of `tensor`, which must be plain (see `is_plain`)."""
     return TensorFacts(
-        type_of(tensor), tensor.requires_grad, tensor.is_inference(), tensor.is_conj(), tensor.is_neg(),
+        type_of(tensor), tensor.requires_grad, tensor.is_inference(), tensor.is_conj(),
+        tensor.is_neg(),
     )
 
 
@@ -106,7 +107,8 @@ def extent(tensor: torch.Tensor) -> tuple[int, int]:
 
 
 def overlaps(first: torch.Tensor, second: torch.Tensor) -> bool:
-    """Whether the extents of two tensors have a byte in common (strides may still keep them apart)."""
+    """Whether the extents of two tensors have a byte in common (strides may still keep them
+    apart)."""
     (a, b), (c, d) = extent(first), extent(second)
     return a < d and c < b
 

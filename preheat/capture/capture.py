@@ -9,11 +9,12 @@ The machine interprets the program (`machine.py`), the watcher turns reads into 
 the recorder turns tensor ops into a graph (`recorder.py`), and the result becomes a recipe
 (`recipes.py`). Whatever happens, the program runs exactly once and its result is given.
 
-A trace is one node today: entry guards, one body, a return. It speaks of memory as it was before the
-call; a call that writes to an object from outside is not captured. A branch on a bool that a few ops
-on inputs decide (`attention_mask.all()`) is a `test` guard; any other look at a tensor's value is a
-break. Some composites of torch ask whether a dispatch mode is active and then take another, equally
-exact way than eager (`linalg.eigvalsh`, `svdvals`): their last bits may differ.
+In this version a trace is one node: entry guards, one body, a return. It speaks of memory as it was
+before the call; a call that writes to an object from outside is not captured. A branch on a bool
+that a few ops on inputs decide (`attention_mask.all()`) is a `test` guard; any other look at a
+tensor's value is a break. Some composites of torch ask whether a dispatch mode is active and then
+take another, equally exact way than eager (`linalg.eigvalsh`, `svdvals`): their last bits may
+differ.
 """
 
 import linecache

@@ -65,7 +65,8 @@ _BUILTINS = {
           "oct ord pow repr round sorted str sum",
     SHALLOW: "dict enumerate filter frozenset iter len list map next reversed set tuple zip",
     Call("id"): "id",
-    IDENTITY: "callable classmethod isinstance issubclass object property range slice staticmethod super",
+    IDENTITY: "callable classmethod isinstance issubclass object property range slice staticmethod "
+              "super",
 }
 _C_METHODS = frozenset((
     types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType,
@@ -73,74 +74,86 @@ _C_METHODS = frozenset((
 ))
 _NO_RECEIVERS = (type(None), type, types.ModuleType)
 _BY_MODULE = {"math": PURE, "cmath": PURE, "_operator": Call("operator"), "_bisect": PURE}
-# Functions that C may be given, since they call it on elements: only where the machine stands between.
+# Functions that may be given one to call on elements: where the machine stands between.
 CALLING_BACK = frozenset((map, filter, functools.reduce, sorted, min, max, list.sort))
 CALLING_C = frozenset((  # these may be given functions of C alone
-    itertools.accumulate, itertools.starmap, itertools.takewhile, itertools.dropwhile, itertools.filterfalse,
-    itertools.groupby,
+    itertools.accumulate, itertools.starmap, itertools.takewhile, itertools.dropwhile,
+    itertools.filterfalse, itertools.groupby,
 ))
 _MOVERS_OF_ITERTOOLS = (
-    itertools.chain, itertools.repeat, itertools.islice, itertools.product, itertools.zip_longest, itertools.cycle,
-    itertools.count, itertools.pairwise, itertools.compress, itertools.combinations, itertools.permutations,
-    itertools.combinations_with_replacement,
+    itertools.chain, itertools.repeat, itertools.islice, itertools.product, itertools.zip_longest,
+    itertools.cycle, itertools.count, itertools.pairwise, itertools.compress,
+    itertools.combinations, itertools.permutations, itertools.combinations_with_replacement,
 )
 # Classes whose methods look only at their own value: nothing of the program can hide in them.
 _VALUE_CLASSES = frozenset((
-    str, bytes, int, float, complex, bool, type(None), range, slice, re.Pattern, re.Match, types.CodeType,
-    type(Ellipsis), types.UnionType, types.GenericAlias,
+    str, bytes, int, float, complex, bool, type(None), range, slice, re.Pattern, re.Match,
+    types.CodeType, type(Ellipsis), types.UnionType, types.GenericAlias,
 ))
 _CONTAINERS = frozenset((
-    list, dict, set, frozenset, tuple, collections.deque, collections.OrderedDict, collections.defaultdict,
-    type({}.keys()), type({}.values()), type({}.items()), bytearray,
+    list, dict, set, frozenset, tuple, collections.deque, collections.OrderedDict,
+    collections.defaultdict, type({}.keys()), type({}.values()), type({}.items()), bytearray,
     types.MappingProxyType,
 ))
 _CONTAINER_METHODS = {
     Call("get"): "get",
-    FILL: """append appendleft extend extendleft insert remove pop popleft popitem clear sort reverse update
-        setdefault add discard difference_update intersection_update symmetric_difference_update rotate
-        move_to_end __setitem__ __delitem__ __iadd__ __imul__ __ior__ __iand__ __isub__ __ixor__ __init__""",
-    SHALLOW: """keys values items copy __len__ __iter__ __getitem__ __reversed__ union __new__ __add__
-        __mul__ __or__ fromkeys __class_getitem__ __bool__ __copy__""",
-    PURE: """index count __contains__ __eq__ __ne__ __lt__ __le__ __gt__ __ge__ __hash__ __repr__ __str__
-        __format__ difference intersection symmetric_difference issubset issuperset isdisjoint __and__ __sub__
-        __xor__""",
+    FILL: """append appendleft extend extendleft insert remove pop popleft popitem clear sort
+        reverse update setdefault add discard difference_update intersection_update
+        symmetric_difference_update rotate move_to_end __setitem__ __delitem__ __iadd__ __imul__
+        __ior__ __iand__ __isub__ __ixor__ __init__""",
+    SHALLOW: """keys values items copy __len__ __iter__ __getitem__ __reversed__ union __new__
+        __add__ __mul__ __or__ fromkeys __class_getitem__ __bool__ __copy__""",
+    PURE: """index count __contains__ __eq__ __ne__ __lt__ __le__ __gt__ __ge__ __hash__ __repr__
+        __str__ __format__ difference intersection symmetric_difference issubset issuperset
+        isdisjoint __and__ __sub__ __xor__""",
 }
-# Methods that every class has from C and that look at identities alone; of exceptions, what stores arguments.
+# Methods that every class has from C and that look at identities alone; of exceptions, what stores
+# arguments.
 _OBJECT_METHODS = frozenset("""
-    __new__ __init__ __init_subclass__ __subclasshook__ __eq__ __ne__ __instancecheck__ __subclasscheck__
-    mro __prepare__ __set_name__ __class_getitem__
+    __new__ __init__ __init_subclass__ __subclasshook__ __eq__ __ne__ __instancecheck__
+    __subclasscheck__ mro __prepare__ __set_name__ __class_getitem__
 """.split())
-_BINDING_ONLY = (types.FunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, staticmethod)
-_EXCEPTION_METHODS = frozenset(("__new__", "__init__", "with_traceback", "add_note", "__setstate__"))
+_BINDING_ONLY = (
+    types.FunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, staticmethod,
+)
+_EXCEPTION_METHODS = frozenset("__new__ __init__ with_traceback add_note __setstate__".split())
+_ITERATOR_METHODS = frozenset("__next__ __iter__ __length_hint__ close send throw".split())
 _ITERATORS = frozenset(type(i) for i in (
-    iter([]), iter(()), iter({}), iter({}.values()), iter({}.items()), iter(set()), iter(range(0)), iter(""),
-    reversed([]), reversed({}), reversed(()), zip(), enumerate(()), map(len, ()), filter(None, ()), iter(range(1 << 70)),
-    itertools.chain(), itertools.repeat(0), itertools.count(), itertools.islice((), 0), itertools.pairwise(()),
-    itertools.zip_longest(), itertools.product(),
+    iter([]), iter(()), iter({}), iter({}.values()), iter({}.items()), iter(set()), iter(range(0)),
+    iter(""), reversed([]), reversed({}), reversed(()), zip(), enumerate(()), map(len, ()),
+    filter(None, ()), iter(range(1 << 70)), itertools.chain(), itertools.repeat(0),
+    itertools.count(), itertools.islice((), 0), itertools.pairwise(()), itertools.zip_longest(),
+    itertools.product(),
 )) | {types.GeneratorType}
 _ROWS: dict[Any, Call] = {
-    **{mover: SHALLOW for mover in _MOVERS_OF_ITERTOOLS}, **{f: PURE for f in CALLING_C}, operator.call: HOST,
+    **{mover: SHALLOW for mover in _MOVERS_OF_ITERTOOLS}, **{f: PURE for f in CALLING_C},
+    operator.call: HOST,
     **{getattr(builtins, name): row for row, names in _BUILTINS.items() for name in names.split()},
     functools.partial: IDENTITY, types.SimpleNamespace: IDENTITY, types.MethodType: IDENTITY,
     types.MappingProxyType: Call("view"), types.FunctionType: IDENTITY, types.CellType: IDENTITY,
     collections.deque: SHALLOW, collections.OrderedDict: SHALLOW, collections.defaultdict: SHALLOW,
     functools.reduce: SHALLOW, operator.attrgetter: IDENTITY, operator.itemgetter: IDENTITY,
     operator.is_: IDENTITY, operator.is_not: IDENTITY, functools.lru_cache: IDENTITY,
-    contextvars.ContextVar.get: AGAIN, logging.Logger.isEnabledFor: AGAIN, logging.Logger.getEffectiveLevel: AGAIN,
-    contextvars.ContextVar.set: Call("set_context"), contextvars.ContextVar.reset: Call("reset_context"),
+    contextvars.ContextVar.get: AGAIN, contextvars.ContextVar.set: Call("set_context"),
+    contextvars.ContextVar.reset: Call("reset_context"),
     _abc._abc_instancecheck: Call("abc"), _abc._abc_subclasscheck: Call("abc"),
-    marks.is_compiling: Call("constant"), builtins.__import__: Call("import"),
-    type: Call("class"),
+    builtins.__import__: Call("import"), type: Call("class"),
 }
 _RUNS_TARGET = ("preheat.dispatch", "Compiled.__call__")  # one compiled function calls another
 # Python functions that run natively: what they compute follows from their arguments, but they keep
 # caches of their own, or would cost thousands of bytecodes.
 _NATIVE: dict[Any, Call] = {
-    **{f: PURE for f in (re.compile, re.match, re.search, re.fullmatch, re.sub, re.split, re.findall, re.escape)},
-    **{f: Call("signature") for f in (inspect.signature, inspect.getfullargspec, inspect.unwrap, inspect.isclass,
-                                      inspect.isfunction, inspect.ismethod)},
-    logging.Logger.isEnabledFor: AGAIN, logging.Logger.getEffectiveLevel: AGAIN, marks.is_compiling: Call("constant"),
-    typing.cast: IDENTITY, typing.get_origin: IDENTITY, typing.get_args: IDENTITY, typing.get_type_hints: Call("signature"),
+    **{f: PURE for f in (
+        re.compile, re.match, re.search, re.fullmatch, re.sub, re.split, re.findall, re.escape,
+    )},
+    **{f: Call("signature") for f in (
+        inspect.signature, inspect.getfullargspec, inspect.unwrap, inspect.isclass,
+        inspect.isfunction, inspect.ismethod,
+    )},
+    logging.Logger.isEnabledFor: AGAIN, logging.Logger.getEffectiveLevel: AGAIN,
+    marks.is_compiling: Call("constant"),
+    typing.cast: IDENTITY, typing.get_origin: IDENTITY, typing.get_args: IDENTITY,
+    typing.get_type_hints: Call("signature"),
 }
 
 
@@ -214,7 +227,8 @@ def _policy(function: Any) -> Call:
 
 @lru_cache(maxsize=8192)
 def _method_policy(cls: type, name: str, is_class_method: bool) -> Call:
-    """The row of C method `name` found on `cls` (a method of the class itself if `is_class_method`)."""
+    """The row of C method `name` found on `cls` (a method of the class itself if
+    `is_class_method`)."""
     raw = _c_attribute(cls, name)
     if raw is None and is_class_method:
         raw = _c_attribute(type(cls), name)
@@ -224,7 +238,8 @@ def _method_policy(cls: type, name: str, is_class_method: bool) -> Call:
 
 
 def _c_attribute(cls: type, name: str) -> Any:
-    """The first method of C called `name` along the MRO: `super()` may have stepped over Python's."""
+    """The first method of C called `name` along the MRO: `super()` may have stepped over
+    Python's."""
     for base in type.__dict__["__mro__"].__get__(cls):
         raw = type.__dict__["__dict__"].__get__(base).get(name)
         if type(raw) in _C_METHODS:
@@ -238,7 +253,7 @@ def _owned(owner: type, name: str) -> Call:
         return row
     if owner in _VALUE_CLASSES:
         return PURE
-    if owner in _ITERATORS and name in ("__next__", "__iter__", "__length_hint__", "close", "send", "throw"):
+    if owner in _ITERATORS and name in _ITERATOR_METHODS:
         return IDENTITY
     if name in _OBJECT_METHODS and owner in (object, type, super):
         return IDENTITY

@@ -52,12 +52,15 @@ _TOKENS: dict[type, tuple[str, Callable[[Any], str]]] = {
 }
 # In-place ops that change sizes or strides of their argument, and the view each of them is.
 _VIEW_OF_INPLACE = {
-    "aten.unsqueeze_.default": "aten.unsqueeze.default", "aten.squeeze_.default": "aten.squeeze.default",
+    "aten.unsqueeze_.default": "aten.unsqueeze.default",
+    "aten.squeeze_.default": "aten.squeeze.default",
     "aten.squeeze_.dim": "aten.squeeze.dim", "aten.squeeze_.dims": "aten.squeeze.dims",
     "aten.t_.default": "aten.t.default", "aten.transpose_.default": "aten.transpose.int",
     "aten.as_strided_.default": "aten.as_strided.default",
 }
-_READS_ONE = frozenset(("aten._local_scalar_dense.default", "aten.item.default", "aten.is_nonzero.default"))
+_READS_ONE = frozenset((
+    "aten._local_scalar_dense.default", "aten.item.default", "aten.is_nonzero.default",
+))
 _RESIZING = frozenset(("resize_", "resize_as_", "set_", "_resize_output_", "swap_", "resize"))
 
 
@@ -83,7 +86,7 @@ class Recorder(TorchDispatchMode):
         self.values: dict[int, _Known] = {}
         self._storages: dict[int, list[int]] = {}  # storage -> [live tensors, first value]
         self._root: dict[int, int] = {}  # value -> first value of its storage
-        self._fixed: set[int] = set()  # roots whose content follows from no input and no random number
+        self._fixed: set[int] = set()  # roots whose content follows from no input and no chance
         self._source_of_value: dict[int, int] = {}
 
     def is_fixed(self, tensor: torch.Tensor) -> bool:
@@ -101,9 +104,10 @@ class Recorder(TorchDispatchMode):
         return True
 
     def test_of(self, tensor: torch.Tensor) -> tuple[Graph, tuple[int, ...]] | None:
-        """The few pure ops that lead from inputs to a bool of one element, and the sources of the inputs.
+        """The few pure ops from inputs to a bool of one element, and the sources of the inputs.
 
-        None if it takes more than `MAX_TEST_OPS` ops, if chance takes part, or if anything that takes part
+        None if it takes more than `MAX_TEST_OPS` ops, if chance takes part, or if anything that
+        takes part
         was written to: then the answer cannot be had from the inputs alone, before the call.
         """
         known = self.values.get(id(tensor))
@@ -130,13 +134,15 @@ class Recorder(TorchDispatchMode):
         return known is not None and known.value not in self._source_of_value
 
     def enter(self) -> None:
-        """Ops are recorded from now on. A weight that autocast has cast before is cast, and seen, again."""
+        """Ops are recorded from now on. A weight that autocast has cast before is cast, and
+        seen, again."""
         torch.clear_autocast_cache()
         self.__enter__()
         self.is_entered = True
 
     def leave(self) -> None:
-        """Ops are recorded no longer. Under a mode that the program has entered since, this waits."""
+        """Ops are recorded no longer. Under a mode that the program has entered since, this
+        waits."""
         self.is_stopped = True
         depth = torch._C._len_torch_dispatch_stack()
         if self.is_entered and depth and torch._C._get_dispatch_stack_at(depth - 1) is self:
@@ -162,7 +168,8 @@ class Recorder(TorchDispatchMode):
         return self._inputs
 
     def finish(self, outputs: list[int], names: list[str], alias_sets: list[int]) -> Graph | None:
-        """The graph with these outputs, or None if no op ran. A name and an alias set for each input."""
+        """The graph with these outputs, or None if no op ran. A name and an alias set for each
+        input."""
         if not self.builder.ops:
             return None
         self.builder.inputs[:] = [
@@ -195,7 +202,8 @@ class Recorder(TorchDispatchMode):
             return
         self._spread_fixed(facts, encoded, attrs, results, writes)
         self.builder.ops.append(Op(
-            name, encoded, tuple(results), tuple(types), attrs, writes, tuple(aliases), _is_grad_enabled(),
+            name, encoded, tuple(results), tuple(types), attrs, writes, tuple(aliases),
+            _is_grad_enabled(),
         ))
         if len(self.builder.ops) > self.limit_ops:
             self.stop("limit_ops", f"{self.limit_ops} ops")
@@ -208,13 +216,15 @@ class Recorder(TorchDispatchMode):
         type = type_of(tensor)
         factory = (("dtype", Token("dtype", type.dtype)), ("device", Token("device", type.device)))
         if len(set(map(repr, numbers))) <= 1:
-            value = self._emit("aten.full.default", (type.sizes, numbers[0] if numbers else 0), type, factory)
+            fill = numbers[0] if numbers else 0
+            value = self._emit("aten.full.default", (type.sizes, fill), type, factory)
         else:
             parts = [
                 self._emit("aten.full.default", ((length,), number), _vector(type, length), factory)
                 for number, length in _runs(numbers)
             ]
-            value = self._emit("aten.cat.default", (tuple(map(Ref, parts)),), _vector(type, len(numbers)))
+            whole = _vector(type, len(numbers))
+            value = self._emit("aten.cat.default", (tuple(map(Ref, parts)),), whole)
             if type.rank != 1:
                 value = self._emit("aten.view.default", (Ref(value), type.sizes), type, alias=value)
         self._learn(tensor, value)
@@ -227,8 +237,11 @@ class Recorder(TorchDispatchMode):
             self.fail(reason, detail)
 
     # ------------------------------------------------------------------ values
-    def _spread_fixed(self, facts: "_Overload", args: tuple, attrs: tuple, results: list, writes: tuple) -> None:
-        """What is computed from fixed values alone is fixed; what is written from others is no longer."""
+    def _spread_fixed(
+        self, facts: "_Overload", args: tuple, attrs: tuple, results: list, writes: tuple,
+    ) -> None:
+        """What is computed from fixed values alone is fixed; what is written from others is no
+        longer."""
         fixed, root = self._fixed, self._root
         is_fixed = not facts.is_random and all(
             root[ref] in fixed for ref in (*refs_of(args), *refs_of(tuple([v for _, v in attrs])))
@@ -258,7 +271,8 @@ class Recorder(TorchDispatchMode):
         """The value of a tensor that no op gave: an input, if it has a source."""
         source = self.outside(tensor)
         if source is None:
-            self.stop("untracked_tensor", str(type_of(tensor)) if is_plain(tensor) else type(tensor).__name__)
+            what = str(type_of(tensor)) if is_plain(tensor) else type(tensor).__name__
+            self.stop("untracked_tensor", what)
             return -1
         if _is_grad_enabled() and tensor.requires_grad:
             self.stop("training", str(type_of(tensor)))
@@ -301,7 +315,8 @@ class Recorder(TorchDispatchMode):
                 results.append(known.value)
                 aliases.append(known.value)
                 if self.builder.type_of[known.value] != type:
-                    self.stop("metadata_write", f"{self.builder.type_of[known.value]} became {type}")
+                    was = self.builder.type_of[known.value]
+                    self.stop("metadata_write", f"{was} became {type}")
             else:
                 value = self.builder.fresh()
                 root = self._learn(one, value)
@@ -332,15 +347,17 @@ class Recorder(TorchDispatchMode):
                     continue
                 value = self.values[id(tensor)].value
                 written.append(value)
-                source = self._source_of_value.get(value)
-                if source is not None:
-                    self.written_inputs[value] = source
-                if self.builder.type_of[value] != type_of(tensor) and facts.name not in _VIEW_OF_INPLACE:
+                root = self._root[value]  # an input's memory may be written through a view
+                if root in self._source_of_value:
+                    self.written_inputs[root] = self._source_of_value[root]
+                is_other = self.builder.type_of[value] != type_of(tensor)
+                if is_other and facts.name not in _VIEW_OF_INPLACE:
                     self.stop("metadata_write", f"{facts.name} changed the sizes of a tensor")
         return tuple(written)
 
     def _rebind(self, tensor: torch.Tensor) -> bool:
-        """Before the result of `x.unsqueeze_()` is numbered: x, if made here, becomes a new value."""
+        """Before the result of `x.unsqueeze_()` is numbered: x, if made here, becomes a new
+        value."""
         known = self.values[id(tensor)]
         if not self.made(tensor):
             self.stop("metadata_write", "an in-place view of a tensor from outside")
@@ -349,9 +366,12 @@ class Recorder(TorchDispatchMode):
         self._storages[known.storage][0] -= 1  # its result is learned next, of the same storage
         return True
 
-    def _emit(self, name: str, args: tuple, type: TensorType, attrs: tuple = (), alias: int = -1) -> int:
+    def _emit(
+        self, name: str, args: tuple, type: TensorType, attrs: tuple = (), alias: int = -1,
+    ) -> int:
         value = self.builder.fresh()
-        self.builder.append(Op(name, args, (value,), (type,), attrs, (), (alias,), _is_grad_enabled()))
+        grad = _is_grad_enabled()
+        self.builder.append(Op(name, args, (value,), (type,), attrs, (), (alias,), grad))
         self._root[value] = value if alias < 0 else self._root[alias]
         self._fixed.add(self._root[value])
         return value
@@ -389,7 +409,8 @@ class _Overload(NamedTuple):
 def _overload(func: Any) -> _Overload:
     schema = func._schema
     writes = tuple(
-        (i, a.name) for i, a in enumerate(schema.arguments) if a.alias_info is not None and a.alias_info.is_write
+        (i, a.name) for i, a in enumerate(schema.arguments)
+        if a.alias_info is not None and a.alias_info.is_write
     )
     name = str(func)
     base = schema.name.partition("::")[2]
@@ -400,18 +421,24 @@ def _overload(func: Any) -> _Overload:
         refusal = "data_dependent_shape"
     elif base in _RESIZING or name == "aten.detach_.default":
         refusal = "metadata_write"
-    is_composite = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
-    is_random = torch.Tag.nondeterministic_seeded in func.tags or base.startswith(("empty", "new_empty"))
+    is_composite = torch._C._dispatch_has_kernel_for_dispatch_key(
+        func.name(), "CompositeImplicitAutograd")
+    is_seeded = torch.Tag.nondeterministic_seeded in func.tags
+    is_random = is_seeded or base.startswith(("empty", "new_empty"))
     return _Overload(
-        name, writes, is_composite and not func.py_kernels, base == "lift_fresh", is_random, refusal)
+        name, writes, is_composite and not func.py_kernels, base == "lift_fresh", is_random,
+        refusal)
 
 
-def _dispatch(recorder: Recorder, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+def _dispatch(
+    recorder: Recorder, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None,
+) -> Any:
     """Runs one op for real and records it; `__torch_dispatch__` of the mode."""
     kwargs = kwargs or {}
     if recorder.is_stopped:
         return func(*args, **kwargs)
-    if not _PLAIN_CLASSES.issuperset(types):  # operands with a dispatch of their own: their inner ops are recorded instead
+    if not _PLAIN_CLASSES.issuperset(types):
+        # operands with a dispatch of their own: their inner ops are recorded instead
         return NotImplemented
     facts = _overload(func)
     if facts.is_lift:
@@ -458,7 +485,8 @@ def _lift(recorder: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
 def _has_mask(recorder: Recorder, indices: Any) -> bool:
     """Whether an index is a mask with an unknown number of true elements."""
     return any(
-        i is not None and i.dtype in (torch.bool, torch.uint8) and not recorder.is_fixed(i) for i in indices)
+        i is not None and i.dtype in (torch.bool, torch.uint8) and not recorder.is_fixed(i)
+        for i in indices)
 
 
 def _vector(type: TensorType, length: int) -> TensorType:
@@ -466,7 +494,8 @@ def _vector(type: TensorType, length: int) -> TensorType:
 
 
 def _runs(numbers: list) -> list[tuple[Any, int]]:
-    """Equal neighbours counted; equal means by `repr`, so -0.0 and 0.0 differ and NaN is one run."""
+    """Equal neighbours counted; equal means by `repr`, so -0.0 and 0.0 differ and NaN is one
+    run."""
     runs: list[tuple[Any, int]] = []
     for number in numbers:
         if runs and repr(runs[-1][0]) == repr(number):

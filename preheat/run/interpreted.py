@@ -20,8 +20,7 @@ class Interpreted:
 
     def __init__(self, graph: Graph | None):
         self.graph = graph
-        written = {root for op in graph.ops for root in _roots(graph, op.writes)} if graph is not None else set()
-        self._written = tuple(k for k, i in enumerate(graph.inputs) if i.id in written) if written else ()
+        self._written = _written_inputs(graph) if graph is not None else ()
 
     def __call__(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         if self.graph is None:
@@ -31,6 +30,12 @@ class Interpreted:
                 return interpret.run(self.graph, inputs)
         except Exception as error:
             raise Fault(f"the graph raised {error!r}") from error
+
+
+def _written_inputs(graph: Graph) -> tuple[int, ...]:
+    """The places of the inputs whose storage an op writes."""
+    written = {root for op in graph.ops for root in _roots(graph, op.writes)}
+    return tuple(place for place, given in enumerate(graph.inputs) if given.id in written)
 
 
 def _roots(graph: Graph, values: Sequence[int]) -> set[int]:

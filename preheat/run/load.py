@@ -52,8 +52,8 @@ def load(image: Image) -> Loaded:
     missing = missing_features(image.target)
     if missing:
         raise UserError(
-            f"the code was generated for {image.target.arch} with {', '.join(missing)}, which this CPU "
-            f"({platform.machine()}) lacks; generate it again here, or for a target without them"
+            f"the code was generated for {image.target.arch} with {', '.join(missing)}, which this "
+            f"CPU ({platform.machine()}) lacks; generate it again here, or for a target without them"
         )
     size = max(len(image.code), 1)
     pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -66,7 +66,8 @@ def load(image: Image) -> Loaded:
 
 def machine_name() -> str:
     """This machine as generated code sees it: architecture and the features that matter."""
-    return " ".join((_ARCH.get(platform.machine(), platform.machine()), *sorted(running_features())))
+    arch = _ARCH.get(platform.machine(), platform.machine())
+    return " ".join((arch, *sorted(running_features())))
 
 
 def missing_features(target: Target) -> tuple[str, ...]:
@@ -84,7 +85,8 @@ def running_features() -> frozenset[str]:
 
 
 def _features_of(arch: str, cpuinfo: str) -> set[str]:
-    """The features that the text of /proc/cpuinfo lists; without one, only the architecture's own."""
+    """The features that the text of /proc/cpuinfo lists; without one, only the architecture's
+    own."""
     line = next((x for x in cpuinfo.splitlines() if x.startswith(("flags", "Features"))), "")
     flags = set(line.partition(":")[2].split())
     listed = {name for name, flag in FEATURES.get(arch, {}).items() if flag in flags}

@@ -2,9 +2,11 @@
 
     draws(artifact)                 whether the body moves the random generators
     undo = Undo(); call = undo.around(entry.call)
-    call(x)                         as entry.call(x); while it runs, undo.restore() puts the generator back
+    call(x)                         as entry.call(x); while it runs, undo.restore() puts the
+    generator back
 
-    with kept(tensors): ...         an exception that leaves the block puts the values of `tensors` back
+    with kept(tensors): ...         an exception that leaves the block puts the values of `tensors`
+    back
 
 A kernel may find an index out of range after random numbers were drawn, or an op may raise after an
 input was written. The error must arise in the user's own frames, so the program runs again from its
@@ -29,7 +31,8 @@ _GENERATOR = torch.default_generator  # of the CPU; no other draws in a compiled
 
 
 def draws(artifact: Artifact) -> bool:
-    """Whether the body may draw random numbers: by torch's tags, or in an operator of the user's."""
+    """Whether the body may draw random numbers: by torch's tags, or in an operator of the
+    user's."""
     if artifact.plan is not None:
         names = [call.op for call in artifact.plan.calls if isinstance(call, LibraryCall)]
     else:

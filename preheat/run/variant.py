@@ -3,9 +3,10 @@
     variant = Variant.bind(artifact, model, (x,), {}, objects)
     variant.entry(x)          the result, or MISS when the call is not this variant's
 
-Binding resolves every source, evaluates every guard once on the live objects and only then makes the
-native entry, whose rows say "the memory that decided these guards is as it was". A row that differs
-is no verdict: the Python checker decides, and the rows are taken anew when the guards still hold.
+Binding resolves every source, evaluates every guard once on the live objects and only then makes
+the native entry, whose rows say "the memory that decided these guards is as it was". A row that
+differs is no verdict: the Python checker decides, and the rows are taken anew when the guards still
+hold.
 
 Guarantees: an entry that returns MISS has run nothing. A fault found by a kernel (an index out of
 range, a division by zero) runs the call as plain Python, from the random state it began with, and
@@ -35,8 +36,8 @@ from preheat.run.undo import Undo, draws
 
 MISS: Any = type("Miss", (), {"__slots__": (), "__repr__": lambda self: "<miss>"})()
 
-# A program that changes what its guards read on every call would bind rows on every call: after each
-# binding twice as many calls go through the Python checker before the next, at most this many.
+# A program that changes what its guards read on every call would bind rows on every call: after
+# each binding twice as many calls go through the Python checker before the next, at most this many.
 _LONGEST_WAIT = 1024
 
 
@@ -110,17 +111,21 @@ class Variant:
     def _make_entry(self, found: list, rows: Any) -> Entry:
         return make_entry(
             self.artifact.trace, found, rows, self.executable, self.rebuild, self._slow,
-            runtime=self._runtime, context=context() if rows is not None else None, live=self.checker.objects)
+            runtime=self._runtime, context=context() if rows is not None else None,
+            live=self.checker.objects)
 
     def _slow(self, reason: int, detail: int, arguments: tuple, names: tuple) -> Any:
-        """What the entry calls when a row differs, a kernel found a fault, or the call looks unusual."""
+        """What the entry calls when a row differs, a kernel found a fault, or the call looks
+        unusual."""
         split = len(arguments) - len(names)
         args, kwargs = arguments[:split], dict(zip(names, arguments[split:]))
         why = REASONS[reason]
         if why == "fault":
-            return self._plain(Fault("a kernel found an index out of range or a division by zero", detail), args, kwargs)
+            what = "a kernel found an index out of range or a division by zero"
+            return self._plain(Fault(what, detail), args, kwargs)
         if why == "late_fault":
-            raise InternalError(f"{self.target!r}: a check failed after an input was written (flag {detail})")
+            raise InternalError(
+                f"{self.target!r}: a check failed after an input was written (flag {detail})")
         if self._rows is not None and why == "guard":
             if self._rows.is_python(detail) and self._rows.check_python(args, kwargs) is None:
                 return self._unchecked.call(*args, **kwargs)
@@ -147,7 +152,8 @@ class Variant:
 
     def _plain(self, fault: Exception, args: tuple, kwargs: dict) -> Any:
         """The call as plain Python: compiled code met something that only eager can report."""
-        emit("fallback", what=getattr(self.target, "__qualname__", type(self.target).__qualname__), why=str(fault))
+        name = getattr(self.target, "__qualname__", type(self.target).__qualname__)
+        emit("fallback", what=name, why=str(fault))
         if self._undo is not None:
             self._undo.restore()
         return self.target(*args, **kwargs)
@@ -159,4 +165,5 @@ def _executable(artifact: Artifact) -> tuple[Executable | Interpreted, int]:
     if plan is None:
         graph = artifact.graph()
         return Interpreted(graph), len(graph.outputs) if graph is not None else 0
-    return Executable(plan, load(image) if image is not None and image.code else None), len(plan.outputs)
+    loaded = load(image) if image is not None and image.code else None
+    return Executable(plan, loaded), len(plan.outputs)

@@ -1,7 +1,7 @@
 """Keys of compiled calls: which stored entries could fit this target and these arguments.
 
-The key's fields are what must be equal for machine code and bytecode to be valid at all; the hint is
-a cheap digest of the call's types and shapes, so that few entries are read. Neither decides
+The key's fields are what must be equal for machine code and bytecode to be valid at all; the hint
+is a cheap digest of the call's types and shapes, so that few entries are read. Neither decides
 correctness: the guards of an entry do, evaluated on the live objects.
 """
 
@@ -20,7 +20,8 @@ from preheat.store.key import Key
 
 
 def call_key(target: Any, options: Mapping[str, Any], machine: str) -> Key:
-    """The key of `target` (a function, method, module or callable) compiled with `options` for `machine`."""
+    """The key of `target` (a function, method, module or callable) compiled with `options` for
+    `machine`."""
     function = entry_function(target)
     owner = target if function is target else type(getattr(target, "__self__", target))
     name = f"{owner.__module__}.{owner.__qualname__}"
@@ -61,7 +62,8 @@ def versions() -> dict[str, str]:
 
 
 def _version(package: str) -> str:
-    """The version line in the header of the package's metadata: parsing all of torch's takes 1.8 ms."""
+    """The version line in the header of the package's metadata: parsing all of torch's takes 1.8
+    ms."""
     header = (metadata.distribution(package).read_text("METADATA") or "").partition("\n\n")[0]
     for line in header.splitlines():
         if line.startswith("Version:"):

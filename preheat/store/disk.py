@@ -1,17 +1,17 @@
 """A folder of entries that many processes share.
 
-    <folder>/<name>-<hash>/<fields digest>/fields          the key's fields, for the reason of a miss
+    <folder>/<name>-<hash>/<fields digest>/fields           the key's fields, why a miss is one
     <folder>/<name>-<hash>/<fields digest>/<hint>-<digest>  one entry: header line, then the payload
 
-An entry is written under a temporary name and renamed, so it is there whole or not at all. Its first
-line names the format and the digest of what follows; a file that does not match is removed and
-counts as a miss, with the reason. Nothing is locked: renames are atomic, the same content has the
-same name, and an entry that vanishes while it is read is a miss. When the folder grows over
+An entry is written under a temporary name and renamed, so it is there whole or not at all. Its
+first line names the format and the digest of what follows; a file that does not match is removed
+and counts as a miss, with the reason. Nothing is locked: renames are atomic, the same content has
+the same name, and an entry that vanishes while it is read is a miss. When the folder grows over
 `limit_bytes` the entries that were used longest ago go first.
 
 Guarantees: `read` yields payloads exactly as `write` got them, or says why not; no file is touched
-that is not an entry by its name and place, whatever else the folder holds; errors of the disk (full,
-read-only) are misses with a reason, never exceptions.
+that is not an entry by its name and place, whatever else the folder holds; errors of the disk
+(full, read-only) are misses with a reason, never exceptions.
 """
 
 import hashlib

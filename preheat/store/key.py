@@ -1,4 +1,4 @@
-"""Keys with names: every field that decides whether a stored entry fits, so that a miss can say why.
+"""Keys with names: every field that decides whether an entry fits, so that a miss can say why.
 
     Key("model.Net.forward", {"code": "3f..", "torch": "2.13.0+cpu", "target": "x86_64 avx512f .."})
 
