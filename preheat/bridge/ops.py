@@ -29,7 +29,6 @@ class Parameter:
 
     name: str
     type: str
-    has_default: bool
     default: Arg
     is_keyword_only: bool
     is_written: bool
@@ -45,7 +44,6 @@ class Schema:
     returns: tuple[str, ...]
     is_mutable: bool
     is_random: bool
-    is_view: bool
     is_data_dependent: bool
 
 
@@ -80,8 +78,7 @@ def schema(name: str) -> Schema:
     raw = function._schema
     parameters = tuple(
         Parameter(
-            a.name, str(a.type), a.has_default_value(),
-            encode(a.default_value) if a.has_default_value() else None,
+            a.name, str(a.type), encode(a.default_value) if a.has_default_value() else None,
             a.kwarg_only, bool(a.alias_info and a.alias_info.is_write), _alias_set(a.alias_info),
         )
         for a in raw.arguments
@@ -92,7 +89,6 @@ def schema(name: str) -> Schema:
         tuple(_alias_set(r.alias_info) for r in raw.returns),
         raw.is_mutable,
         torch.Tag.nondeterministic_seeded in function.tags,
-        any(p.alias and not p.is_written for p in parameters),
         torch.Tag.data_dependent_output in function.tags
         or torch.Tag.dynamic_output_shape in function.tags,
     )

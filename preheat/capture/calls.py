@@ -24,7 +24,6 @@ BuiltinFunctionType = types.BuiltinFunctionType
 TYPE_CALL = type.__dict__["__call__"]
 OBJECT_NEW, OBJECT_INIT = object.__new__, object.__init__
 PARTIAL_CALL = functools.partial.__dict__["__call__"]
-SLOT_WRAPPERS = (types.MethodWrapperType,)
 C_DESCRIPTORS = (types.WrapperDescriptorType, types.MethodDescriptorType)
 MUTATORS = {
     list: "append extend insert remove pop clear sort reverse "

@@ -186,9 +186,6 @@ class Observer:
         modelled builtins. For arguments of `c_call` the observer decides itself what C may look at.
         """
 
-    def read_keys(self, container: dict) -> None:
-        """[known: container] The keys of a dict, in order, but not its values."""
-
     def test_type(self, value: Any, classinfo: Any, answer: bool) -> None:
         """`isinstance(value, classinfo)` by C; a Python `__instancecheck__` is interpreted."""
 

@@ -181,9 +181,6 @@ class Watcher(Observer):
     def read_whole(self, container: Any) -> None:
         self.guards.whole(container)
 
-    def read_keys(self, container: dict) -> None:
-        self.guards.keys(container)
-
     def test_type(self, value: Any, classinfo: Any, answer: bool) -> None:
         if id(type(value)) not in self._made:
             self.guards.mro(type(value))

@@ -19,7 +19,7 @@ from torch.autograd import forward_ad
 
 from preheat.ir.rows import ALL_BITS, ZERO
 from preheat.ir.trace import Constant
-from preheat.run.layout import Layout, WORD, layout, read, word
+from preheat.run.layout import WORD, layout, read, word
 from preheat.run.table import Table
 from preheat.run.tensor_layout import symbol, tensor_layout
 
