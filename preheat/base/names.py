@@ -59,7 +59,8 @@ def mro_of(cls: type) -> tuple[type, ...]:
 
 
 def is_heap_type(cls: type) -> bool:
-    """Whether a class statement made `cls`: it can be changed, and may hold Python dunders."""
+    """Whether a class statement made `cls`: it can be changed, may hold Python dunders, and its
+    instances can be given another class."""
     return bool(_FLAGS.__get__(cls) & _HEAP_TYPE)
 
 

@@ -22,7 +22,7 @@ import torch
 
 from preheat.base.digest import code_digest
 from preheat.base.errors import Unsupported
-from preheat.base.names import raw_attribute
+from preheat.base.names import mro_of, raw_attribute
 from preheat.bridge import interpret
 from preheat.bridge.ambient import AMBIENT
 from preheat.bridge.tensors import extent, is_plain, overlaps, tensor_facts, unusual_keys
@@ -443,7 +443,7 @@ def _class(value: Any, expected: tuple, found) -> str | None:
 def _mro(value: Any, expected: tuple, found) -> str | None:
     if not issubclass(type(value), type):
         return _text(value)
-    now = type.__dict__["__mro__"].__get__(value)
+    now = mro_of(value)
     is_same = len(now) == len(expected) and all(a is b for a, b in zip(now, expected))
     return None if is_same else f"({', '.join(map(_text, now))})"
 

@@ -107,21 +107,12 @@ def _write() -> Callable[[int, int, int], int]:
     return prototype(("write", ctypes.CDLL(None)))
 
 
-def is_heap_type(cls: type) -> bool:
-    """Whether instances of `cls` can be given another class: it was made by a class statement."""
-    return bool(_FLAGS.__get__(cls) & _HEAP_TYPE)
-
-
 def force_type_version(cls: type) -> None:
     """Looks up a name that no class has; to cache that, CPython gives `cls` a version."""
     try:
         type.__getattribute__(cls, "<preheat>")
     except AttributeError:
         return
-
-
-_FLAGS = type.__dict__["__flags__"]
-_HEAP_TYPE = 1 << 9
 
 
 # ---------------------------------------------------------------------------- helpers of probes

@@ -26,12 +26,12 @@ from typing import Any, NamedTuple
 
 import torch
 
-from preheat.base.names import find, raw_attribute
+from preheat.base.names import find, is_heap_type, mro_of, raw_attribute
 from preheat.ir.rows import ALL_BITS, ARGS, ZERO
 from preheat.ir.trace import Named, Source
 from preheat.run.layout import (
     KEYS_COUNT, KEYS_SHAPE, KEYS_SHAPE_MASK, WORD, Layout, entries_offset, force_type_version,
-    is_heap_type, read, word,
+    read, word,
 )
 from preheat.run.table import NoRoom, Table
 from preheat.run.tensor_layout import TensorLayout
@@ -214,7 +214,7 @@ class Places:
         """Adds a row: nothing changed in `cls` and its bases. A valid version is the proof."""
         if ("type version", id(cls)) in self.done:
             return
-        if any(map(is_heap_type, type.__dict__["__mro__"].__get__(cls))):
+        if any(map(is_heap_type, mro_of(cls))):
             force_type_version(cls)
             self.table.holds.append(cls)
             place = Place(ZERO, id(cls))
