@@ -584,6 +584,15 @@ def test_nan_and_infinity_propagate(fn, dtype):
     same(fn, NAN.to(dtype))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_gelu_at_infinity_is_its_limit(dtype):
+    """A stated deviation: eager's vector code gives NaN there, its scalar code and the limit inf."""
+    compiled = preheat.compile(nn.functional.gelu, options={"cache": False})
+    for _ in range(2):
+        found = compiled(torch.full((16,), float("inf"), dtype=dtype))
+    assert bool(found.isinf().all()) and bool((found > 0).all())
+
+
 @pytest.mark.parametrize("values", [[True, False, True], [False, False], [True, True, True, False]])
 def test_indices_of_boolean_extremes(values):
     same(lambda x: (x.max(0), x.min(0), x.int().argmax(), x.any(), x.all()), torch.tensor(values))

@@ -53,6 +53,10 @@ REASONS: dict[str, Reason] = {
         "changes the sizes, strides or storage of an existing tensor ({detail})",
         "use the form of the op that returns a new tensor",
     ),
+    "overlapping_write": Reason(
+        "writes to memory that the same op reads in another order ({detail})",
+        "clone the operand that is read",
+    ),
     "op_argument": Reason(
         "calls an op with an argument that a trace cannot hold ({detail})",
         "pass plain numbers, dtypes and tensors to ops",

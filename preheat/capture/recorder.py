@@ -33,7 +33,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from preheat.bridge.ops import overload
-from preheat.bridge.tensors import dtype_name, is_plain, storage_key, type_of
+from preheat.bridge.tensors import dtype_name, is_plain, overlaps, storage_key, type_of
 from preheat.ir.graph import Arg, Builder, Graph, Op, Ref, Token, refs_of
 from preheat.ir.types import NoneType, ScalarType, TensorType, Type, contiguous_strides
 
@@ -340,6 +340,7 @@ class Recorder(TorchDispatchMode):
 
     def _writes(self, facts: "_Overload", args: tuple, kwargs: dict) -> tuple[int, ...]:
         written: list[int] = []
+        operands = [*_tensors_in(args), *_tensors_in(tuple(kwargs.values()))]
         for position, name in facts.writes:
             arg = args[position] if position < len(args) else kwargs.get(name)
             for tensor in arg if type(arg) in (list, tuple) else (arg,):
@@ -347,6 +348,8 @@ class Recorder(TorchDispatchMode):
                     continue
                 value = self.values[id(tensor)].value
                 written.append(value)
+                if any(_overlap_in_part(tensor, operand) for operand in operands):
+                    self.stop("overlapping_write", facts.name)
                 root = self._root[value]  # an input's memory may be written through a view
                 if root in self._source_of_value:
                     self.written_inputs[root] = self._source_of_value[root]
@@ -487,6 +490,23 @@ def _has_mask(recorder: Recorder, indices: Any) -> bool:
     return any(
         i is not None and i.dtype in (torch.bool, torch.uint8) and not recorder.is_fixed(i)
         for i in indices)
+
+
+def _tensors_in(args: tuple | list) -> Iterator[torch.Tensor]:
+    for arg in args:
+        if isinstance(arg, _Tensor):
+            yield arg
+        elif type(arg) in (tuple, list):
+            yield from _tensors_in(arg)
+
+
+def _overlap_in_part(written: torch.Tensor, read: torch.Tensor) -> bool:
+    """Whether elements of `read` may be changed by the op that writes `written` before it reads them."""
+    if written is read or storage_key(written) != storage_key(read) or not overlaps(written, read):
+        return False
+    is_same_place = written.storage_offset() == read.storage_offset()
+    return not (
+        is_same_place and written.shape == read.shape and written.stride() == read.stride())
 
 
 def _vector(type: TensorType, length: int) -> TensorType:

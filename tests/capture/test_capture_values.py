@@ -23,7 +23,8 @@ def with_other_values(fn, *calls, captured=None):
         return put
 
     def make():
-        return Program(fn, order[0], between={k: change(k) for k in range(1, len(order))})
+        first = tuple(a.clone() for a in order[0])
+        return Program(fn, first, between={k: change(k) for k in range(1, len(order))})
 
     same_program(make, calls=len(order), captured=captured)
 
@@ -118,3 +119,66 @@ def test_reversed_tuples_and_products_are_moved_through():
     with_other_values(
         program, (torch.tensor([7, 9]),), (torch.tensor([0, 59]),), captured=True
     )
+
+
+def _written_through_a_view(x, y):
+    y.t().mul_(2)
+    return x + 0.5
+
+
+def _written_through_a_chunk(x, y):
+    for part in y.chunk(2):
+        part.add_(1)
+    return x * 1
+
+
+def _written_by_out(x, y):
+    torch.add(y[0], 1, out=y[1])
+    return x - 1
+
+
+@pytest.mark.parametrize(
+    "fn", [_written_through_a_view, _written_through_a_chunk, _written_by_out]
+)
+def test_inputs_that_become_one_tensor_when_a_view_is_written(fn):
+    def make():
+        def put(x, y):
+            def change(program):
+                program.args = (x, y)
+
+            return change
+
+        both, base = torch.randn(4, 4), torch.randn(6, 4)
+        return Program(
+            fn,
+            (torch.randn(4, 4), torch.randn(4, 4)),
+            watch=base,
+            between={
+                1: put(both, both),
+                2: put(base[:4], base[2:]),
+                3: put(torch.ones(4, 4), torch.ones(4, 4)),
+                4: put(both, both.t()),
+            },
+        )
+
+    same_program(make, calls=6)
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: x.lerp_(x.t(), 0.3),
+        lambda x: x.addcmul_(x.t(), x),
+        lambda x: x[1:].lerp_(x[:-1], 0.5),
+        lambda x: torch._foreach_add_([x], [x.t()]),
+    ],
+)
+def test_an_op_that_reads_what_it_writes_in_another_order(fn):
+    def make():
+        return Program(lambda x: (fn(x), x)[1], (torch.arange(16.0).reshape(4, 4),))
+
+    same_program(make, calls=3)
+
+
+def test_an_op_that_reads_what_it_writes_in_place_is_captured():
+    with_other_values(lambda x: (x.mul_(x), x.add_(x.detach()), x)[2], *ROWS, captured=True)

@@ -1,7 +1,7 @@
 """What the operator suite knows beforehand: which results are undefined, which operators run eager.
 
-Every operator that is not named in `EAGER` must be captured; one that is named and is captured all
-the same fails too, so the list stays true.
+Every operator that is not named in `EAGER` must be captured; of one that is named, samples may run
+eager for the reason given and for no other.
 """
 
 # Results are whatever memory held: only dtype, sizes and strides mean something.
@@ -17,8 +17,65 @@ UNDEFINED: dict[str, str] = {
     )
 }
 
-# name -> why a call of it is not captured and runs eager
-EAGER: dict[str, str] = {}
+# name -> (the break that every sample that runs eager must report, why it cannot be captured)
+_SIZE = "data_dependent_shape", "the size of its result follows from values"
+_NUMBER = "data_dependent_number", "it gives, or decides by, the value of a tensor"
+_RESIZE = "metadata_write", "it changes the sizes of an existing tensor"
+_CLASS = "outside_iterator", "it defines a torch.autograd.Function, whose number torch counts up"
+_WARNS = "host_call", "it warns, and whether a warning is shown again is the interpreter's state"
+_CUDA = "", "it raises: there is no jiterator on the CPU"
+EAGER: dict[str, tuple[str, str]] = {
+    **dict.fromkeys(
+        (
+            "argwhere",
+            "bincount",
+            "combinations",
+            "linalg.lstsq",
+            "linalg.lstsq.grad_oriented",
+            "masked_select",
+            "nn.functional.ctc_loss",
+            "nonzero",
+            "unique",
+            "unique_consecutive",
+        ),
+        _SIZE,
+    ),
+    **dict.fromkeys(
+        ("allclose", "cov", "equal", "item", "narrow", "nn.functional.one_hot"), _NUMBER
+    ),
+    "tensor_split": ("data_dependent_number", "sections in a tensor are read through its pointer"),
+    **dict.fromkeys(("resize_", "resize_as_"), _RESIZE),
+    "to_sparse": ("tensor_subclass", "a sparse tensor is no strided one"),
+    **dict.fromkeys(
+        (
+            f"masked.{name}"
+            for name in (
+                "amax amin argmax argmin cumprod cumsum log_softmax logaddexp logsumexp mean median "
+                "norm normalize prod softmax softmin std sum var"
+            ).split()
+        ),
+        _CLASS,
+    ),
+    **dict.fromkeys(
+        (
+            f"nn.functional.{name}"
+            for name in (
+                "dropout2d linear_cross_entropy.chunked linear_cross_entropy.chunked_none "
+                "upsample_bilinear upsample_nearest"
+            ).split()
+        ),
+        _WARNS,
+    ),
+    **dict.fromkeys(
+        (
+            f"jiterator_{name}"
+            for name in (
+                "2inputs_2outputs 4inputs_with_extra_args binary binary_return_by_ref unary"
+            ).split()
+        ),
+        _CUDA,
+    ),
+}
 
 # (name, dtype) -> why the comparison cannot be made; none may be a wrong result
 ELSEWHERE: dict[tuple[str, str], str] = {
