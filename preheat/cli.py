@@ -164,7 +164,7 @@ def _cpp_compiler() -> str:
 def _cache_folder() -> str:
     folder = importlib.import_module("preheat.store.disk").default_folder()
     parent = next(path for path in (folder, *folder.parents) if path.exists())
-    is_writable = os.access(parent, os.W_OK)
+    is_writable = parent.is_dir() and os.access(parent, os.W_OK | os.X_OK)
     return f"{folder} ({'writable' if is_writable else 'NOT writable: nothing is kept'})"
 
 

@@ -15,6 +15,7 @@ import dataclasses
 import functools
 import os
 import threading
+import types
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -34,13 +35,25 @@ from preheat.store.calls import call_hint, call_key, machine_key
 from preheat.store.disk import Disk, default_folder
 from preheat.store.key import Key
 
-# Calls that run eager are remembered by their facts; beyond this many kinds of call all are eager.
-EAGER_KINDS = 1000
+# Kinds of call are remembered by their facts; new ones beyond this many run eager.
+MOST_KINDS = 1000
 # Ambient rows that tell kinds of calls apart.
 _FACTS = ("grad_enabled", "inference_mode", "autocast_cpu")
 # A first call often sets things up (fills a cache, installs hooks) and then breaks where later ones
 # do not.
 CAPTURE_ATTEMPTS = 2
+# Captures that broke at one place of the program, over all kinds of call; then new kinds do not try.
+BREAKS_AT_ONE_PLACE = 6
+
+
+@dataclasses.dataclass
+class Kind:
+    """What is known of calls with equal facts: their variants, or why they run eager."""
+
+    variants: tuple[Variant, ...] = ()
+    attempts: int = 0  # captures that broke or raised
+    breaks: tuple[Break, ...] = ()
+    is_eager: bool = False
 
 
 class Compiled:
@@ -62,9 +75,9 @@ class Compiled:
         self.name = name or getattr(target, "__qualname__", type(target).__qualname__)
         self._variants: tuple[Variant, ...] = ()
         self._front: Callable = _miss
-        self._eager: dict[Any, tuple[Break, ...]] = {}  # kinds of call that run eager, and why
+        self._kinds: dict[Any, Kind] = {}
         self._breaks: dict[Break, None] = {}  # in the order they happened
-        self._attempts: collections.Counter = collections.Counter()  # captures that broke, likewise
+        self._broke_at: collections.Counter = collections.Counter()
         self._lock = threading.Lock()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -85,86 +98,98 @@ class Compiled:
     def reset(self) -> None:
         """Forgets every variant and every reason to run eager; the cache on disk stays."""
         with self._lock:
-            self._variants, self._front, self._eager = (), _miss, {}
-            self._attempts.clear()
+            self._variants, self._front, self._kinds = (), _miss, {}
             self._breaks.clear()
+            self._broke_at.clear()
 
-    # ------------------------------------------------------------------ a call that the front
-    # missed
+    # ------------------------------------------------------------------ a call that the front missed
     def _find(self, args: tuple, kwargs: dict) -> Any:
         if os.environ.get("PREHEAT_DISABLE") == "1" or steps_aside():
             return self.target(*args, **kwargs)
-        for variant in self._variants:
+        facts = self._facts(args, kwargs)
+        kind = self._kinds.get(facts)
+        if kind is None:
+            kind = Kind(is_eager=len(self._kinds) >= MOST_KINDS or self._is_hopeless(facts))
+            self._kinds[facts] = kind
+        for variant in kind.variants:
             result = variant.entry(*args, **kwargs)
             if result is not MISS:
                 self._front = variant.entry
                 return result
-        facts = self._facts(args, kwargs)
-        breaks = self._eager.get(facts)
-        may_compile = breaks is None and len(self._attempts) < EAGER_KINDS
-        if may_compile and self._lock.acquire(blocking=False):
+        if not kind.is_eager and self._lock.acquire(blocking=False):
             try:
-                return self._new(facts, args, kwargs)
+                return self._new(facts, kind, args, kwargs)
             finally:
                 self._lock.release()
         # known to run eager, or compiling in another thread, or inside our own capture
-        self._raise_if_fullgraph(breaks or ())
+        self._front = _miss  # the next call is likely of this kind: it need not ask another's variant
+        self._raise_if_fullgraph(kind.breaks)
         return self.target(*args, **kwargs)
 
-    def _new(self, facts: Any, args: tuple, kwargs: dict) -> Any:
-        failure = self._variants[-1].why_missed(args, kwargs) if self._variants else None
+    def _new(self, facts: Any, kind: Kind, args: tuple, kwargs: dict) -> Any:
+        known = kind.variants or self._variants
+        failure = known[-1].why_missed(args, kwargs) if known else None
+        limit = self.options.get("recompile_limit", 8)
+        if len(self._variants) >= limit:
+            self._report_limit(kind, limit, failure)
+            return self.target(*args, **kwargs)
         if failure is not None:
             emit("guard_failed", name=self.name, why=str(failure))
-        if len(self._variants) >= self.options.get("recompile_limit", 8):
-            self._run_eager_from_now_on(facts, Break(
-                "recompile_limit",
-                f"{len(self._variants)} variants exist; the last one missed: {failure}",
-                "", 0, "",
-                "make the value that changes a tensor, or raise options={'recompile_limit': n}"))
-            return self.target(*args, **kwargs)
         hint = call_hint((facts, module_facts(self.target)))
         stored = self._stored(hint, args, kwargs)
         if stored is not None:
             result = stored.entry(*args, **kwargs)
             if result is not MISS:
-                self._add(stored)
+                self._add(kind, stored)
                 return result
-        return self._compile(facts, hint, args, kwargs)
+        return self._compile(facts, kind, hint, args, kwargs)
 
-    def _compile(self, facts: Any, hint: str, args: tuple, kwargs: dict) -> Any:
+    def _compile(self, facts: Any, kind: Kind, hint: str, args: tuple, kwargs: dict) -> Any:
         with paused_collector():  # the one lazy import: a warm process has no compiler
             from preheat.compiler import Request, compile_call
 
         request = Request(self.name, self.backend, self.options)
         made = compile_call(self.target, args, kwargs, request)
         outcome = made.outcome
-        if outcome.error is not None:
-            raise outcome.error
         if made.artifact is not None:
-            self._bind_new(facts, hint, made.artifact, outcome, args, kwargs)
+            self._bind_new(kind, hint, made.artifact, outcome, args, kwargs)
         elif made.fault is not None:
-            self._report_fault(facts, made.fault)
+            self._report_fault(kind, made.fault)
         else:
-            self._attempts[facts] += 1
-            self._report_breaks(outcome.breaks)
-            if self._attempts[facts] >= CAPTURE_ATTEMPTS:
-                self._eager[facts] = outcome.breaks
+            self._count_attempt(facts, kind, outcome)
+        if outcome.error is not None:
+            raise outcome.error.with_traceback(_users_part(outcome.error.__traceback__))
         return outcome.result
 
+    def _count_attempt(self, facts: Any, kind: Kind, outcome: Outcome) -> None:
+        kind.attempts += 1
+        kind.breaks = outcome.breaks
+        kind.is_eager = kind.attempts >= CAPTURE_ATTEMPTS
+        for row in outcome.breaks:
+            self._broke_at[facts[:2], row.reason, row.file, row.line] += 1
+        if outcome.error is None:
+            self._report_breaks(outcome.breaks)
+
+    def _is_hopeless(self, facts: Any) -> bool:
+        """Whether calls in these modes broke at one place again and again, whatever their shapes."""
+        return any(
+            modes == facts[:2] and count >= BREAKS_AT_ONE_PLACE
+            for (modes, *_), count in self._broke_at.items()
+        )
+
     def _bind_new(
-        self, facts: Any, hint: str, made: Artifact, outcome: Outcome, args: tuple, kwargs: dict,
+        self, kind: Kind, hint: str, made: Artifact, outcome: Outcome, args: tuple, kwargs: dict,
     ) -> None:
         captured = outcome.captured
         try:
             variant = Variant.bind(
                 made, self.target, args, kwargs, captured.objects, self._runtime())
         except CannotBind as why:
-            # what the call had read is not as it was: the call itself, or another thread, changed
-            # it
-            self._run_eager_from_now_on(facts, Break(
+            # what the call had read is not as it was: the call, or another thread, changed it
+            self._run_eager_from_now_on(kind, Break(
                 "own_write", str(why), "", 0, "", "move the change out of the compiled function"))
             return
-        self._add(variant)
+        self._add(kind, variant)
         if captured.why_not_stored:
             emit("cache", hit=None, name=self.name, why=f"not stored: {captured.why_not_stored}")
         elif self._disk is not None:
@@ -173,31 +198,36 @@ class Compiled:
     def _stored(self, hint: str, args: tuple, kwargs: dict) -> Variant | None:
         if self._disk is None:
             return None
+        rejected = ""
         for found in self._disk.read(self._key, hint):
-            with paused_collector(), timed("cache", hit=False, name=self.name) as event:
+            with paused_collector(), timed("cache", hit=None, name=self.name) as event:
                 try:
                     variant = Variant.bind(
                         from_bytes(found.payload), self.target, args, kwargs, (), self._runtime())
                 except (CannotBind, ValueError) as why:
-                    event.set(why=str(why))
+                    rejected = str(why)
+                    event.set(why=f"entry {found.path.name}: {rejected}")
                     continue
                 event.set(hit=True, why="", bytes=len(found.payload))
                 return variant
+        if rejected:
+            emit("cache", hit=False, name=self.name, why=f"no entry fits; the last one: {rejected}")
         return None
 
-    def _report_fault(self, facts: Any, fault: Exception) -> None:
+    def _report_fault(self, kind: Kind, fault: Exception) -> None:
         if is_strict():
             raise InternalError(f"{self.name} could not be compiled: {fault}") from fault
         warnings.warn(
             f"preheat: {self.name} runs eager because of a fault of the compiler "
             f"({type(fault).__name__}: {fault}); PREHEAT_STRICT=1 shows where. Please report it.",
             stacklevel=6)
-        self._run_eager_from_now_on(facts, Break(
+        self._run_eager_from_now_on(kind, Break(
             "internal_error", f"{type(fault).__name__}: {fault}", "", 0, "",
             "run with PREHEAT_STRICT=1 and report it"))
 
     # ------------------------------------------------------------------ small parts
-    def _add(self, variant: Variant) -> None:
+    def _add(self, kind: Kind, variant: Variant) -> None:
+        kind.variants = (variant, *kind.variants)
         self._variants = (*self._variants, variant)
         self._front = variant.entry
         variant.announce = self._put_front
@@ -205,8 +235,17 @@ class Compiled:
     def _put_front(self, entry: Callable) -> None:
         self._front = entry
 
-    def _run_eager_from_now_on(self, facts: Any, *breaks: Break) -> None:
-        self._eager[facts] = breaks
+    def _report_limit(self, kind: Kind, limit: int, failure: Any) -> None:
+        row = Break(
+            "recompile_limit", f"{limit} variants exist, and another is needed because of {failure}",
+            "", 0, "", "keep what changes the same, pass it as a tensor, or raise "
+            "options={'recompile_limit': n}; until then such calls run eager")
+        if row.reason not in {known.reason for known in self._breaks}:
+            warnings.warn(f"preheat: {self.name}: {row.detail}; {row.hint}", stacklevel=6)
+        self._run_eager_from_now_on(kind, row)
+
+    def _run_eager_from_now_on(self, kind: Kind, *breaks: Break) -> None:
+        kind.is_eager, kind.breaks = True, breaks
         self._report_breaks(breaks)
 
     def _report_breaks(self, breaks: tuple[Break, ...]) -> None:
@@ -218,10 +257,11 @@ class Compiled:
     def _raise_if_fullgraph(self, breaks: tuple[Break, ...]) -> None:
         if self.fullgraph and breaks:
             first = breaks[0]
+            place = f" at {first.file}:{first.line}" if first.file else ""
+            code = f"\n    {first.code}" if first.code else ""
             raise UserError(
-                f"fullgraph=True, but {self.name} breaks at {first.file}:{first.line}: "
-                f"{first.reason}: {first.detail}\n    {first.code}\n{first.hint}"
-            )
+                f"fullgraph=True, but {self.name} breaks{place}: {first.reason}: {first.detail}"
+                f"{code}\n{first.hint}")
 
     def _facts(self, args: tuple, kwargs: dict) -> tuple:
         """What tells kinds of calls apart: types and shapes of the arguments, training, grad
@@ -240,6 +280,15 @@ class Compiled:
     def _key(self) -> Key:
         settings = {"backend": self.backend, "dynamic": self.dynamic}
         return call_key(self.target, settings, machine_name())
+
+
+def _users_part(traceback: types.TracebackType | None) -> types.TracebackType | None:
+    """`traceback` from the first frame that is not ours."""
+    ours = os.path.dirname(__file__)
+    first = traceback
+    while first is not None and first.tb_frame.f_code.co_filename.startswith(ours):
+        first = first.tb_next
+    return first if first is not None else traceback
 
 
 def _miss(*args: Any, **kwargs: Any) -> Any:

@@ -178,7 +178,7 @@ def _claim(kind: str, expected: Any, objects: Sequence[Any]) -> Claim:
             raise Unsupported("symbolic_guard", f"sizes {expected.type} are not all known")
         return Claim(CLAIMS[kind], expected, None, -1)
     last = max(mentioned(kind, expected), default=-1)
-    if any(True for _ in _references(expected)):
+    if any(True for _ in references(expected)):
         reads = functools.partial(constant, expected, objects)
         return Claim(CLAIMS[kind], None, reads, last)
     return Claim(CLAIMS[kind], constant(expected, objects), None, last)
@@ -204,13 +204,13 @@ def _needed(trace: Trace, guards) -> frozenset[int]:
         if number >= 0 and number not in needed:
             needed.add(number)
             todo.append(trace.sources[number].parent)
-            todo.extend(_references(trace.sources[number].key))
+            todo.extend(references(trace.sources[number].key))
     return frozenset(needed)
 
 
 def mentioned(kind: str, expected: Any) -> Iterator[int]:
     """The sources that a guard speaks of besides its own."""
-    yield from _references(expected)
+    yield from references(expected)
     if kind == "overlap":
         yield expected[0]
     elif kind == "alias":
@@ -222,12 +222,12 @@ def mentioned(kind: str, expected: Any) -> Iterator[int]:
         yield from expected[1]
 
 
-def _references(value: Constant) -> Iterator[int]:
+def references(value: Constant) -> Iterator[int]:
     if value.__class__ is At:
         yield value.index
     elif value.__class__ is tuple:
         for part in value:
-            yield from _references(part)
+            yield from references(part)
 
 
 # ---------------------------------------------------------------------------- text

@@ -25,7 +25,7 @@ from typing import Any
 from preheat.ir.rows import ROW
 from preheat.ir.text_trace import show_guard, source_path
 from preheat.ir.trace import Guard, Live, Named, Return, Source, Trace
-from preheat.run.check import Checker, Failure, mentioned
+from preheat.run.check import Checker, Failure, mentioned, references
 from preheat.run.claims import add_claims
 from preheat.run.layout import Layout, layout, word
 from preheat.run.places import Places
@@ -43,6 +43,7 @@ class Rows:
     holds       objects that must not die while the rows are compared
     versions    the dict whose version a row compares, by row
     held        the object of each source that is among `holds`, else None
+    ambient     ids of the dicts that ambient rows lean on
     """
 
     buffer: Any
@@ -52,6 +53,7 @@ class Rows:
     holds: tuple[Any, ...]
     versions: Mapping[int, dict]
     held: tuple[Any, ...]
+    ambient: frozenset[int]
     checker: Checker
     slow: Checker | None
 
@@ -90,6 +92,38 @@ class Rows:
         )
         return True
 
+    def refutes(self, row: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        """True if a guard on what `row` speaks of does not hold: a verdict without checking all others.
+
+        False is no verdict. Only guards that speak of one source are asked, along its own path.
+        """
+        owner, sources = self.owners[row], self.checker.trace.sources
+        number = owner if isinstance(owner, int) else getattr(owner, "source", -1)
+        if number < 0 or number not in self._alone:
+            return False
+        way = [number]
+        while sources[way[-1]].parent >= 0:
+            way.append(sources[way[-1]].parent)
+        call = Call(self.checker.target, args, kwargs, self.checker.objects)
+        found: list[Any] = [None] * (number + 1)
+        try:
+            for step in reversed(way):
+                if any(True for _ in references(sources[step].key)):
+                    return False
+                found[step] = resolve_source(sources[step], call, found)
+        except NotThere:
+            return True
+        return any(self.checker.judge(guard, found) is not None for guard in self._alone[number])
+
+    @functools.cached_property
+    def _alone(self) -> dict[int, list[Guard]]:
+        """By source: the guards on it that mention no other source."""
+        alone: dict[int, list[Guard]] = {}
+        for guard in self.checker.guards:
+            if guard.source >= 0 and not any(True for _ in mentioned(guard.kind, guard.expected)):
+                alone.setdefault(guard.source, []).append(guard)
+        return alone
+
     def _reads_the_same(self, space: dict) -> bool:
         """Whether every source read from dict `space`, and every guard on it, is as it was."""
         sources, guards = self._readers[id(space)]
@@ -104,8 +138,9 @@ class Rows:
         others = (n for guard in guards for n in mentioned(guard.kind, guard.expected))
         if any(self.held[number] is None for number in others):
             return False  # it speaks of an argument, which only a full check knows
-        # ambient rows may lean on the dict of a module
-        return self.checker.check_ambient() is None and all(
+        if id(space) in self.ambient and self.checker.check_ambient() is not None:
+            return False
+        return all(
             self.checker.judge(guard, self.held) is None for guard in guards
         )
 
@@ -166,7 +201,7 @@ def bind_rows(
     buffer = ctypes.create_string_buffer(packed, max(len(packed), 1))
     return Rows(
         buffer, len(table.rows), tuple(table.owners), tuple(slow), tuple(table.holds),
-        table.versions, places.held(), checker, slow_checker,
+        table.versions, places.held(), frozenset(table.ambient), checker, slow_checker,
     )
 
 

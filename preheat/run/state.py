@@ -205,6 +205,7 @@ def _global(table: Table, module: types.ModuleType, name: str, value: Constant) 
     if version is None or space[name] is not value and space[name] != value:
         return False
     table.holds.append(space)
+    table.ambient.add(id(space))
     table.load(id(space) + version)
     return True
 

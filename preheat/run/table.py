@@ -39,6 +39,7 @@ class Table:
         self.owner: Hashable = None
         self.saved: dict[int, int] = {}  # slot: how many rows save to it
         self.versions: dict[int, dict] = {}  # row: the held dict whose version it compares
+        self.ambient: set[int] = set()  # ids of the dicts that ambient guards lean on
         self._args = (ctypes.c_uint64 * max(len(args), 1))(*(id(a) for a in args))
         self._slots = {ZERO: 0, ARGS: ctypes.addressof(self._args)}
         self._known: dict[tuple[int, int, int], int] = {}  # rows that save nothing: their words

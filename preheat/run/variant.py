@@ -19,7 +19,7 @@ from typing import Any
 from preheat.base.errors import InternalError, Unsupported, UserError
 from preheat.base.events import emit
 from preheat.ir.artifact import Artifact
-from preheat.ir.plan import Image
+from preheat.ir.plan import Image, Plan
 from preheat.ir.records import REASONS
 from preheat.ir.trace import Return
 from preheat.run.check import Checker, Failure
@@ -38,7 +38,7 @@ MISS: Any = type("Miss", (), {"__slots__": (), "__repr__": lambda self: "<miss>"
 
 # A program that changes what its guards read on every call would bind rows on every call: after
 # each binding twice as many calls go through the Python checker before the next, at most this many.
-_LONGEST_WAIT = 1024
+_LONGEST_WAIT = 64
 
 
 class CannotBind(Exception):
@@ -131,6 +131,8 @@ class Variant:
                 return self._unchecked.call(*args, **kwargs)
             if self._rows.repair(detail):
                 return self._entry.call(*args, **kwargs)
+            if self._rows.refutes(detail, args, kwargs):
+                return MISS
         found = self.checker.resolve(args, kwargs)
         if isinstance(found, Failure):
             return MISS
@@ -159,11 +161,17 @@ class Variant:
         return self.target(*args, **kwargs)
 
 
+# What runs where a program computes no tensor: nothing, but natively.
+_NOTHING = Plan(inputs=(), buffers=(), kernels=(), calls=(), outputs=())
+
+
 def _executable(artifact: Artifact) -> tuple[Executable | Interpreted, int]:
     """What runs the artifact's body, and how many results it gives."""
     plan, image = artifact.plan, artifact.image
     if plan is None:
         graph = artifact.graph()
-        return Interpreted(graph), len(graph.outputs) if graph is not None else 0
+        if graph is not None:
+            return Interpreted(graph), len(graph.outputs)
+        plan = _NOTHING
     loaded = load(image) if image is not None and image.code else None
     return Executable(plan, loaded), len(plan.outputs)

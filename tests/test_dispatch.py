@@ -1,0 +1,96 @@
+"""Dispatch: which variant a call gets, what runs eager, and that neither costs more than it must."""
+
+import traceback
+import warnings
+
+import pytest
+import torch
+
+import preheat
+from preheat.base.events import subscribe
+from preheat.dispatch import BREAKS_AT_ONE_PLACE, CAPTURE_ATTEMPTS, Compiled
+
+
+@pytest.fixture(autouse=True)
+def no_grad():
+    with torch.no_grad():
+        yield
+
+
+def made(function, **options):
+    return Compiled(function, options={"cache": False, **options})
+
+
+def test_beyond_the_limit_one_warning_and_plain_python():
+    compiled = made(lambda x: x * 2, recompile_limit=3)
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        for size in range(1, 9):
+            assert torch.equal(compiled(torch.ones(size)), torch.full((size,), 2.0))
+    assert len(compiled.variants) == 3
+    assert [str(w.message).count("3 variants exist") for w in heard] == [1]
+    assert {row.reason for row in compiled.breaks} == {"recompile_limit"}
+
+
+def test_a_kind_of_call_keeps_its_variant_among_others():
+    compiled = made(lambda x: x * 2)
+    for size in (1, 2, 3, 1, 2, 3):
+        compiled(torch.ones(size))
+    assert len(compiled.variants) == 3
+
+
+def test_a_break_that_no_shape_avoids_is_not_tried_for_ever():
+    before = preheat.counters()["breaks"]
+    compiled = made(lambda x: x.sum().item())
+    for size in range(1, 40):
+        assert compiled(torch.ones(size)) == size
+    assert preheat.counters()["breaks"] - before <= BREAKS_AT_ONE_PLACE + CAPTURE_ATTEMPTS
+
+
+def test_a_call_that_raises_is_interpreted_a_bounded_number_of_times():
+    captures = []
+    unsubscribe = subscribe(captures.append, ["capture"])
+
+    def program(x):
+        raise KeyError("always")
+
+    compiled = made(program)
+    try:
+        for _ in range(6):
+            with pytest.raises(KeyError, match="always"):
+                compiled(torch.ones(3))
+    finally:
+        unsubscribe()
+    assert len(captures) == CAPTURE_ATTEMPTS
+
+
+def test_the_traceback_of_a_first_call_shows_no_frame_of_the_machine():
+    def program(x):
+        return x[9]
+
+    with pytest.raises(IndexError) as raised:
+        made(program)(torch.ones(3))
+    files = [frame.filename for frame in traceback.extract_tb(raised.value.__traceback__)]
+    assert not [file for file in files if "/preheat/capture/" in file]
+    assert files[-1] == __file__
+
+
+def test_a_program_without_tensors_is_native_too():
+    compiled = made(lambda x: (x.device, x.dtype, x.shape))
+    x = torch.ones(2, 3)
+    assert compiled(x) == compiled(x) == (x.device, x.dtype, x.shape)
+    assert compiled.variants[0].is_native
+
+
+def test_globals_of_the_module_may_change_between_calls():
+    space = {"torch": torch, "weight": torch.ones(3), "step": 0}
+    exec("def program(x): return torch.tanh(x * weight)", space)
+    compiled = made(space["program"])
+    x = torch.ones(3)
+    for step in range(20):
+        space["step"] = step
+        assert torch.allclose(compiled(x), torch.tanh(x * space["weight"]))
+    for step in range(20):
+        space["weight"] = torch.full((3,), float(step))
+        assert torch.allclose(compiled(x), torch.tanh(x * space["weight"]))
+    assert len(compiled.variants) == 1
