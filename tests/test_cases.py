@@ -586,7 +586,7 @@ def test_nan_and_infinity_propagate(fn, dtype):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 def test_gelu_at_infinity_is_its_limit(dtype):
-    """A stated deviation: eager's vector code gives NaN there, its scalar code and the limit inf."""
+    """A stated deviation: eager's vector code gives NaN there, its scalar code the limit, inf."""
     compiled = preheat.compile(nn.functional.gelu, options={"cache": False})
     for _ in range(2):
         found = compiled(torch.full((16,), float("inf"), dtype=dtype))
@@ -596,6 +596,31 @@ def test_gelu_at_infinity_is_its_limit(dtype):
 @pytest.mark.parametrize("values", [[True, False, True], [False, False], [True, True, True, False]])
 def test_indices_of_boolean_extremes(values):
     same(lambda x: (x.max(0), x.min(0), x.int().argmax(), x.any(), x.all()), torch.tensor(values))
+
+
+# ---------------------------------------- random numbers are drawn in the order of memory
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: nn.functional.dropout(x, 0.5),
+        lambda x: torch.empty_like(x).bernoulli_(0.3),
+        lambda x: torch.bernoulli(x.sigmoid()),
+        lambda x: torch.rand_like(x) + x.clone().normal_(),
+        lambda x: x.uniform_() + x.clone().exponential_(),
+        lambda x: nn.functional.alpha_dropout(x, 0.5, True),
+    ],
+)
+@pytest.mark.parametrize("layout", ["transposed", "every second", "channels last"])
+def test_random_numbers_of_any_layout(fn, layout):
+    x = torch.randn(2, 4, 6, 6)
+    same(
+        fn,
+        {
+            "transposed": x.transpose(0, 3),
+            "every second": x[..., ::2],
+            "channels last": x.to(memory_format=torch.channels_last),
+        }[layout],
+    )
 
 
 # ---------------------------------------- C25: complex numbers

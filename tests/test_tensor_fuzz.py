@@ -2,8 +2,8 @@
 
 A program takes three tensors; every call passes other values, and in every third program the
 arguments also overlap otherwise from call to call (one tensor twice, a transpose of another,
-windows of one memory, an expanded one). Results, arguments, aliasing and generators must be eager's after
-every call. The source stands in the failure; seeds are fixed.
+windows of one memory, an expanded one). Results, arguments, aliasing and generators must be
+eager's after every call. The source stands in the failure; seeds are fixed.
 """
 
 import linecache

@@ -251,6 +251,9 @@ class _State:
             raise Unsupported("written_by_library", op.name)
         if any(self._may_meet(a, b) for k, a in enumerate(op.writes) for b in op.writes[:k]):
             raise Unsupported("written_overlap", f"{op.name} writes one storage twice")
+        if schema(name).is_random and not all(self.types[v].is_contiguous for v in op.writes):
+            # numbers are drawn in the order of memory, and `bernoulli` gives memory in another order
+            raise Unsupported("written_by_library", f"{op.name} of a tensor that is not contiguous")
         pure = self._pure(op, name)
         try:
             types = infer(pure, self.builder.type_of.__getitem__, [self.types[value] for value in op.writes])
