@@ -22,7 +22,7 @@ from typing import Any
 
 from preheat.base.collector import paused_collector
 from preheat.base.errors import InternalError, UserError, is_strict
-from preheat.base.events import emit, timed
+from preheat.base.events import emit, timed, wants
 from preheat.bridge.ambient import AMBIENT, steps_aside
 from preheat.bridge.tensors import call_facts, module_facts
 from preheat.ir.artifact import Artifact, from_bytes, to_bytes
@@ -196,7 +196,7 @@ class Compiled:
             self._disk.write(self._key, hint, to_bytes(made))
 
     def _stored(self, hint: str, args: tuple, kwargs: dict) -> Variant | None:
-        if self._disk is None:
+        if self._disk is None or wants("stage"):  # who wants to see the stages wants them run
             return None
         rejected = ""
         for found in self._disk.read(self._key, hint):

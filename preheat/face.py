@@ -103,6 +103,10 @@ def compile(
             UserWarning,
             stacklevel=2,
         )
+    if dynamic:
+        warnings.warn(
+            "preheat: dynamic=True has no effect yet: each new size is one more variant, up to "
+            "options={'recompile_limit': n}", UserWarning, stacklevel=2)
     if model is None:
         return functools.partial(_compile, settings=settings, is_disabled=disable)
     return _compile(model, settings, disable)
