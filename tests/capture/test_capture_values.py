@@ -182,3 +182,9 @@ def test_an_op_that_reads_what_it_writes_in_another_order(fn):
 
 def test_an_op_that_reads_what_it_writes_in_place_is_captured():
     with_other_values(lambda x: (x.mul_(x), x.add_(x.detach()), x)[2], *ROWS, captured=True)
+
+
+def test_columns_of_one_matrix_are_apart():
+    with_other_values(
+        lambda x: (x[:, :1].mul_(x[:, 1:2]), x[:, ::2].add_(x[:, 1:2]), x)[2], *ROWS, captured=True
+    )

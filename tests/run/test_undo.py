@@ -1,4 +1,4 @@
-"""A compiled call that meets an error starts over as plain Python, and finds everything as it was."""
+"""A compiled call that meets an error starts over as plain Python and finds everything as it was."""
 
 import pytest
 import torch
