@@ -14,7 +14,11 @@ os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 
 def pytest_addoption(parser):
-    parser.addoption("--bless", action="store_true", help="rewrite the golden files; read the diff before you commit it")
+    parser.addoption(
+        "--bless",
+        action="store_true",
+        help="rewrite the golden files; read the diff before you commit it",
+    )
 
 
 @pytest.fixture
@@ -27,7 +31,9 @@ def golden(request):
         if request.config.getoption("--bless"):
             path.write_text(text)
         assert path.exists(), f"no golden file {path.name}: make it with --bless"
-        assert text == path.read_text(), f"{path.name} differs: read both, then --bless if the new one is right"
+        assert text == path.read_text(), (
+            f"{path.name} differs: read both, then --bless if the new one is right"
+        )
 
     return compare
 
