@@ -139,7 +139,13 @@ _ROWS: dict[Any, Call] = {
     _abc._abc_instancecheck: Call("abc"), _abc._abc_subclasscheck: Call("abc"),
     builtins.__import__: Call("import"), type: Call("class"),
 }
-_RUNS_TARGET = ("preheat.dispatch", "Compiled.__call__")  # one compiled function calls another
+# Python functions that are known by name, since their modules may not be imported here: the end of
+# the module's name, and the row. Once torch.compile has run in a process it counts every module made
+# (its init is wrapped); for one that the call makes and a replay does not, there is nothing to count.
+_BY_NAME: dict[str, tuple[str, Call]] = {
+    "Compiled.__call__": ("preheat.dispatch", Call("compiled")),
+    "GenerationTracker.tag": (".mutation_guard", NOTHING),
+}
 # Python functions that run natively: what they compute follows from their arguments, but they keep
 # caches of their own, or would cost thousands of bytecodes.
 _NATIVE: dict[Any, Call] = {
@@ -161,7 +167,7 @@ def is_native(function: Any) -> bool:
     """Whether a Python function is called natively, by a row or by the user's mark."""
     if function in _NATIVE or function in NATIVE:
         return True
-    if function.__code__.co_qualname == _RUNS_TARGET[1] and function.__module__ == _RUNS_TARGET[0]:
+    if function.__code__.co_qualname in _BY_NAME and _named(function) is not None:
         return True
     return bool(function.__dict__) and marks.is_disabled(function)
 
@@ -200,6 +206,20 @@ def is_fresh_iterator(kind: type) -> bool:
     return kind in _ITERATORS
 
 
+def _named(function: types.FunctionType) -> Call | None:
+    module, row = _BY_NAME.get(function.__qualname__, ("", None))
+    return row if row is not None and (function.__module__ or "").endswith(module) else None
+
+
+@lru_cache(maxsize=8192)
+def is_bookkeeping(cls: type) -> bool:
+    """Whether nothing that a program can see follows from the state of `cls`: see `_BY_NAME`."""
+    return any(
+        name.startswith(f"{cls.__qualname__}.") and row is NOTHING and cls.__module__.endswith(module)
+        for name, (module, row) in _BY_NAME.items()
+    )
+
+
 @lru_cache(maxsize=8192)
 def _policy(function: Any) -> Call:
     row = _NATIVE.get(function) or _ROWS.get(function) or torch_call(function)
@@ -213,8 +233,7 @@ def _policy(function: Any) -> Call:
     if kind is functools._lru_cache_wrapper:
         return Call("cached")
     if kind is types.FunctionType:
-        is_ours = (function.__module__, function.__qualname__) == _RUNS_TARGET
-        return Call("compiled") if is_ours else Call("refuse", "native_python")
+        return _named(function) or Call("refuse", "native_python")
     owner = getattr(function, "__objclass__", None)
     if owner is not None and kind in (
         types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType,

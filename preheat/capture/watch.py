@@ -22,7 +22,7 @@ from preheat.bridge.tensors import Device, Size, Tensor
 from preheat.capture.guards import Guards, has_identity
 from preheat.capture.native import CALLS, describe
 from preheat.capture.observer import NOT_DONE, GiveUp, Observer
-from preheat.capture.policies import is_bound, is_fresh_iterator, is_native, policy
+from preheat.capture.policies import is_bookkeeping, is_bound, is_fresh_iterator, is_native, policy
 from preheat.capture.recorder import Recorder
 from preheat.capture.sources import PRIMITIVES, Sources
 from preheat.ir.graph import Graph
@@ -133,7 +133,7 @@ class Watcher(Observer):
         self.guards.no_attribute(owner, namespace, name)
 
     def read_class(self, owner: Any, cls: type, name: str, raw: Any) -> None:
-        if id(cls) not in self._made:
+        if id(cls) not in self._made and not is_bookkeeping(cls):
             self.guards.class_attribute(owner, cls, name, raw)
 
     def read_super(self, owner: Any, cls: type, after: type, name: str, raw: Any) -> None:

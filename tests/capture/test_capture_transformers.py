@@ -1,5 +1,7 @@
 """Models of transformers, tiny, with random weights: one node, portable, replayed on other inputs as eager."""
 
+import subprocess
+import sys
 import pytest
 import torch
 
@@ -100,3 +102,23 @@ def test_decoding_writes_to_the_cache_it_was_given():
         found = outcome(model, ids(length=1), cache=cache)
         assert found.breaks and found.breaks[0].reason == "write_outside", found.breaks
         assert cache.get_seq_length() == LENGTH + 1  # it happened, once
+
+
+def test_a_module_made_in_the_call_after_torch_compile_ran():
+    """torch.compile wraps `nn.Module.__init__` for the whole process and counts what it makes."""
+    script = """
+import torch, preheat
+layers = torch.nn.ModuleList(torch.nn.Linear(4, 4) for _ in range(3))
+def program(x):
+    for layer in layers[:2]:
+        x = layer(x)
+    return x
+with torch.no_grad():
+    torch.compile(program, backend="eager")(torch.ones(2, 4))
+    compiled = preheat.compile(program, options={"cache": False})
+    for _ in range(3):
+        assert torch.allclose(compiled(torch.ones(2, 4)), program(torch.ones(2, 4)))
+assert preheat.counters()["captures"] == 1 and preheat.counters()["breaks"] == 0, preheat.counters()
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
