@@ -9,7 +9,6 @@
 that a mask switches off touches no memory.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 

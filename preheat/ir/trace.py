@@ -18,7 +18,7 @@ process could resolve stands in `Captured.objects` and is referred to as `Live(k
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, Union
 
-from preheat.ir.graph import Arg, Graph
+from preheat.ir.graph import Graph
 from preheat.ir.scalar import Number
 from preheat.ir.types import TensorType
 

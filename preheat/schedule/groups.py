@@ -20,7 +20,6 @@ from dataclasses import dataclass, field, replace
 from preheat.ir.loop import Kernel
 from preheat.ir.ops import REDUCE
 from preheat.ir.plan import Target
-from preheat.ir.types import TensorType
 from preheat.schedule.affine import elems
 from preheat.schedule.cost import LAUNCH_BYTES
 from preheat.schedule.loops import Frame, Nest, NoFit, frame_of, lower
