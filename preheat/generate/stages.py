@@ -6,8 +6,10 @@
                                                r = max over m64, m16, their lanes
 
 Each operation is written at the level of its nest (nest.py). Vectors wider than a register are
-how loops are unrolled: LLVM splits them, and the parts overlap. Sums of more than 2*BLOCK terms
-are added up in blocks of BLOCK, and blocks of blocks: their error grows with the logarithm only.
+how loops are unrolled: LLVM splits them, and the parts overlap. Sums of more than BLOCK terms
+a lane are added up in blocks of BLOCK, and blocks of blocks, as eager's are: no term goes through
+more than BLOCK additions a level, so the error grows with the logarithm only, on any number of
+lanes. Source: cascade_sum in aten/src/ATen/native/cpu/SumKernel.cpp.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +24,7 @@ from preheat.generate.reduction import State
 from preheat.ir.loop import FLAGS, Index, LoopOp
 from preheat.ir.types import DTYPES
 
-BLOCK = 64
+BLOCK = 16
 States = dict[Piece, list[State]]  # for each piece of the vector axis, one a reduction
 Step = Callable[[Value, States], States]
 
@@ -152,9 +154,10 @@ def _accumulate(
         return step(start, states)
     has_sums = any(reduction.is_float_sum(op) for op in nest.reductions)
     sizes, size = [], BLOCK
-    while has_sums and trips > 2 * size:
+    while has_sums and trips > size:
         sizes.append(size * piece.lanes)
         size *= BLOCK
+    top = len(sizes) - 1
 
     def blocks(level: int, start: Value, stop: Value, states: States) -> States:
         if level < 0:
@@ -166,9 +169,9 @@ def _accumulate(
 
         return _loop(unit, start, stop, sizes[level], states, block)
 
-    if has_sums and is_nested and not sizes and trips >= 8:
-        return _apart(unit, nest, states, lambda fresh: blocks(-1, start, stop, fresh))
-    return blocks(len(sizes) - 1, start, stop, states)
+    if has_sums and is_nested and trips >= 8:
+        return _apart(unit, nest, states, lambda fresh: blocks(top, start, stop, fresh))
+    return blocks(top, start, stop, states)
 
 
 def _apart(unit: Unit, nest: StageNest, before: States, body: Callable[[States], States]) -> States:
