@@ -46,7 +46,7 @@ def schedule(graph: Graph, target: Target) -> Plan:
             number = kernels.number(bound.kernel, unit)
             buffers = tuple(layout.number[m] for m in bound.memories)
             calls.append(KernelCall(number, buffers, unit.tiled.extent, unit.tiled.bytes))
-        elif unit.op.name == "library" or unit.op.type.elems != 0:
+        elif unit.overload or unit.op.type.elems != 0:  # an overload makes its result, empty or not
             calls.append(_library_call(unit, layout))
     outputs = _outputs(graph, problem, layout.number)
     return Plan(

@@ -145,6 +145,9 @@ class _State:
 
     # ------------------------------------------------------------------ one op
     def append(self, op: Op) -> None:
+        for result, type in zip(op.results, op.types):
+            if self._is_known(result) and type != self.types[result]:
+                raise Unsupported("metadata_write", f"{self.types[result]} became {type}")
         if op.name in SILENT_WRITES and arguments(op)[SILENT_WRITES[op.name][1]]:
             self._append_silent(op)
         elif op.writes:

@@ -35,6 +35,7 @@ EAGER: dict[str, tuple[str, str]] = {
             "masked_select",
             "nn.functional.ctc_loss",
             "nonzero",
+            "repeat_interleave",
             "unique",
             "unique_consecutive",
         ),
@@ -60,8 +61,8 @@ EAGER: dict[str, tuple[str, str]] = {
         (
             f"nn.functional.{name}"
             for name in (
-                "dropout2d linear_cross_entropy.chunked linear_cross_entropy.chunked_none "
-                "upsample_bilinear upsample_nearest"
+                "dropout2d kl_div linear_cross_entropy.chunked "
+                "linear_cross_entropy.chunked_none upsample_bilinear upsample_nearest"
             ).split()
         ),
         _WARNS,

@@ -74,6 +74,12 @@ def test_a_product_over_nothing_is_zero():
     compare(m.graph(m.matmul(m.input(3, 0), m.input(0, 4))))
 
 
+def test_an_empty_result_of_a_call_is_made_for_the_next_call():
+    m = Make()
+    empty = m.matmul(m.input(5, 4), m.input(4, 0))
+    compare(m.graph(m.matmul(empty, m.input(0, 2))))
+
+
 @pytest.mark.parametrize("axes", [(0,), (1,), (2,), (0, 2), (1, 2), (0, 1, 2), (0, 1)])
 @pytest.mark.parametrize("name", ["sum", "max", "prod", "min"])
 def test_reductions(name, axes):

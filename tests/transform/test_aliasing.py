@@ -1,5 +1,7 @@
 """In-place ops, views and shared memory: the lowered graph does to its inputs what eager did."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -216,6 +218,7 @@ REFUSED = {
     "expanded": (lambda x: x.expand(3, 4).index_add_(0, torch.tensor([0]), torch.ones(1, 4)), "written_overlap"),
     "row of an expanded view": (lambda x: x.expand(3, 4)[0].add_(1), "written_overlap"),
     "row of a window": (lambda x: (x * 2).as_strided((3, 2), (1, 1), 0)[0].add_(1), "written_overlap"),
+    "other sizes": (lambda x: x.resize_(2, 2, 2), "metadata_write"),
     "unfold": (lambda x: x[0].unfold(0, 2, 2)[0].add_(1), "written_view"),
 }
 
@@ -234,7 +237,8 @@ def _expanded_graph() -> Graph:
     graph, _, _ = record(lambda x: x.add_(1), [torch.randn(3, 4)])
     input = graph.inputs[0]
     type = input.type.__class__("float32", (3, 4), (0, 1))
-    return Graph("aten", (Input(input.id, type),), graph.ops, graph.outputs)
+    ops = tuple(replace(op, types=(type,)) for op in graph.ops)
+    return Graph("aten", (Input(input.id, type),), ops, graph.outputs)
 
 
 def test_inputs_that_may_overlap_are_read_but_not_written():
