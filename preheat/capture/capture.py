@@ -32,7 +32,7 @@ from preheat.capture.machine import run
 from preheat.capture.observer import GiveUp
 from preheat.capture.reasons import explain
 from preheat.capture.watch import Watcher
-from preheat.ir.trace import Break, Captured, Guard, Node, Outcome, Point, Return, Signature, Trace
+from preheat.ir.trace import Break, Captured, Guard, Node, Outcome, Return, Signature, Trace
 
 _PYTHON = ".".join(platform.python_version_tuple()[:2])
 
@@ -137,12 +137,12 @@ def _assemble(outcome: Outcome, watcher: Watcher, target: Any, args: tuple, kwar
     names = [_input_name(sources.table, source) for source in inputs]
     body = recorder.finish(list(outputs), names, alias_sets)
     guards = (*watcher.guards.finish(), *_alias_guards(inputs, alias_sets, recorder.written_inputs))
-    node = Node(guards, inputs if body else (), body, (), Return(recipe))
+    node = Node(guards, inputs if body else (), body, Return(recipe))
     trace = Trace(
-        Signature(len(args), tuple(kwargs)), tuple(sources.table), (Point(None, (), (0,)),),
-        (node,), tuple(watcher.guards.codes), _PYTHON,
+        Signature(len(args), tuple(kwargs)), tuple(sources.table), (node,),
+        tuple(watcher.guards.codes), _PYTHON,
     )
-    outcome.captured = Captured(trace, tuple(sources.objects), sources.why_not_stored)
+    outcome.nodes = (Captured(trace, tuple(sources.objects), sources.why_not_stored),)
 
 
 def _alias_sets(tensors: list) -> list[int]:

@@ -29,8 +29,8 @@ NOUNS: tuple[type, ...] = (
     plan.Target, plan.Buffer, plan.KernelCall, plan.ProductCall, plan.LibraryCall, plan.Output,
     plan.Plan, plan.Image,
     trace.Named, trace.Live, trace.At, trace.Source, trace.Guard, trace.TensorFacts, trace.Code,
-    trace.Step, trace.Recipe, trace.Write, trace.Return, trace.Branch, trace.Host, trace.Goto,
-    trace.Loop, trace.Node, trace.Snapshot, trace.Point, trace.Signature, trace.Trace,
+    trace.Step, trace.Recipe, trace.Return, trace.Host, trace.Goto, trace.Node, trace.Point,
+    trace.Signature, trace.Trace,
     graph.OutputAlias,
     graph.Store,
 )

@@ -12,8 +12,8 @@ A trace is only printed: it is read back from its bytes (`pack`), never from tex
 from collections.abc import Callable
 
 from preheat.ir.trace import (
-    At, Branch, Constant, Goto, Guard, Host, Live, Loop, Named, Node, Recipe, Return, Step,
-    TensorFacts, Trace,
+    At, Constant, Goto, Guard, Host, Live, Named, Node, Point, Recipe, Return, Step, TensorFacts,
+    Trace,
 )
 from preheat.ir.words import show_number, show_type
 
@@ -23,8 +23,6 @@ def show_trace(trace: Trace, show_body: Callable[..., str]) -> str:
     signature = trace.signature
     words = [f"{signature.positional} args", *(f"{name}=" for name in signature.keywords)]
     lines = [f"entry({', '.join(words)})" + (f"   python {trace.python}" if trace.python else "")]
-    for number, point in enumerate(trace.points[1:], start=1):
-        lines.append(f"  point {number}: nodes {', '.join(map(str, point.variants))}")
     for number, node in enumerate(trace.nodes):
         lines.append(f"  node {number}")
         lines += [f"    {line}" for line in _show_node(trace, node, show_body)]
@@ -36,28 +34,23 @@ def _show_node(trace: Trace, node: Node, show_body: Callable[..., str]) -> list[
     if node.body is not None:
         feeds = ", ".join(source_path(trace, source) for source in node.inputs)
         lines += [f"body ({feeds})", *show_body(node.body, "  ").splitlines()]
-    for write in node.commit:
-        target = source_path(trace, write.target)
-        value = "" if write.recipe is None else f" = {'; '.join(show_recipe(trace, write.recipe))}"
-        lines.append(f"commit {write.kind} {target} {show_constant(trace, write.key)}{value}")
     return lines + _show_end(trace, node.end)
 
 
 def _show_end(trace: Trace, end: object) -> list[str]:
+    *steps, result = show_recipe(trace, end.recipe)
     if isinstance(end, Return):
-        *steps, result = show_recipe(trace, end.recipe)
         return [*steps, f"return {result}"]
-    if isinstance(end, Branch):
-        targets = ", ".join(f"{show_constant(trace, v)}: point {p}" for v, p in end.targets)
-        return [f"branch {show_number(end.test)} {{{targets}}}"]
-    if isinstance(end, Host):
-        *steps, result = show_recipe(trace, end.call)
-        return [*steps, f"host slot {end.slot} = {result} -> point {end.point}"]
-    if isinstance(end, Goto):
-        return [f"goto point {end.point}"]
-    assert isinstance(end, Loop), end
-    moves = ", ".join(f"slot {a} = slot {b}" for a, b in end.moves)
-    return [f"loop point {end.point} ({moves})"]
+    word = "host" if isinstance(end, Host) else "goto"
+    assert isinstance(end, Host | Goto), end
+    return [*steps, f"{word} {result}", *_show_point(trace, end.point)]
+
+
+def _show_point(trace: Trace, point: Point) -> list[str]:
+    """The frames of a point, with its slots as outputs."""
+    last = ", the last one the answer" if point.has_answer else ""
+    lines = show_recipe(trace, point.snapshot)
+    return [f"point ({point.slots} slots{last})", *(f"  {line}" for line in lines)]
 
 
 # ---------------------------------------------------------------------------- sources
@@ -160,6 +153,11 @@ _EFFECTS: dict[str, str] = {
     "setattr": "object.__setattr__({0}, {1}, {2})",
     "update_dict": "{0}.__dict__[{1}] = {2}",
     "set_cell": "{0}.cell_contents = {1}",
+    "write": "{0}.{1} = {2}",
+    "delete": "del {0}.{1}",
+    "delitem": "del {0}[{1}]",
+    "empty_cell": "del {0}.cell_contents",
+    "ambient": "ambient {0} = {1}",
 }
 
 

@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias, Union
 
 from preheat.ir.graph import Graph
-from preheat.ir.scalar import Number
 from preheat.ir.types import TensorType
 
 
@@ -160,6 +159,13 @@ class Step:
     setitem          args: container, key, value                (no result)
     setattr          args: object, name (str), value            (object.__setattr__; no result)
     update_dict      args: object, name (str), value            (o.__dict__[name] = v; no result)
+    write            args: object, name (str), value            (C's setattr; an effect, no result)
+    delete           args: object, name (str)                   (C's delattr; an effect)
+    delitem          args: container, key                       (an effect)
+    empty_cell       args: cell                                 (an effect)
+    mutate           args: container, method (str), number of positional steps, *steps, then pairs of
+                     keyword name (str) and step                (a method of C's own; an effect)
+    ambient          args: name (str), Constant                 (a row of bridge/ambient is set; an effect)
     cell             args: () or (content,); set_cell: cell, content
     function         args: code constant, globals source, name, defaults, closure cells ..., see recipes
     method           args: function step, self step
@@ -171,7 +177,11 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Rebuilds a value: `steps` in order, then `result` is the number of the step returned."""
+    """Rebuilds a value: `steps` in order, then `result` is the number of the step returned.
+
+    The steps of a node's end include its effects on outside objects, in program order: setitem,
+    append, set_cell and the steps marked so, whose target is a `source` step. They are done after
+    the body, one after another; a step before them only makes or names objects."""
 
     steps: tuple[Step, ...]
     result: int
@@ -179,53 +189,53 @@ class Recipe:
 
 # ---------------------------------------------------------------------------- nodes and points
 @dataclass(frozen=True, slots=True)
-class Write:
-    """An effect of Python, done at a node's commit, in program order.
+class Point:
+    """A place in the program where the machine can take over, and where other nodes begin.
 
-    kind   attr, item, delattr, delitem, cell, call (a mutating method), ambient (net change of state)
+    `snapshot` rebuilds the open frames, outermost first, from `slots` runtime values (its `value`
+    steps): tensors, objects from outside, objects that have escaped. Fresh objects that nobody else
+    has seen are rebuilt, not carried. Its frames stand before an instruction that is executed anew;
+    with `has_answer`, the last slot is what that instruction's host call gives, and is not called
+    again. Equal states of a program are equal points, so a loop leads back to where it was.
     """
 
-    kind: str
-    target: int  # source
-    key: Constant
-    recipe: Recipe | None = None
+    snapshot: Recipe
+    slots: int
+    has_answer: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Return:
+    """The call is over; the recipe gives its result."""
+
     recipe: Recipe
 
 
 @dataclass(frozen=True, slots=True)
-class Branch:
-    test: Number
-    targets: tuple[tuple[Constant, int], ...]  # value, point
-
-
-@dataclass(frozen=True, slots=True)
 class Host:
-    call: Recipe
-    slot: int
-    point: int
+    """An opaque call, done again on every call: the recipe gives (function, args, kwargs, *slots).
+
+    `point` takes the slots and then the answer.
+    """
+
+    recipe: Recipe
+    point: Point
 
 
 @dataclass(frozen=True, slots=True)
 class Goto:
-    point: int
+    """The node's writes are done, and what follows reads them: the recipe gives (*slots,)."""
+
+    recipe: Recipe
+    point: Point
 
 
-@dataclass(frozen=True, slots=True)
-class Loop:
-    point: int
-    moves: tuple[tuple[int, int], ...]
-
-
-End: TypeAlias = Union[Return, Branch, Host, Goto, Loop]
+End: TypeAlias = Union[Return, Host, Goto]
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """Guards on memory as the node starts; tensor ops; writes; an end.
+    """Guards on memory as the node starts; tensor ops; then the steps of `end.recipe`, in order.
 
     inputs   for each input of `body`, the source that gives the tensor (or number)
     body     a graph at level aten, or None when the node runs no tensor op
@@ -234,24 +244,7 @@ class Node:
     guards: tuple[Guard, ...]
     inputs: tuple[int, ...]
     body: Graph | None
-    commit: tuple[Write, ...]
     end: End
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """Recipes for the open frames' locals and stacks, outermost first."""
-
-    frames: tuple[Recipe, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Point:
-    """A place where the machine can take over. The entry has no snapshot."""
-
-    snapshot: Snapshot | None
-    slots: tuple[int, ...]
-    variants: tuple[int, ...]  # nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,9 +257,11 @@ class Signature:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
+    """One node and what leads to its objects. The arguments of a node that does not start at the
+    entry are the slots of its point, all positional."""
+
     signature: Signature
     sources: tuple[Source, ...]
-    points: tuple[Point, ...]
     nodes: tuple[Node, ...]
     codes: tuple[Code, ...] = ()
     python: str = ""  # "3.11": bytecode and layouts are of one minor version
@@ -274,11 +269,15 @@ class Trace:
 
 @dataclass
 class Captured:
-    """A trace with the live objects it names in this process. `why_not_stored` is "" when portable."""
+    """A trace with the live objects it names in this process. `why_not_stored` is "" when portable.
+
+    start    the point where its node begins; None: the entry
+    """
 
     trace: Trace
     objects: tuple[Any, ...] = ()
     why_not_stored: str = ""
+    start: Point | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,10 +294,23 @@ class Break:
 
 @dataclass
 class Outcome:
-    """What a capture yields: the program's own result or exception, and a trace or a break."""
+    """What a capture yields: the program's own result or exception, its nodes, its breaks.
+
+    nodes    in the order they ran; each but the last leads to the start of the next. After a break
+             the nodes before it stand, and the program ran on unwatched from the last one's point.
+    goes_on  (point, values): the capture stopped at a point that the caller knows already; the call
+             is not over, and goes on from there
+    """
 
     result: Any = None
     error: BaseException | None = None
-    captured: Captured | None = None
+    nodes: tuple[Captured, ...] = ()
+    goes_on: tuple[Point, tuple[Any, ...]] | None = None
     breaks: tuple[Break, ...] = ()
     counts: dict[str, int] = field(default_factory=dict)  # bytecodes, ops, frames
+
+    @property
+    def captured(self) -> Captured | None:
+        """The node of a call that is one node, from the entry to its return; else None."""
+        whole = len(self.nodes) == 1 and not self.breaks and self.goes_on is None
+        return self.nodes[0] if whole and self.error is None else None

@@ -5,7 +5,7 @@ from preheat.ir.loop import Axis, Index, Kernel, LoopOp, Param, Stage
 from preheat.ir.plan import Buffer, KernelCall, LibraryCall, Output, Plan, ProductCall
 from preheat.ir.text import show
 from preheat.ir.trace import (
-    At, Guard, Live, Named, Node, Point, Recipe, Return, Signature, Source, Step, TensorFacts, Trace,
+    At, Guard, Live, Named, Node, Recipe, Return, Signature, Source, Step, TensorFacts, Trace,
 )
 from preheat.ir.types import tensor
 
@@ -50,6 +50,6 @@ def test_a_trace_reads(golden):
          Step("const", (Named("collections", "OrderedDict"),)), Step("call", (5,)), Step("setitem", (6, 1, 3)), Step("dict", (1, 6)),
          Step("tuple", (8,))), 9,
     )
-    node = Node(guards, (1, 9), body, (), Return(recipe))
-    trace = Trace(Signature(1, ("mask",)), sources, (Point(None, (), (0,)),), (node,), python="3.11")
+    node = Node(guards, (1, 9), body, Return(recipe))
+    trace = Trace(Signature(1, ("mask",)), sources, (node,), python="3.11")
     golden("ir_trace", show(trace))

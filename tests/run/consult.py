@@ -15,7 +15,7 @@ from preheat.base.names import raw_attribute
 from preheat.bridge.ambient import ambient_now
 from preheat.bridge.tensors import tensor_facts
 from preheat.ir.trace import (
-    At, Captured, Guard, Live, Node, Point, Recipe, Return, Signature, Source, Step, Trace,
+    At, Captured, Guard, Live, Node, Recipe, Return, Signature, Source, Step, Trace,
 )
 
 PRIMITIVES = (type(None), bool, int, float, complex, str, bytes)
@@ -59,9 +59,9 @@ class Book:
             self.guard(-1, "ambient", row)
 
     def trace(self) -> Trace:
-        node = Node(tuple(self.guards), (), None, (), Return(Recipe((Step("const", (None,)),), 0)))
+        node = Node(tuple(self.guards), (), None, Return(Recipe((Step("const", (None,)),), 0)))
         signature = Signature(self.positional, tuple(self.keywords))
-        return Trace(signature, tuple(self.sources), (Point(None, (), (0,)),), (node,))
+        return Trace(signature, tuple(self.sources), (node,))
 
     def captured(self) -> Captured:
         return Captured(self.trace(), tuple(self.objects))

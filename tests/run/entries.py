@@ -6,7 +6,7 @@ from plans import hand_kernels
 from preheat.generate.build import host_target
 from preheat.generate.runtime import build_runtime
 from preheat.ir.records import REASONS
-from preheat.ir.trace import Node, Point, Recipe, Return, Signature, Source, Step, Trace
+from preheat.ir.trace import Node, Recipe, Return, Signature, Source, Step, Trace
 from preheat.run.device import context
 from preheat.run.entry import make_entry
 from preheat.run.executable import Executable
@@ -60,8 +60,8 @@ def entry_of(
     sources = sources or tuple(Source(-1, "arg", k) for k in range(count))
     inputs = tuple(range(count)) if inputs is None else inputs
     recipe = recipe or (VALUE if len(plan.outputs) == 1 else tuple_of(len(plan.outputs)))
-    node = Node((), inputs, None, (), Return(recipe))
-    trace = Trace(signature or Signature(count), sources, (Point(None, (), (0,)),), (node,))
+    node = Node((), inputs, None, Return(recipe))
+    trace = Trace(signature or Signature(count), sources, (node,))
     executable = Executable(plan, hand_kernels())
     rebuild = compile_recipe(recipe, len(plan.outputs))
     return make_entry(
