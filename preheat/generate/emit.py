@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from preheat.generate import stages
 from preheat.generate.access import At, Unit
 from preheat.generate.llvm import Builder, Value
-from preheat.generate.nest import lanes_of, nests, pieces, unroll_of
+from preheat.generate.nest import lanes_of, nests, pieces, unroll_of, widths
 from preheat.ir.loop import Axis, Kernel
 from preheat.ir.plan import Target
 
@@ -146,7 +146,7 @@ def _whole_lane(unit: Unit, at: At, lane: Axis) -> None:
 def _lane_range(unit: Unit, at: At, start: Value, stop: Value) -> None:
     """Lanes start .. stop, known when the kernel runs: wide vectors, vectors, the last lanes."""
     b = unit.b
-    for width in dict.fromkeys((unit.lanes * unit.unroll, unit.lanes)):
+    for width in widths(unit.lanes, unit.unroll):
         size = b.integer(width)
         count = b.binary("sdiv", b.binary("sub", stop, start), size)
         following = b.binary("add", start, b.binary("mul", count, size))

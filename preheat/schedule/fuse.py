@@ -44,10 +44,15 @@ SHARED_BYTES = 1 << 20  # work that is worth spreading over threads
 Unit = Group | CallUnit
 
 
-def fuse(graph: Graph, target: Target) -> tuple[Problem, list[Unit]]:
-    """The problem that `graph` is, and its kernels and calls in the order they run."""
+def fuse(
+    graph: Graph, target: Target, factors: frozenset[int] = frozenset()
+) -> tuple[Problem, list[Unit]]:
+    """The problem that `graph` is, and its kernels and calls in the order they run.
+
+    factors   values that sums read again and again: they are loaded there, never computed
+    """
     late: frozenset[int] = frozenset()
-    problem, extra = state(graph), frozenset()
+    problem, extra = state(graph, late, factors), frozenset()
     shapes = Shapes(target)
     for _ in range(MOST_TRIALS):
         fusion = _Fusion(problem, roots_of(problem, extra), shapes)
@@ -64,7 +69,7 @@ def fuse(graph: Graph, target: Target) -> tuple[Problem, list[Unit]]:
         written = problem.written[knotted]
         if written in graph.in_place and written not in late:
             late |= {written}
-            problem, extra = state(graph, late), frozenset()
+            problem, extra = state(graph, late, factors), frozenset()
         else:
             problem = problem.buffered(knotted)
     raise InternalError("the writes of the graph find no order")
@@ -343,12 +348,22 @@ class _Fusion:
             return None
         if any(self.links.before[k] & numbers for k in self.links.above(numbers)):  # between
             return None
+        if any(self._is_factor(v, numbers) for v in roots):
+            return None
         group = self._group(tuple(roots))
         if group is None or len(group.memories) > cost.MOST_PARAMS:
             return None
         if group.cost >= sum(part.cost for part in parts) or self._starves(group, parts):
             return None
         return group
+
+    def _is_factor(self, value: int, numbers: frozenset[int]) -> bool:
+        """A sum among the units `numbers` would compute `value` again for each of its rows."""
+        return value in self.problem.factors and any(
+            self.problem.ops[r].name in REDUCE
+            for k in numbers & self.readers.get(value, set())
+            for r in self.units[k].roots
+        )
 
     def _starves(self, group: Group, parts: Iterable[Group]) -> bool:
         """The merged kernel would leave threads idle that one of its parts could use."""

@@ -9,7 +9,7 @@ the value cannot live in the output itself, and a written input gets a value tha
 input's memory. Guarantees: operands of library calls have exactly the strides of their types.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from preheat.base.errors import Unsupported
@@ -63,6 +63,7 @@ class Problem:
     calls       in program order
     results     values that calls make
     outputs     one a graph output: the value whose memory it is, or -1 for an alias
+    factors     required values that sums read again and again: loaded there, never computed
     """
 
     inputs: frozenset[int]
@@ -78,6 +79,7 @@ class Problem:
     results: frozenset[int]
     outputs: tuple[int, ...]
     next_value: int
+    factors: frozenset[int] = frozenset()
 
     def is_given(self, value: int) -> bool:
         """`value` has memory that no kernel makes: an input or the result of a call."""
@@ -115,12 +117,15 @@ class Problem:
         )
 
 
-def state(graph: Graph, late: frozenset[int] = frozenset()) -> Problem:
+def state(
+    graph: Graph, late: frozenset[int] = frozenset(), factors: Collection[int] = ()
+) -> Problem:
     """The problem of `graph`; inputs in `late` are written at the end, whatever `in_place` says.
+    The values `factors` get memory, or the values that they are views of.
 
     Raises Unsupported for what no kernel and no overload computes.
     """
-    return _Statement(graph, late).state()
+    return _Statement(graph, late, factors).state()
 
 
 def _narrows(op: Op, value: int) -> bool:
@@ -138,8 +143,8 @@ def _copy_op(source: int, value: int, type: TensorType) -> Op:
 
 
 class _Statement:
-    def __init__(self, graph: Graph, late: frozenset[int]):
-        self.graph, self.late = graph, late
+    def __init__(self, graph: Graph, late: frozenset[int], factors: Collection[int]):
+        self.graph, self.late, self.factors = graph, late, factors
         self.types = graph.types()
         self.ops: dict[int, Op] = {}
         self.calls: list[Op] = []
@@ -160,7 +165,9 @@ class _Statement:
         for value, type in self.types.items():
             if isinstance(type, TensorType) and type.device != "cpu":
                 raise Unsupported("no_kernel", f"%{value} is on {type.device}")
+        live = {*self.inputs}
         for op in self._live():
+            live.update(op.results)
             if self._is_call(op):
                 self.calls.append(op)
                 self.results.update(op.results)
@@ -169,6 +176,7 @@ class _Statement:
         outputs = self._outputs()
         self._writes()
         made = [self._call(op) for op in self.calls]
+        factors = {self._operand(v, False).base for v in sorted(self.factors) if v in live}
         self._raisers()
         self._joins()
         calls = self._moved_products(made)
@@ -186,6 +194,7 @@ class _Statement:
             frozenset(self.results),
             outputs,
             self.next,
+            frozenset(factors),
         )
 
     def _live(self) -> list[Op]:

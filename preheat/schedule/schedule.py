@@ -6,7 +6,7 @@
           product b3 @ b2 -> b4
           kernel add_1 (b4 inout, b5) over 8
 
-The steps: `split` cuts long reductions, `problem` names the values that need memory, `fuse` groups
+The steps: `sums` makes products of few rows sums, `split` cuts long reductions, `problem` names the values that need memory, `fuse` groups
 values into loop nests (`loops`, `tile`), `memory` gives every value a buffer; here they become the
 nouns of `ir.plan`.
 
@@ -27,6 +27,7 @@ from preheat.schedule.memory import Layout, plan_memory
 from preheat.schedule.names import kernel_name
 from preheat.schedule.problem import CallUnit, Problem
 from preheat.schedule.split import split_reductions
+from preheat.schedule.sums import products_as_sums
 
 
 def schedule(graph: Graph, target: Target) -> Plan:
@@ -35,8 +36,9 @@ def schedule(graph: Graph, target: Target) -> Plan:
     Raises Unsupported for symbolic sizes where a number must be known, and for ops and dtypes that
     neither a kernel nor a library overload computes.
     """
-    graph = split_reductions(graph)
-    problem, units = fuse(graph, target)
+    sums = products_as_sums(graph)
+    graph = split_reductions(sums.graph)
+    problem, units = fuse(graph, target, sums.operands)
     layout = plan_memory(graph, problem, units)
     kernels = _Kernels(problem)
     calls: list[Call] = []

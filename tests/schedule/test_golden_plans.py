@@ -70,3 +70,14 @@ def test_optimizer_step(golden):
     momentum = m.op("add", m.op("mul", v, (0.9,)), g)
     moved = m.op("sub", p, m.op("mul", momentum, (0.1,)))
     check(golden, "momentum", m.graph(writes=[(v, momentum), (p, moved)]))
+
+
+def test_linear_of_one_row(golden):
+    m = Make()
+    made = m.op("add", m.matmul(m.input(1, 40), m.permute(m.input(24, 40), 1, 0)), m.input(24))
+    check(golden, "linear_one_row", m.graph(m.op("maximum", made, (0.0,))))
+
+
+def test_product_of_one_row(golden):
+    m = Make()
+    check(golden, "product_one_row", m.graph(m.matmul(m.input(2, 1, 24), m.input(2, 24, 40))))

@@ -1,0 +1,134 @@
+"""Products of few rows as sums: the BLAS gains nothing there, and a sum takes its epilogue along.
+
+    %3: f32[1, 256] = matmul(%0: f32[1, 128], %2: f32[128, 256]{1, 128}); %4 = add(%3, ..)
+      ->
+    %6: f32[1, 256, 128]{128, 0, 1} = expand(reshape(%0))        the row, for each column
+    %9: f32[1, 256, 128] = mul(%6, expand(permute(%2)))          one row of weights a column
+    %3: f32[1, 256] = sum(%9, axes=(2,)); %4 = add(%3, ..)       one kernel
+
+Such a product reads each element of its large operand once or a few times: what counts is bytes, and
+a generated sum reads them as fast as memory gives them (2 MB of weights as 8 matrices, one thread
+of a Zen 4: 22 us to read them, 29 us for the sums, 51 us by ?gemm). Either operand may be the one
+of few rows.
+
+Requires and gives level core. Guarantees: only products whose elements are consecutive along the
+sum, or along the many columns; 16-bit floats are multiplied and added in float32.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from preheat.ir.graph import Builder, Graph, Op, Ref
+from preheat.ir.ops import MOVEMENT
+from preheat.ir.types import Type, tensor
+from preheat.schedule.affine import known
+from preheat.schedule.views import view_of
+
+MOST_ROWS = 3  # from 4 on ?gemm keeps several rows in registers; up to 3 it is a loop of ?gemv
+LEAST_INNER = 16  # shorter rows of weights do not fill a vector
+# Columns are walked down in strips, and a strip of a matrix beyond the caches wastes its pages.
+MOST_STRIP_BYTES = 16 << 20
+HALVES = ("bfloat16", "float16")
+DTYPES = ("float32", "float64", *HALVES)
+Steps = tuple[int, int]  # strides along the rows and along the columns of a matrix
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """The graph without products of few rows; `operands`: the values that these multiply."""
+
+    graph: Graph
+    operands: frozenset[int]
+
+
+def products_as_sums(graph: Graph) -> Sums:
+    """`graph` with each product that a sum computes faster as one."""
+    types, by_value = graph.types(), {r: op for op in graph.ops for r in op.results}
+    ops: list[Op] = []
+    builder = Builder("core", ops=ops, next_id=graph.next_id(), type_of=dict(types))
+    operands: set[int] = set()
+    for op in graph.ops:
+        if op.name == "matmul" and _is_sum(op, types, by_value):
+            operands.update(op.refs())
+            _sum(builder, op)
+        else:
+            ops.append(op)
+    return Sums(replace(graph, ops=tuple(ops)), frozenset(operands))
+
+
+# ---------------------------------------------------------------------------- which
+def _is_sum(op: Op, types: Mapping[int, Type], by_value: Mapping[int, Op]) -> bool:
+    if op.type.dtype not in DTYPES or op.type.device != "cpu":
+        return False
+    a, b = (_steps(arg.id, types, by_value) for arg in op.args)
+    rows, columns = map(known, op.type.sizes[-2:])
+    inner = known(types[op.args[0].id].sizes[-1])
+    if inner == 1:
+        return True  # nothing to add up
+    if columns < rows:  # the transposed product: few columns of b, many rows of a
+        rows, columns, a, b = columns, rows, b[::-1], a[::-1]
+    if rows > MOST_ROWS:
+        return False
+    is_along = b[0] == 1 and a[1] in (0, 1) and inner >= LEAST_INNER
+    is_strip = b[1] == 1 and inner * columns * op.type.itemsize <= MOST_STRIP_BYTES
+    return is_along or is_strip
+
+
+def _steps(value: int, types: Mapping[int, Type], by_value: Mapping[int, Op]) -> Steps:
+    """The strides of matrix `value` in the memory that it is a view of."""
+    base = value
+    while base in by_value and by_value[base].name in MOVEMENT and len(by_value[base].args) == 1:
+        base = by_value[base].args[0].id
+    view = view_of(value, by_value, types, lambda v: v == base)
+    strides = types[value].strides if view is None else view.strides
+    return tuple(1 if n == 1 else known(s) for n, s in zip(types[value].sizes, strides))[-2:]
+
+
+# ---------------------------------------------------------------------------- how
+def _sum(builder: Builder, op: Op) -> None:
+    """Appends the sum; it gives `op`'s own value."""
+    (*batch, rows, columns), inner = op.type.sizes, builder.type_of[op.args[0].id].sizes[-1]
+    sizes = (*batch, rows, columns, inner)
+    last = len(sizes) - 1
+    left, right = (_wide(builder, arg.id) for arg in op.args)
+    left = _repeated(builder, left, last - 1, sizes)
+    right = _permuted(builder, right, (*range(last - 2), last - 1, last - 2))
+    right = _repeated(builder, right, last - 2, sizes)
+    product = builder.add("mul", [left, right], tensor(builder.type_of[left].dtype, sizes))
+    if op.type.dtype not in HALVES:
+        builder.append(_reduced(product, last, op.results, op.types))
+        return
+    total = builder.fresh()
+    builder.append(_reduced(product, last, (total,), (replace(op.type, dtype="float32"),)))
+    attrs = (("dtype", op.type.dtype), ("free", True))
+    builder.append(Op("cast", (Ref(total),), op.results, op.types, attrs))
+
+
+def _reduced(value: int, axis: int, results: tuple[int, ...], types: tuple[Type, ...]) -> Op:
+    return Op("sum", (Ref(value),), results, types, (("axes", (axis,)), ("keepdim", False)))
+
+
+def _wide(builder: Builder, value: int) -> int:
+    """16-bit floats as float32."""
+    type = builder.type_of[value]
+    if type.dtype not in HALVES:
+        return value
+    wide = tensor("float32", type.sizes)
+    return builder.add("cast", [value], wide, dtype="float32", free=True)
+
+
+def _permuted(builder: Builder, value: int, axes: tuple[int, ...]) -> int:
+    type = builder.type_of[value]
+    sizes, strides = ([given[k] for k in axes] for given in (type.sizes, type.strides))
+    return builder.add("permute", [value], tensor(type.dtype, sizes, strides), axes=axes)
+
+
+def _repeated(builder: Builder, value: int, axis: int, sizes: tuple) -> int:
+    """`value` with a new axis, along which it repeats to `sizes`."""
+    type = builder.type_of[value]
+    strides = (*type.strides[:axis], 0, *type.strides[axis:])
+    apart = tensor(type.dtype, (*type.sizes[:axis], 1, *type.sizes[axis:]), strides)
+    value = builder.add("reshape", [value], apart)
+    if apart.sizes == sizes:
+        return value
+    return builder.add("expand", [value], tensor(type.dtype, sizes, strides))

@@ -1,0 +1,171 @@
+"""Products of few rows: sums in kernels of their own, with what follows them, as exact as before."""
+
+import random
+
+import pytest
+import torch
+from schedule.graphs import Make, compare
+from schedule.test_native import execute
+
+from preheat.generate.build import build, host_target
+from preheat.ir.graph import Graph
+from preheat.ir.plan import KernelCall, LibraryCall, Plan, ProductCall
+from preheat.run.executable import Executable
+from preheat.run.load import load
+from preheat.schedule.schedule import schedule
+
+
+def calls(plan: Plan, kind: type) -> int:
+    return sum(isinstance(call, kind) for call in plan.calls)
+
+
+def linear(m: Make, x: int, columns: int, dtype: str = "float32") -> int:
+    """x @ w.T + b, as `Linear` lays its weight."""
+    w = m.input(columns, m.type(x).sizes[-1], dtype=dtype)
+    made = m.matmul(x, m.permute(w, 1, 0))
+    return m.op("add", made, m.input(columns, dtype=dtype))
+
+
+def test_a_row_of_layers_is_a_kernel_each():
+    m = Make()
+    x = m.input(1, 48)
+    for _ in range(3):
+        x = m.op("maximum", linear(m, x, 48), (0.0,))
+    plan = compare(m.graph(x))
+    assert len(plan.calls) == calls(plan, KernelCall) == 3 and len(plan.kernels) == 1
+
+
+@pytest.mark.parametrize("rows,is_sum", [(1, True), (3, True), (4, False), (64, False)])
+def test_many_rows_stay_a_product(rows, is_sum):
+    m = Make()
+    plan = compare(m.graph(linear(m, m.input(rows, 40), 24)))
+    assert calls(plan, ProductCall) == (not is_sum)
+
+
+@pytest.mark.parametrize("rows", [1, 5])
+def test_few_columns_are_few_rows_of_the_transposed_product(rows):
+    m = Make()
+    plan = compare(m.graph(m.matmul(m.input(rows, 40), m.input(40, 1))))
+    assert calls(plan, ProductCall) == 0
+
+
+def test_an_outer_product_is_elementwise():
+    m = Make()
+    a, b = m.input(2, 30, 1), m.input(2, 1, 20)
+    plan = compare(m.graph(m.op("exp", m.matmul(a, b))))
+    assert len(plan.calls) == calls(plan, KernelCall) == 1
+
+
+def test_weights_without_a_unit_stride_stay_a_product():
+    m = Make()
+    w = m.input(20, 40, strides=(120, 3))
+    plan = compare(m.graph(m.matmul(m.input(1, 40), m.permute(w, 1, 0))))
+    assert calls(plan, ProductCall) + calls(plan, LibraryCall) == 1
+
+
+def test_what_each_row_needs_is_not_computed_for_each():
+    """As many columns as elements of the row: its computation would fit the sum's own loops."""
+    m = Make()
+    x = m.op("mul", m.input(1, 32), m.input(1, 32))
+    plan = compare(m.graph(linear(m, x, 32)))
+    assert [len(k.params) for k in plan.kernels] == [3, 4]
+
+
+def test_a_computed_weight_is_stored_once():
+    m = Make()
+    w = m.op("exp", m.input(24, 32))
+    plan = compare(m.graph(m.matmul(m.input(1, 32), m.permute(w, 1, 0))))
+    assert calls(plan, KernelCall) == 2 and calls(plan, ProductCall) == 0
+
+
+def test_a_state_written_in_place_is_read_by_the_sum_before():
+    m = Make()
+    w, x = m.input(24, 32), m.input(1, 32)
+    y = m.matmul(x, m.permute(w, 1, 0))
+    compare(m.graph(y, writes=[(w, m.op("mul", w, (0.5,)))]))
+
+
+SIZES = (1, 2, 3, 16, 17, 31, 64, 100, 130)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_products(seed):
+    graph = random_product(random.Random(seed))
+    compare(graph, seed)
+    execute(graph)
+
+
+def random_product(choose: random.Random) -> Graph:
+    """Few rows or columns, batches, tails; weights transposed, sliced, repeated; an epilogue."""
+    m = Make()
+    dtype = choose.choice(("float32", "float32", "float64", "bfloat16", "float16"))
+    few, many, inner = choose.choice((1, 1, 2, 3, 4)), choose.choice(SIZES), choose.choice(SIZES)
+    batch = choose.choice(((), (), (2,), (2, 3)))
+    a = matrix(m, choose, batch, few, inner, dtype)
+    b = matrix(m, choose, batch, inner, many, dtype)
+    if choose.random() < 0.3:
+        a, b = transposed(m, b), transposed(m, a)
+    made = m.matmul(a, b)
+    if choose.random() < 0.5:
+        made = m.op("tanh", m.op("add", made, m.input(m.type(made).sizes[-1], dtype=dtype)))
+    return m.graph(made, *([m.op("neg", a)] if choose.random() < 0.3 else []))
+
+
+def transposed(m: Make, x: int) -> int:
+    rank = m.type(x).rank
+    return m.permute(x, *range(rank - 2), rank - 1, rank - 2)
+
+
+def matrix(m: Make, choose: random.Random, batch, rows: int, columns: int, dtype: str) -> int:
+    """[*batch, rows, columns] as one of the ways in which a matrix lies in memory."""
+    kind = choose.choice(("plain", "transposed", "part", "strided", "computed", "repeated"))
+    if kind == "transposed":
+        return transposed(m, m.input(*batch, columns, rows, dtype=dtype))
+    if kind == "part":
+        axis = len(batch) + choose.randrange(2)
+        sizes = [*batch, rows, columns]
+        sizes[axis] += 5
+        return m.slice(m.input(*sizes, dtype=dtype), axis, 3, sizes[axis] - 2)
+    if kind == "strided":
+        whole = m.input(*batch, rows, 2 * columns, dtype=dtype)
+        return m.slice(whole, len(batch) + 1, 0, 2 * columns, 2)
+    if kind == "computed":
+        given = m.input(*batch, rows, columns, dtype=dtype)
+        return m.op("mul", given, m.input(columns, dtype=dtype))
+    if kind == "repeated" and batch:
+        return m.expand(m.input(*batch[1:], rows, columns, dtype=dtype), *batch, rows, columns)
+    return m.input(*batch, rows, columns, dtype=dtype)
+
+
+@pytest.mark.parametrize("sizes", [(1, 0, 5), (0, 3, 5), (1, 3, 0), (2, 0, 0)])
+def test_products_without_elements(sizes):
+    rows, inner, columns = sizes
+    m = Make()
+    graph = m.graph(linear(m, m.input(rows, inner), columns))
+    compare(graph)
+    execute(graph)
+
+
+@pytest.mark.parametrize("is_transposed", [False, True])
+def test_long_sums_are_more_exact_than_eager(is_transposed):
+    m = Make()
+    inner, columns = 5000, 20
+    x, w = m.input(1, inner), m.input(*((columns, inner) if is_transposed else (inner, columns)))
+    plan = schedule(m.graph(m.matmul(x, m.permute(w, 1, 0) if is_transposed else w)), host_target())
+    generator = torch.Generator().manual_seed(0)
+    values = [torch.rand(i.type.sizes, generator=generator) for i in m.builder.inputs]
+    (found,) = Executable(plan, load(build(plan.kernels, host_target())))(values)
+    given, weights = values[0], values[1].t() if is_transposed else values[1]
+    exact = given.double() @ weights.double()
+    assert (found - exact).abs().max() <= (given @ weights - exact).abs().max()
+    assert calls(plan, ProductCall) == 0
+
+
+def test_infinities_and_nans_stay_in_their_columns():
+    m = Make()
+    x, w = m.input(1, 40), m.input(3, 40)
+    plan = schedule(m.graph(m.matmul(x, m.permute(w, 1, 0))), host_target())
+    values = [torch.ones(1, 40), torch.ones(3, 40)]
+    values[1][1, 39], values[1][2, 0] = float("inf"), float("nan")
+    (found,) = Executable(plan, load(build(plan.kernels, host_target())))(values)
+    assert found[0, 0] == 40 and found[0, 1] == float("inf") and found[0, 2].isnan()
