@@ -115,8 +115,12 @@ def cache(clear: bool) -> None:
 
 
 @commands.command()
-def doctor() -> None:
+@click.option("--reasons", is_flag=True, help="Print the page of all break reasons instead.")
+def doctor(reasons: bool) -> None:
     """Check what Preheat needs and finds here."""
+    if reasons:
+        click.echo(importlib.import_module("preheat.report.breaks_page").breaks_page(), nl=False)
+        return
     console = Console()
     table = Table(show_header=False)
     for name, look in _LOOKS.items():

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from preheat.report.breaks_page import breaks_page
+
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
@@ -29,6 +31,11 @@ def test_paths_and_links_exist(page):
         assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M), (
             target
         )
+
+
+def test_the_page_of_breaks_is_up_to_date():
+    found = (ROOT / "docs" / "breaks.md").read_text(encoding="utf-8")
+    assert found == breaks_page(), "run: preheat doctor --reasons > docs/breaks.md"
 
 
 def test_the_readme_fits_a_screen():

@@ -25,12 +25,12 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from preheat.base import marks
+from preheat.base.reasons import explain
 from preheat.bridge.ambient import ambient_now, steps_aside
 from preheat.bridge.tensors import extent
 from preheat.capture import recipes
 from preheat.capture.machine import run
 from preheat.capture.observer import GiveUp
-from preheat.capture.reasons import explain
 from preheat.capture.watch import Watcher
 from preheat.ir.trace import Break, Captured, Guard, Node, Outcome, Return, Signature, Trace
 

@@ -282,7 +282,7 @@ class Captured:
 
 @dataclass(frozen=True, slots=True)
 class Break:
-    """Why a call (or a part of it) was not captured: a row of `capture/reasons.py` with its place."""
+    """Why a call (or a part of it) was not captured: a row of `base/reasons.py` with its place."""
 
     reason: str
     detail: str

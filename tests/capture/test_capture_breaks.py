@@ -1,6 +1,5 @@
 """What is not captured: it runs for real, once, and the break names reason, line and what to do."""
 
-import pathlib
 import random
 import threading
 import time
@@ -12,7 +11,6 @@ import torch
 
 import preheat
 from preheat.base import marks
-from preheat.capture import reasons
 from preheat.capture.capture import Limits, capture
 from tests.capture.replay import assert_same, captured, missed, outcome, replay
 
@@ -445,19 +443,3 @@ def test_context_variables_set_and_reset():
 def test_is_compiling():
     assert not marks.is_compiling()
     assert captured(lambda x: x * (2 if preheat.is_compiling() else 1), torch.ones(2)).result[0] == 2
-
-
-def test_every_reason_is_used():
-    root = pathlib.Path(preheat.__file__).parent
-    text = "\n".join(
-        path.read_text() for folder in ("capture", "bridge") for path in (root / folder).glob("*.py")
-        if path.name != "reasons.py"
-    )
-    unused = [name for name in reasons.REASONS if f'"{name}"' not in text]
-    assert not unused, unused
-
-
-def test_every_reason_reads_as_a_sentence():
-    for name in reasons.REASONS:
-        sentence, hint = reasons.explain(name, "DETAIL")
-        assert sentence and hint and "{" not in sentence

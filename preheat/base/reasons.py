@@ -1,0 +1,453 @@
+"""Every reason why a call is not one graph, in one table: what happened, what it costs, what to do.
+
+    explain("host_call", "time.time")  ->  ("calls time.time, whose result ...", "call it ...")
+    cost_of("host_call")               ->  "the function is called anew on every call, and ..."
+
+`{detail}` stands for the values of the one case. `before` breaks with its reason and `after` does
+not: both are whole programs that the tests run, with `x` a float tensor of four elements, and the
+page docs/breaks.md shows them (`preheat doctor --reasons` prints it). A row that nothing raises is
+an error (tests).
+"""
+
+from typing import NamedTuple
+
+
+class Kind(NamedTuple):
+    """What becomes of the call: `title` for people, `cost` as a sentence."""
+
+    title: str
+    cost: str
+
+
+class Reason(NamedTuple):
+    """sentence  completes "the call is not one graph because it ..."
+    hint      one thing to do
+    kind      a row of `KINDS`: what it costs
+    before, after   the smallest program of this kind, and the same without the break"""
+
+    sentence: str
+    hint: str
+    kind: str = "eager"
+    before: str = ""
+    after: str = ""
+
+
+KINDS: dict[str, Kind] = {
+    "host": Kind(
+        "host step",
+        "the function is called anew on every call, and the compiled code goes on after it"),
+    "path": Kind(
+        "path",
+        "the compiled code stops to read the value; each way that the program goes from there is "
+        "compiled once"),
+    "write": Kind(
+        "write read back",
+        "the compiled code stops, so that what was written is there, and goes on after it"),
+    "eager": Kind(
+        "eager part",
+        "from there to its end the call runs as plain Python; at the entry, the whole call does"),
+    "limit": Kind(
+        "limit",
+        "calls that none of the compiled variants fits run as plain Python from then on"),
+}
+
+REASONS: dict[str, Reason] = {
+    # -------------------------------------------------------------- tensors
+    "training": Reason(
+        "runs an op on a tensor that requires grad while grad mode is on ({detail})",
+        "call it under torch.no_grad() or torch.inference_mode()",
+        "eager",
+        """
+def step(x, weight):
+    return x * weight
+
+step(x, torch.ones(4, requires_grad=True))
+""",
+        """
+def step(x, weight):
+    return x * weight
+
+with torch.no_grad():
+    step(x, torch.ones(4, requires_grad=True))
+""",
+    ),
+    "data_dependent_branch": Reason(
+        "decides something by the value of a tensor ({detail})",
+        "express the choice as tensor arithmetic, such as torch.where",
+        "path",
+        """
+def step(x):
+    y = x
+    for _ in range(20):
+        y = torch.tanh(y)
+    if y.max() > 0.5:
+        y = y * 2
+    return y
+
+step(x)
+""",
+        """
+def step(x):
+    y = x
+    for _ in range(20):
+        y = torch.tanh(y)
+    y = torch.where(y.max() > 0.5, y * 2, y)
+    return y
+
+step(x)
+""",
+    ),
+    "data_dependent_number": Reason(
+        "turns the value of a tensor into a Python number ({detail})",
+        "keep the value a tensor, or compute the number outside the compiled function",
+        "path",
+        """
+def step(x):
+    scale = x.abs().max().item()
+    return x / scale
+
+step(x)
+""",
+        """
+def step(x):
+    scale = x.abs().max()
+    return x / scale
+
+step(x)
+""",
+    ),
+    "data_dependent_shape": Reason(
+        "makes a tensor whose size depends on values ({detail})",
+        "use a form with a fixed size, such as torch.where or a mask",
+        "path",
+        """
+def step(x):
+    return x[x > 0].sum()
+
+step(x)
+""",
+        """
+def step(x):
+    return torch.where(x > 0, x, 0).sum()
+
+step(x)
+""",
+    ),
+    "tensor_escape": Reason(
+        "hands the memory or the values of a tensor to something that is not an op ({detail})",
+        "move the conversion out of the compiled function",
+        "host",
+        """
+def step(x):
+    y = x * 2
+    return y, y.sum().tolist()
+
+step(x)
+""",
+        """
+def step(x):
+    y = x * 2
+    return y, y.sum()
+
+y, total = step(x)
+total = total.tolist()
+""",
+    ),
+    "tensor_attribute": Reason(
+        "reads {detail} of a tensor, which no guard covers",
+        "read it outside the compiled function",
+        "eager",
+        """
+def step(x):
+    return x * 2, x._version
+
+step(x)
+""",
+        """
+def step(x):
+    return x * 2
+
+step(x), x._version
+""",
+    ),
+    "tensor_subclass": Reason(
+        "uses a tensor that is not plain and dense ({detail})",
+        "convert it to a plain tensor before the call",
+        "eager",
+        """
+def step(x):
+    return x * 2
+
+step(x.to_sparse())
+""",
+        """
+def step(x):
+    return x * 2
+
+step(x.to_sparse().to_dense())
+""",
+    ),
+    "untracked_tensor": Reason(
+        "uses a tensor that no recorded op made and no argument or attribute leads to ({detail})",
+        "make the tensor with torch ops, or pass it as an argument",
+    ),
+    "metadata_write": Reason(
+        "changes the sizes, strides or storage of an existing tensor ({detail})",
+        "use the form of the op that returns a new tensor",
+        "eager",
+        """
+def step(x):
+    return x.unsqueeze_(0)
+
+step(x)
+""",
+        """
+def step(x):
+    return x.unsqueeze(0)
+
+step(x)
+""",
+    ),
+    "overlapping_write": Reason(
+        "writes to memory that the same op reads in another order ({detail})",
+        "clone the operand that is read",
+    ),
+    "op_argument": Reason(
+        "calls an op with an argument that a trace cannot hold ({detail})",
+        "pass plain numbers, dtypes and tensors to ops",
+    ),
+    # -------------------------------------------------------------- effects
+    "write_outside": Reason(
+        "changes an object that exists outside the call ({detail})",
+        "return the new value and store it in the caller",
+        "write",
+        """
+seen = []
+def step(x):
+    seen.append(x * 2)
+    return len(seen)
+
+step(x)
+""",
+        """
+seen = []
+def step(x):
+    return x * 2
+
+seen.append(step(x))
+""",
+    ),
+    "own_write": Reason(
+        "changes what it has read, so its guards do not hold when it ends ({detail})",
+        "move the change out of the compiled function",
+    ),
+    "ambient_change": Reason(
+        "leaves torch's state changed ({detail})",
+        "make the change outside the compiled function",
+        "eager",
+        """
+import sys
+def step(x):
+    sys.setrecursionlimit(sys.getrecursionlimit() + 1)
+    return x * 2
+
+step(x)
+""",
+        """
+import sys
+def step(x):
+    return x * 2
+
+sys.setrecursionlimit(sys.getrecursionlimit() + 1)
+step(x)
+""",
+    ),
+    "inference_mode_inside": Reason(
+        "enters or leaves inference mode inside the call",
+        "enter torch.inference_mode() around the call",
+        "eager",
+        """
+def step(x):
+    with torch.inference_mode():
+        return x * 2
+
+step(x)
+""",
+        """
+def step(x):
+    return x * 2
+
+with torch.inference_mode():
+    step(x)
+""",
+    ),
+    "host_call": Reason(
+        "calls {detail}, whose result or effect no graph holds",
+        "call it outside the compiled function and pass its result in",
+        "host",
+        """
+import time
+def step(x):
+    y = x * 2
+    return y, time.time()
+
+step(x)
+""",
+        """
+import time
+def step(x):
+    return x * 2
+
+step(x), time.time()
+""",
+    ),
+    "disabled_function": Reason(
+        "calls {detail}, which is marked as not to be compiled",
+        "remove the mark, or call the function outside",
+        "host",
+        """
+@preheat.disable
+def log(x):
+    return x
+
+def step(x):
+    return log(x * 2)
+
+step(x)
+""",
+        """
+@preheat.disable
+def log(x):
+    return x
+
+def step(x):
+    return x * 2
+
+log(step(x))
+""",
+    ),
+    "native_python": Reason(
+        "calls {detail}, a kind of Python function that is not interpreted",
+        "call it outside the compiled function",
+        "host",
+        """
+async def later():
+    return 1
+
+def step(x):
+    later().close()
+    return x * 2
+
+step(x)
+""",
+        """
+async def later():
+    return 1
+
+def step(x):
+    return x * 2
+
+later().close()
+step(x)
+""",
+    ),
+    # -------------------------------------------------------------- objects
+    "opaque_argument": Reason(
+        "lets C code look at an object whose reads cannot be seen ({detail})",
+        "convert the object to plain numbers, lists or dicts first",
+        "host",
+        """
+class Name:
+    def __str__(self):
+        return "name"
+
+def step(x, name):
+    return x * len("%s" % name)
+
+step(x, Name())
+""",
+        """
+class Name:
+    def __str__(self):
+        return "name"
+
+def step(x, name):
+    return x * len("%s" % name)
+
+step(x, str(Name()))
+""",
+    ),
+    "outside_iterator": Reason(
+        "advances an iterator that existed before the call ({detail})",
+        "pass a list, or make the iterator inside",
+        "eager",
+        """
+def step(x, numbers):
+    return x * next(numbers)
+
+step(x, iter([1, 2, 3]))
+""",
+        """
+def step(x, numbers):
+    return x * next(iter(numbers))
+
+step(x, [1, 2, 3])
+""",
+    ),
+    "foreign_state": Reason(
+        "runs where Preheat cannot watch ({detail})",
+        "call it without that state",
+    ),
+    "no_recipe": Reason(
+        "returns an object that cannot be rebuilt ({detail})",
+        "return tensors, numbers, containers or dataclasses of them",
+        "eager",
+        """
+def step(x):
+    return (x * i for i in range(3))
+
+step(x)
+""",
+        """
+def step(x):
+    return [x * i for i in range(3)]
+
+step(x)
+""",
+    ),
+    # -------------------------------------------------------------- faults of our own
+    "fault": Reason(
+        "met a fault of Preheat's own while it was watched ({detail})",
+        "please report it with the program",
+    ),
+    "internal_error": Reason(
+        "could not be compiled because of a fault of Preheat's own ({detail})",
+        "run with PREHEAT_STRICT=1, which shows where, and report it",
+    ),
+    # -------------------------------------------------------------- limits
+    "limit_ops": Reason(
+        "runs more ops than the limit ({detail})", "raise max_ops, or compile a part of it"),
+    "bytecodes": Reason(
+        "runs more bytecodes than the limit ({detail})",
+        "raise max_bytecodes, or compile a part of it"),
+    "limit_guards": Reason(
+        "reads more outside state than the limit ({detail})", "compile a part of it"),
+    "recompile_limit": Reason(
+        "needs more variants than the limit ({detail})",
+        "keep what changes the same, pass it as a tensor, or raise "
+        "options={'recompile_limit': n}",
+        "limit",
+    ),
+}
+
+
+def explain(reason: str, detail: str) -> tuple[str, str]:
+    """The sentence and the hint of one case."""
+    row = REASONS[reason]
+    return row.sentence.format(detail=detail), row.hint
+
+
+def cost_of(reason: str, is_given_up: bool = False) -> str:
+    """What a break costs: by its row; one that the capture gave up at is an eager part."""
+    row = REASONS.get(reason)
+    return KINDS["eager" if is_given_up or row is None else row.kind].cost

@@ -1,0 +1,55 @@
+"""The page docs/breaks.md: every reason of `base/reasons.py` with its cost, remedy and example.
+
+    preheat doctor --reasons > docs/breaks.md
+
+A test holds that the page in the repository is what this gives.
+"""
+
+from preheat.base.reasons import KINDS, REASONS, Reason
+
+_HEAD = """\
+# Breaks: why a call is not one graph, and what to do
+
+`preheat.explain(f)(*args)` and `PREHEAT_LOGS=graph_breaks` name the reason, the line and a hint for
+each break; where the line has a known rewrite, the hint is that rewrite with the names of the
+program. `fullgraph=True` raises at a break. This page is made from the table in
+`base/reasons.py` by `preheat doctor --reasons`; each example is run by the tests. In the examples
+`x` is a tensor of four floats.
+
+**For now a break of any kind makes the whole call run as plain Python.**
+
+## What a break costs
+| kind | cost |
+|---|---|
+"""
+_ROWS_HEAD = """
+## The reasons
+| reason | kind | the call is not one graph because it ... |
+|---|---|---|
+"""
+
+
+def breaks_page() -> str:
+    """The page as Markdown."""
+    kinds = "".join(f"| {kind.title} | {kind.cost} |\n" for kind in KINDS.values())
+    rows = "".join(
+        f"| [`{name}`](#{name}) | {KINDS[row.kind].title} | {_sentence(row)} |\n"
+        for name, row in REASONS.items()
+    )
+    sections = "".join(_section(name, row) for name, row in REASONS.items())
+    return f"{_HEAD}{kinds}{_ROWS_HEAD}{rows}{sections}"
+
+
+def _section(name: str, row: Reason) -> str:
+    text = f"\n### {name}\nThe call {_sentence(row)}. *What to do:* {row.hint}.\n"
+    if not row.before:
+        return text
+    return f"{text}\n{_code(row.before)}Without the break:\n{_code(row.after)}"
+
+
+def _code(text: str) -> str:
+    return f"```python\n{text.strip()}\n```\n"
+
+
+def _sentence(row: Reason) -> str:
+    return row.sentence.replace(" ({detail})", "").format(detail="something")

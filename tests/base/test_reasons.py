@@ -1,0 +1,81 @@
+"""The table of reasons: each row reads well, is raised somewhere, and its example tells the truth."""
+
+import ast
+import pathlib
+import sys
+import textwrap
+
+import pytest
+import torch
+
+import preheat
+from preheat.base.reasons import KINDS, REASONS, cost_of, explain
+
+ROOT = pathlib.Path(preheat.__file__).parent
+# Nothing that a person would write breaks with these: other programs, in other tests, raise them.
+WITHOUT_EXAMPLE = {
+    "untracked_tensor", "overlapping_write", "op_argument", "own_write", "foreign_state", "fault",
+    "internal_error", "limit_ops", "bytecodes", "limit_guards", "recompile_limit",
+}
+
+
+def breaks_of(program: str) -> set[str]:
+    """The reasons of the breaks of `step` in `program`, whose statements after `step` call it."""
+    seen: set[str] = set()
+    space = {"torch": torch, "preheat": preheat, "x": torch.arange(1.0, 5.0)}
+
+    def explained(*args):
+        found = preheat.explain(space["plain"])(*args)
+        seen.update(row.reason for row in found.breaks)
+        assert found.error is None, found.error
+        return found.result
+
+    for statement in ast.parse(program).body:
+        text = ast.get_source_segment(program, statement)
+        if isinstance(statement, ast.FunctionDef) and statement.decorator_list:
+            text = "@preheat.disable\n" + text
+        exec(compile(text, "example", "exec"), space)
+        if isinstance(statement, ast.FunctionDef) and statement.name == "step":
+            space["plain"], space["step"] = space["step"], explained
+    return seen
+
+
+@pytest.mark.parametrize("name", [name for name, row in REASONS.items() if row.before])
+def test_the_example_breaks_and_the_rewrite_does_not(name):
+    depth = sys.getrecursionlimit()
+    try:
+        assert name in breaks_of(REASONS[name].before)
+        assert breaks_of(REASONS[name].after) == set()
+    finally:
+        sys.setrecursionlimit(depth)
+
+
+def test_examples_are_where_they_can_be():
+    assert {name for name, row in REASONS.items() if not row.before} == WITHOUT_EXAMPLE
+    for row in REASONS.values():
+        assert bool(row.before) == bool(row.after)
+        for text in (row.before, row.after):
+            assert text == textwrap.dedent(text) and all(len(line) < 80 for line in text.split("\n"))
+
+
+def test_every_reason_is_used():
+    text = "\n".join(
+        path.read_text(encoding="utf-8")
+        for path in (*(ROOT / "capture").glob("*.py"), *(ROOT / "bridge").glob("*.py"),
+                     ROOT / "dispatch.py")
+    )
+    unused = [name for name in REASONS if f'"{name}"' not in text]
+    assert not unused, unused
+
+
+def test_every_reason_reads_as_a_sentence():
+    for name, row in REASONS.items():
+        sentence, hint = explain(name, "DETAIL")
+        assert sentence and hint and "{" not in sentence and row.kind in KINDS
+    assert {row.kind for row in REASONS.values()} == KINDS.keys()
+
+
+def test_costs():
+    assert cost_of("host_call") == KINDS["host"].cost
+    assert cost_of("host_call", is_given_up=True) == KINDS["eager"].cost
+    assert cost_of("unknown") == KINDS["eager"].cost
