@@ -22,6 +22,7 @@ _NAMESPACE = type.__dict__["__dict__"]
 _MODULE = type.__dict__["__module__"]
 _FLAGS = type.__dict__["__flags__"]
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
+_IMMUTABLE_TYPE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE: heap types that C made, such as deque in 3.12
 _MISSING = object()
 _IN_TYPES = {value: name for name, value in vars(types).items() if isinstance(value, type)}
 
@@ -62,6 +63,14 @@ def is_heap_type(cls: type) -> bool:
     """Whether a class statement made `cls`: it can be changed, may hold Python dunders, and its
     instances can be given another class."""
     return bool(_FLAGS.__get__(cls) & _HEAP_TYPE)
+
+
+def c_base(cls: type) -> type:
+    """The nearest class along the MRO of `cls` that no class statement made."""
+    for base in _MRO.__get__(cls):
+        if _FLAGS.__get__(base) & (_HEAP_TYPE | _IMMUTABLE_TYPE) != _HEAP_TYPE:
+            return base
+    raise LookupError(f"{cls!r} has no class of C among its bases")
 
 
 def instance_dict(value: object) -> Mapping[str, Any] | None:

@@ -9,6 +9,10 @@ recorder's own mode is entered; rows of `WHEN_READ` only where the program asked
 are primitives and tuples of them, so they can be stored.
 No rows: thread counts (library calls read them anew), and whether warnings repeat.
 
+Rows of `SETTABLE` can be set by a node at its end: SETTABLE["grad_enabled"](True). A program that
+leaves another row changed where it meets the outside (a host call, its return) is not compiled
+beyond that place.
+
 State that a compiled call can neither guard nor reproduce (a foreign mode that sees every op, a
 trace function that sees every line) makes the call plain Python: the rows of `_ASIDE`.
 """
@@ -121,6 +125,70 @@ AMBIENT: MappingProxyType[str, Callable[[], Constant]] = MappingProxyType({
     "monitoring": _monitoring,
     "stream_capture": _stream_capture,
     "matmul_precision": _C._get_float32_matmul_precision,
+})
+
+def autocast_nesting() -> int:
+    """How many autocast regions are open in this thread: what closes the last drops cast weights.
+
+    No row of `AMBIENT`, since nothing follows from it but that."""
+    torch.autocast_increment_nesting()
+    return torch.autocast_decrement_nesting()
+
+
+def _set_autocast(device: str) -> Callable[[Constant], None]:
+    def write(value: Constant) -> None:
+        is_enabled, dtype = value
+        torch.set_autocast_enabled(device, is_enabled)
+        torch.set_autocast_dtype(device, getattr(torch, dtype))
+
+    return write
+
+
+def _change_autocast_nesting(count: int) -> None:
+    """Opens or closes so many regions."""
+    for _ in range(count):
+        torch.autocast_increment_nesting()
+    for _ in range(-count):
+        if torch.autocast_decrement_nesting() == 0:
+            torch.clear_autocast_cache()
+
+
+def _set_deterministic(value: Constant) -> None:
+    is_enabled, only_warns, is_filled = value
+    _C._set_deterministic_algorithms(is_enabled, warn_only=only_warns)
+    _C._set_deterministic_fill_uninitialized_memory(is_filled)
+
+
+def _set_attention(value: Constant) -> None:
+    is_flash, is_efficient, is_math, is_cudnn, *order = value
+    _C._set_sdp_use_flash(is_flash)
+    _C._set_sdp_use_mem_efficient(is_efficient)
+    _C._set_sdp_use_math(is_math)
+    _C._set_sdp_use_cudnn(is_cudnn)
+    _C._set_sdp_priority_order(list(order))
+
+
+def _set_library_choice(value: Constant) -> None:
+    is_mkldnn, is_nnpack, is_cudnn = value
+    _C._set_mkldnn_enabled(is_mkldnn)
+    _C._set_nnpack_enabled(is_nnpack)
+    _C._set_cudnn_enabled(is_cudnn)
+
+
+# What sets each row that can be set, given its value. "autocast_nesting" takes the change of
+# `autocast_nesting()`, after the rows of autocast themselves.
+SETTABLE: MappingProxyType[str, Callable[[Constant], None]] = MappingProxyType({
+    "grad_enabled": _C._set_grad_enabled,
+    "forward_ad": _C._set_fwd_grad_enabled,
+    "autocast_cpu": _set_autocast("cpu"),
+    "autocast_cuda": _set_autocast("cuda"),
+    "autocast_cache": torch.set_autocast_cache_enabled,
+    "autocast_nesting": _change_autocast_nesting,
+    "default_dtype": lambda name: torch.set_default_dtype(getattr(torch, name)),
+    "deterministic": _set_deterministic,
+    "attention": _set_attention,
+    "library_choice": _set_library_choice,
+    "matmul_precision": _C._set_float32_matmul_precision,
 })
 
 # Rows that few programs depend on: guarded by those that call this. (Library products read the

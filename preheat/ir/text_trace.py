@@ -155,6 +155,7 @@ _EFFECTS: dict[str, str] = {
     "set_cell": "{0}.cell_contents = {1}",
     "write": "{0}.{1} = {2}",
     "delete": "del {0}.{1}",
+    "mutate": "{0}.{1}({2})",
     "delitem": "del {0}[{1}]",
     "empty_cell": "del {0}.cell_contents",
     "ambient": "ambient {0} = {1}",
@@ -185,7 +186,10 @@ _LEAVES = frozenset(("value", "source", "const", "number"))
 
 
 def _operands(step: Step) -> list[int]:
-    return [] if step.kind in _LEAVES else [a for a in step.args if type(a) is int]
+    if step.kind in _LEAVES:
+        return []
+    args = (step.args[0], *step.args[3:]) if step.kind == "mutate" else step.args
+    return [a for a in args if type(a) is int]
 
 
 def _show_step(trace: Trace, step: Step, texts: dict[int, str]) -> str:
@@ -196,7 +200,11 @@ def _show_step(trace: Trace, step: Step, texts: dict[int, str]) -> str:
     if step.kind in ("const", "number"):
         number = step.args[0]
         return show_constant(trace, number) if step.kind == "const" else show_number(number)
+    if step.kind == "mutate":
+        return _show_mutate(step, texts)
     args = [texts.get(a, f"r{a}") if type(a) is int else show_constant(trace, a) for a in step.args]
+    if step.kind in ("write", "delete"):
+        args[1] = step.args[1]
     if step.kind in _EFFECTS and len(args) >= _EFFECTS[step.kind].count("{"):
         return _EFFECTS[step.kind].format(*args)
     if step.kind == "list":
@@ -208,3 +216,11 @@ def _show_step(trace: Trace, step: Step, texts: dict[int, str]) -> str:
     if step.kind in ("new", "call") and args:
         return f"{args[0]}{'.__new__' if step.kind == 'new' else ''}({', '.join(args[1:])})"
     return f"{step.kind}({', '.join(args)})"
+
+
+def _show_mutate(step: Step, texts: dict[int, str]) -> str:
+    target, method, count, *rest = step.args
+    given = [texts.get(a, f"r{a}") for a in rest[:count]]
+    pairs = zip(rest[count::2], rest[count + 1 :: 2])
+    given += [f"{name}={texts.get(value, f'r{value}')}" for name, value in pairs]
+    return f"{texts.get(target, f'r{target}')}.{method}({', '.join(given)})"

@@ -1,23 +1,24 @@
-"""Recipes to functions: what rebuilds a call's result from the values that the plan computed.
+"""Recipes to functions: what a node does after its body. Builds results, and changes what is outside.
 
-    t0 = value 0                            def rebuild(v0, s0):
-    t1 = source 4                               t2 = {'x': v0, 'y': s0}
-    t2 = dict "x" t0 "y" t1         ->          t3 = c0.__new__(c0)
-    t3 = new ModelOutput                        setitem(t3, 'x', v0)
-    setitem t3 "x" t0; return t3                return t3
+    t0 = value 0                            def rebuild(v0, s4):
+    t1 = source 4                               t2 = {'x': v0, 'y': s4}
+    t2 = dict "x" t0 "y" t1         ->          c_method(s4, '__setattr__')(s4, 'last', v0)
+    write t1 "last" t0; return t2               return t2
 
 One straight-line Python function a recipe, made once when it is bound; a step costs 0.1-1 us. Every
-step makes its object exactly once, so identity and cycles are as they were. No code of the
-user runs but what a step names: containers are filled through their exact base class.
+step makes its object exactly once, so identity and cycles are as they were. Effects happen in the
+order of their steps, on the objects of the current call. No code of the user runs but what a step
+names: containers and attributes are changed by the methods of the nearest class of C.
 """
 
 import types
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from preheat.base.errors import InternalError, Unsupported
+from preheat.base.names import c_base
+from preheat.bridge.ambient import SETTABLE
 from preheat.ir.scalar import Scalar
 from preheat.ir.trace import At, Constant, Recipe, Step
 from preheat.run.resolve import NotThere, constant
@@ -78,6 +79,23 @@ def _is_pure(steps: tuple[Step, ...]) -> bool:
     return all(s.kind in ("value", "source", "const", "number", "tuple") for s in steps)
 
 
+# Steps that change the object which their first argument names.
+_CHANGES = frozenset((
+    "write", "delete", "setitem", "delitem", "append", "setattr", "update_dict", "set_cell",
+    "empty_cell", "mutate",
+))
+
+
+def has_effects(recipe: Recipe) -> bool:
+    """Whether the recipe changes anything that its own steps have not made."""
+    steps = recipe.steps
+    return any(
+        step.kind == "ambient"
+        or step.kind in _CHANGES and steps[step.args[0]].kind in ("source", "const")
+        for step in steps
+    )
+
+
 class _Writer:
     """Lines of one function under construction; `names[i]` is the expression of step i."""
 
@@ -106,6 +124,12 @@ class _Writer:
     def assign(self, place: int, expression: str) -> None:
         self.names[place] = f"t{place}"
         self.lines.append(f"t{place} = {expression}")
+
+    def change(self, place: int, method: str, *arguments: str) -> None:
+        """A line that calls C's own `method` of the object of step `place`."""
+        target = self.name(place)
+        given = ", ".join((target, *arguments))
+        self.lines.append(f"c_method({target}, {method!r})({given})")
 
     def source(self, index: int) -> str:
         self.sources.setdefault(index)
@@ -176,11 +200,12 @@ def _call(w: _Writer, place: int, function: int, *arguments: int) -> None:
 
 
 def _append(w: _Writer, place: int, container: int, item: int) -> None:
-    w.lines.append(f"append({w.all((container, item))})")
+    w.change(container, "append", w.name(item))
 
 
 def _setitem(w: _Writer, place: int, container: int, key: int, value: int) -> None:
-    w.lines.append(f"setitem({w.all((container, key, value))})")
+    # dict's own method on an OrderedDict would leave its order list behind
+    w.change(container, "__setitem__", w.name(key), w.name(value))
 
 
 def _setattr(w: _Writer, place: int, target: int, name: str, value: int) -> None:
@@ -191,12 +216,43 @@ def _update_dict(w: _Writer, place: int, target: int, name: str, value: int) -> 
     w.lines.append(f"getattribute({w.name(target)}, '__dict__')[{name!r}] = {w.name(value)}")
 
 
+def _write(w: _Writer, place: int, target: int, name: str, value: int) -> None:
+    w.change(target, "__setattr__", repr(name), w.name(value))
+
+
+def _delete(w: _Writer, place: int, target: int, name: str) -> None:
+    w.change(target, "__delattr__", repr(name))
+
+
+def _delitem(w: _Writer, place: int, container: int, key: int) -> None:
+    w.change(container, "__delitem__", w.name(key))
+
+
+def _mutate(w: _Writer, place: int, container: int, method: str, count: int, *rest: int) -> None:
+    names, values = rest[count::2], rest[count + 1 :: 2]
+    keywords = (f"{name!r}: {w.name(value)}" for name, value in zip(names, values, strict=True))
+    given = [w.name(step) for step in rest[:count]]
+    w.change(container, method, *given, *([f"**{{{', '.join(keywords)}}}"] if names else []))
+
+
+def _ambient(w: _Writer, place: int, name: str, value: Constant) -> None:
+    if name not in SETTABLE:
+        raise Unsupported("ambient_change", f"{name} cannot be set")
+    setter = f"set_{name}"
+    w.constants[setter] = SETTABLE[name]
+    w.lines.append(f"{setter}({w.bind(value)})")
+
+
 def _cell(w: _Writer, place: int, *content: int) -> None:
     w.assign(place, f"new_cell({w.all(content)})")
 
 
 def _set_cell(w: _Writer, place: int, cell: int, content: int) -> None:
     w.lines.append(f"{w.name(cell)}.cell_contents = {w.name(content)}")
+
+
+def _empty_cell(w: _Writer, place: int, cell: int) -> None:
+    w.lines.append(f"empty({w.name(cell)})")
 
 
 def _function(
@@ -229,31 +285,30 @@ _STEPS: dict[str, Callable] = {
     "update_dict": _update_dict,
     "cell": _cell,
     "set_cell": _set_cell,
+    "empty_cell": _empty_cell,
+    "write": _write,
+    "delete": _delete,
+    "delitem": _delitem,
+    "mutate": _mutate,
+    "ambient": _ambient,
     "function": _function,
     "method": _method,
 }
 
 
 # ------------------------------------------------------------ what the functions call
-def _append_exactly(container: Any, item: Any) -> None:
-    if isinstance(container, list):
-        list.append(container, item)
-    else:
-        container.append(item)
+def _c_method(value: Any, name: str) -> Callable:
+    """The unbound method of the nearest class of C: dict's of a dict subclass, whatever its own."""
+    return getattr(c_base(type(value)), name)
 
 
-def _setitem_exactly(container: Any, key: Any, value: Any) -> None:
-    # dict.__setitem__ on an OrderedDict would leave its order list behind
-    for base in (OrderedDict, dict, list):
-        if isinstance(container, base):
-            base.__setitem__(container, key, value)
-            return
-    container[key] = value
+def _empty(cell: types.CellType) -> None:
+    del cell.cell_contents
 
 
 _HELPERS: dict[str, Any] = {
-    "append": _append_exactly,
-    "setitem": _setitem_exactly,
+    "c_method": _c_method,
+    "empty": _empty,
     "setattribute": object.__setattr__,
     "getattribute": object.__getattribute__,
     "new_set": set,

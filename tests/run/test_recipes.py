@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from preheat.base.errors import InternalError, Unsupported
+from preheat.bridge.ambient import AMBIENT, SETTABLE, autocast_nesting
 from preheat.ir.scalar import symbol
 from preheat.ir.trace import At, Live, Named, Recipe, Step
-from preheat.run.recipes import compile_recipe
+from preheat.run.recipes import compile_recipe, has_effects
 
 
 def build(steps, values=(), objects=(), live=(), result=None):
@@ -152,3 +153,96 @@ def test_refusals():
         build([("append", 0, 0)])
     with pytest.raises(InternalError):
         build([("teleport",)])
+
+
+class Counted:
+    n = 0
+
+    def __setattr__(self, name, value):
+        raise AssertionError("the user's code ran")
+
+    def __delattr__(self, name):
+        raise AssertionError("the user's code ran")
+
+
+class Space(dict):
+    def __setitem__(self, key, value):
+        raise AssertionError("the user's code ran")
+
+    def __delitem__(self, key):
+        raise AssertionError("the user's code ran")
+
+    def update(self, *args, **kwargs):
+        raise AssertionError("the user's code ran")
+
+
+def test_effects_happen_in_order_on_the_objects_of_the_call():
+    counted, space, items, ordered = Counted(), Space(a=1), [3, 1, 2], collections.OrderedDict(a=1)
+    cell, queue = types.CellType(5), collections.deque([1, 2], 2)
+    result, made = build(
+        [
+            ("source", 0), ("const", 7), ("write", 0, "n", 1), ("write", 0, "gone", 1),
+            ("delete", 0, "gone"),
+            ("source", 1), ("const", "b"), ("setitem", 5, 6, 1), ("const", "a"), ("delitem", 5, 8),
+            ("mutate", 5, "update", 0, "not-a-name", 1),
+            ("source", 2), ("mutate", 11, "sort", 0), ("append", 11, 1),
+            ("mutate", 11, "insert", 2, 1, 6),
+            ("source", 3), ("setitem", 15, 6, 1), ("mutate", 15, "move_to_end", 1, 8),
+            ("source", 4), ("empty_cell", 18), ("source", 5), ("append", 20, 1),
+            ("const", Live(0)), ("write", 22, "n", 1),
+            ("tuple", 1),
+        ],
+        objects=[counted, space, items, ordered, cell, queue],
+        live=(Counted,),
+    )
+    assert result == (7,) and made.shape == "rebuild"
+    assert vars(counted) == {"n": 7} and Counted.n == 7
+    assert space == {"b": 7, "not-a-name": 7}
+    assert items == [1, 2, 3, 7, "b"]
+    assert list(ordered.items()) == [("b", 7), ("a", 1)] and list(queue) == [2, 7]
+    with pytest.raises(ValueError, match="empty"):
+        cell.cell_contents
+
+
+def test_only_changes_of_what_was_there_are_effects():
+    fresh = Recipe((Step("list"), Step("const", (1,)), Step("append", (0, 1))), 0)
+    outside = Recipe((Step("source", (0,)), Step("const", (1,)), Step("append", (0, 1))), 0)
+    assert not has_effects(fresh) and has_effects(outside)
+    assert has_effects(Recipe((Step("ambient", ("grad_enabled", True)), Step("tuple")), 1))
+
+
+@pytest.mark.parametrize("name", sorted(SETTABLE.keys() & AMBIENT.keys()))
+def test_ambient_rows_are_set_to_what_their_readers_say(name):
+    before = AMBIENT[name]()
+    for value in _other_values(before):
+        build([("ambient", name, value), ("tuple",)])
+        now = AMBIENT[name]()
+        build([("ambient", name, before), ("tuple",)])
+        assert now == value and AMBIENT[name]() == before
+
+
+def _other_values(value):
+    """Values of the kind of `value`, with one part changed each."""
+    if type(value) is tuple:
+        for place, part in enumerate(value):
+            if type(part) is not int:
+                for other in _other_values(part):
+                    yield (*value[:place], other, *value[place + 1:])
+    elif type(value) is bool:
+        yield not value
+    else:
+        yield {"float32": "float64", "bfloat16": "float16", "float16": "bfloat16",
+               "highest": "high"}[value]
+
+
+def test_regions_of_autocast_open_and_close():
+    before = autocast_nesting()
+    build([("ambient", "autocast_nesting", 2), ("tuple",)])
+    assert autocast_nesting() == before + 2
+    build([("ambient", "autocast_nesting", -2), ("tuple",)])
+    assert autocast_nesting() == before
+
+
+def test_a_row_that_cannot_be_set_is_refused():
+    with pytest.raises(Unsupported):
+        build([("ambient", "inference_mode", True), ("tuple",)])
