@@ -7,10 +7,10 @@
 A process that finds everything in the cache never imports this module, nor what it imports.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 from preheat.base.collector import paused_collector
+from preheat.base.dataclass import dataclass
 from preheat.base.errors import Unsupported, is_strict
 from preheat.base.events import emit, timed, wants
 from preheat.capture.capture import capture

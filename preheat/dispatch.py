@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from preheat.base.collector import paused_collector
+from preheat.base.dataclass import dataclass
 from preheat.base.errors import InternalError, UserError, is_strict
 from preheat.base.events import emit, timed, wants
 from preheat.bridge.ambient import AMBIENT, steps_aside
@@ -46,7 +47,7 @@ CAPTURE_ATTEMPTS = 2
 BREAKS_AT_ONE_PLACE = 6
 
 
-@dataclasses.dataclass
+@dataclass
 class Kind:
     """What is known of calls with equal facts: their variants, or why they run eager."""
 

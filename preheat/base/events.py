@@ -25,8 +25,9 @@ carry the text of a stage's product, which costs time to print: ask `wants("stag
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from typing import Any
+
+from preheat.base.dataclass import dataclass, field
 
 KINDS = (
     "capture", "break", "guard_failed", "compile", "kernel", "cache", "tune", "replay", "fallback",

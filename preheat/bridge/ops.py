@@ -12,11 +12,12 @@ Source: the operator schemas of torch (aten/src/ATen/native/README.md).
 import functools
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 
+from preheat.base.dataclass import dataclass
 from preheat.base.errors import InternalError
 from preheat.ir.graph import Arg, Op, Ref, Token
 from preheat.ir.scalar import Scalar

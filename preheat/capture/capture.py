@@ -21,10 +21,11 @@ import linecache
 import platform
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 from preheat.base import marks
+from preheat.base.dataclass import dataclass
 from preheat.base.reasons import explain
 from preheat.bridge.ambient import ambient_now, steps_aside
 from preheat.bridge.tensors import extent

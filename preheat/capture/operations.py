@@ -14,10 +14,10 @@ attempts (a subclass's reflected dunder goes first) and its error messages. Sour
 import operator
 import types
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
+from preheat.base.dataclass import dataclass
 from preheat.base.names import mro_of
 from preheat.capture import polyfills
 from preheat.capture.calls import bind_special, c_call, invoke, with_handled

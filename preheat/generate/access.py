@@ -9,9 +9,9 @@
 that a mask switches off touches no memory.
 """
 
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from preheat.base.dataclass import dataclass, field
 from preheat.base.errors import InternalError
 from preheat.generate import elementwise
 from preheat.generate.elementwise import memory_element

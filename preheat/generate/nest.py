@@ -11,9 +11,9 @@ text. Requires static extents (a kernel gets data pointers only). Guarantees: ea
 after its operands; reductions sit at the innermost level, where they see every position.
 """
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from preheat.base.dataclass import dataclass
 from preheat.base.errors import InternalError
 from preheat.ir.loop import Axis, Kernel, LoopOp, Stage
 from preheat.ir.plan import Target

@@ -4,8 +4,9 @@ The trace's node is stored without its body: replay needs only guards and recipe
 encoded, for `explain` and for the executor that runs graphs op by op.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from preheat.base.dataclass import dataclass
 from preheat.ir.graph import Graph
 from preheat.ir.pack import decode, encode
 from preheat.ir.plan import Image, Plan

@@ -12,9 +12,10 @@ op is a row of `ops.CORE` (or `library`, an ATen overload kept whole), nothing i
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TypeAlias, Union
 
+from preheat.base.dataclass import dataclass, field
 from preheat.ir.scalar import Dim, Scalar
 from preheat.ir.types import TensorType, Type
 

@@ -33,9 +33,9 @@ fast, others are gathers; in a stage that walks a square of axes, accesses that 
 the outer one are transposed in registers.
 """
 
-from dataclasses import dataclass
 from typing import Union
 
+from preheat.base.dataclass import dataclass
 from preheat.ir.scalar import Dim
 
 # Bits of the error flag, an int32 that kernels only ever set bits of.

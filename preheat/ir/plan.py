@@ -12,9 +12,9 @@ A plan knows no address. `Target` is the machine it is for, `Image` the machine 
 all that a second process needs.
 """
 
-from dataclasses import dataclass
 from typing import Union
 
+from preheat.base.dataclass import dataclass
 from preheat.ir.graph import Arg
 from preheat.ir.loop import Kernel
 from preheat.ir.scalar import Dim

@@ -9,8 +9,9 @@ A number that is known is a plain `int`, `float` or `bool`, so a static size is 
 import math
 import operator
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TypeAlias, Union
+
+from preheat.base.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

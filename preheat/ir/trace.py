@@ -15,9 +15,9 @@ process could resolve stands in `Captured.objects` and is referred to as `Live(k
 `Live` cannot be stored, and says so.
 """
 
-from dataclasses import dataclass, field
 from typing import Any, TypeAlias, Union
 
+from preheat.base.dataclass import dataclass, field
 from preheat.ir.graph import Graph
 from preheat.ir.types import TensorType
 

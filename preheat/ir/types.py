@@ -4,9 +4,9 @@
     bf16[8, 128]{1, 8}          explicit strides, in elements
 """
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from preheat.base.dataclass import dataclass
 from preheat.ir.scalar import Dim, product
 
 

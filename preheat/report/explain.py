@@ -11,9 +11,9 @@ f: 0 graphs, 1 break
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
+from preheat.base.dataclass import dataclass
 from preheat.base.events import Event, bus
 from preheat.ir.trace import Break
 from preheat.report.logs import guard_lines

@@ -8,10 +8,10 @@ Shared by the Python executor and the native driver: both must agree on every by
 numbers here; a symbolic one raises Unsupported.
 """
 
-from dataclasses import dataclass
 
 import torch
 
+from preheat.base.dataclass import dataclass
 from preheat.base.errors import InternalError, Unsupported
 from preheat.bridge.ops import dtype as torch_dtype
 from preheat.ir.graph import refs_of

@@ -15,11 +15,11 @@ import functools
 import struct
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from preheat.base.dataclass import dataclass
 from preheat.base.digest import code_digest
 from preheat.base.errors import Unsupported
 from preheat.base.names import mro_of, raw_attribute

@@ -17,7 +17,9 @@ import os
 import types
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
+
+from preheat.base.dataclass import dataclass
 
 WORD = 8
 # All memory as one array, of which only what is read has to exist: a word costs half of what a

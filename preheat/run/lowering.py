@@ -17,13 +17,13 @@ result needs, and alias outputs.
 import ctypes
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 from torch.autograd.graph import increment_version
 
+from preheat.base.dataclass import dataclass
 from preheat.base.errors import InternalError, Unsupported
 from preheat.ir.plan import KernelCall, LibraryCall, Output, ProductCall
 from preheat.ir.records import RECORDS, SHIM_DOUBLE_LIMIT, SHIM_WORD_LIMIT, SHIM_WORDS

@@ -11,8 +11,8 @@ Guarantees: `blas_form` covers exactly the elements of the three types; `None` w
 """
 
 import itertools
-from dataclasses import dataclass
 
+from preheat.base.dataclass import dataclass
 from preheat.ir.types import TensorType
 
 BLAS_DTYPES = {"float32": "sgemm_", "float64": "dgemm_"}

@@ -10,9 +10,9 @@ fetches all of it. Guards have passed before it runs, so types and keys are as t
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from preheat.base.dataclass import dataclass
 from preheat.base.errors import InternalError
 from preheat.ir.trace import Source, Trace
 from preheat.run.resolve import STEPS, constant

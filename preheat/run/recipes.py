@@ -13,9 +13,9 @@ names: containers and attributes are changed by the methods of the nearest class
 
 import types
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
+from preheat.base.dataclass import dataclass
 from preheat.base.errors import InternalError, Unsupported
 from preheat.base.names import c_base
 from preheat.bridge.ambient import SETTABLE

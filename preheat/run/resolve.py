@@ -11,9 +11,9 @@ of type can not smuggle a `__getattr__` or `__getitem__` in. `ir/trace.Source` s
 import collections
 import types
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from preheat.base.dataclass import dataclass
 from preheat.base.errors import Unsupported
 from preheat.base.names import find, raw_attribute
 from preheat.ir.trace import At, Constant, Live, Named, Source, Trace

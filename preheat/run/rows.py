@@ -19,9 +19,10 @@ import ctypes
 import functools
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from preheat.base.dataclass import dataclass
 from preheat.ir.rows import ROW
 from preheat.ir.text_trace import show_guard, source_path
 from preheat.ir.trace import Guard, Live, Named, Return, Source, Trace

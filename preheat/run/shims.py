@@ -15,11 +15,11 @@ import ctypes
 import functools
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from preheat.base.dataclass import dataclass
 from preheat.bridge.ops import Parameter, arguments, decode, overload, schema
 from preheat.ir.graph import Arg, Op, Ref
 from preheat.ir.plan import LibraryCall

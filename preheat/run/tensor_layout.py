@@ -12,11 +12,11 @@ import ctypes
 import functools
 import types
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
+from preheat.base.dataclass import dataclass
 from preheat.run.layout import WORD, read, word
 
 INLINE_RANK = 5  # sizes and strides of up to five axes lie inside the TensorImpl

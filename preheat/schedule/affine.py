@@ -12,8 +12,8 @@ Source: the index arithmetic of tinygrad's rangeify and of Halide's split and fu
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from preheat.base.dataclass import dataclass
 from preheat.base.errors import Unsupported
 from preheat.ir.scalar import Dim, Scalar, product
 

@@ -18,8 +18,9 @@ Source: TorchInductor's scheduler (score by shared bytes), tinygrad (fusion as i
 
 import heapq
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from preheat.base.dataclass import dataclass
 from preheat.base.errors import InternalError
 from preheat.ir.graph import Graph
 from preheat.ir.ops import CORE, REDUCE

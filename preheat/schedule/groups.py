@@ -15,8 +15,9 @@ Source: incremental compilation by normalised functions (Cranelift's incremental
 
 import functools
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
+from preheat.base.dataclass import dataclass, field
 from preheat.ir.loop import Kernel
 from preheat.ir.ops import REDUCE
 from preheat.ir.plan import Target

@@ -15,8 +15,8 @@ masked, whatever an index tensor holds. Source: tinygrad's rangeify; TorchInduct
 """
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 
+from preheat.base.dataclass import dataclass
 from preheat.base.errors import Unsupported
 from preheat.ir.graph import Op
 from preheat.ir.ops import ELEMENTWISE, REDUCE

@@ -11,8 +11,9 @@ Source: the greedy-by-size planner of TFLite (Pisarchyk and Lee, 2020).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
+from preheat.base.dataclass import dataclass, field
 from preheat.ir.graph import Graph
 from preheat.ir.loop import Kernel, LoopOp, Param, Stage
 from preheat.ir.plan import Buffer

@@ -10,8 +10,9 @@ input's memory. Guarantees: operands of library calls have exactly the strides o
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from preheat.base.dataclass import dataclass
 from preheat.base.errors import Unsupported
 from preheat.ir.graph import Graph, Op, OutputAlias, Ref
 from preheat.ir.graph import Store as InPlace

@@ -16,8 +16,9 @@ sum, or along the many columns; 16-bit floats are multiplied and added in float3
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from preheat.base.dataclass import dataclass
 from preheat.ir.graph import Builder, Graph, Op, Ref
 from preheat.ir.ops import MOVEMENT
 from preheat.ir.types import Type, tensor

@@ -15,8 +15,9 @@ position, before it is written. Source: research/cpu.md, K2; Halide's compute_at
 """
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from preheat.base.dataclass import dataclass
 from preheat.ir import loop
 from preheat.ir.plan import Target
 from preheat.ir.scalar import Dim, product

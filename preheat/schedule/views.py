@@ -9,8 +9,8 @@ still computed row by row.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
+from preheat.base.dataclass import dataclass
 from preheat.ir.graph import Op
 from preheat.ir.scalar import Dim
 from preheat.ir.types import TensorType

@@ -18,9 +18,9 @@ import hashlib
 import os
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
+from preheat.base.dataclass import dataclass
 from preheat.base.events import emit
 from preheat.store.key import Key, difference
 

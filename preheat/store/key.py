@@ -9,7 +9,8 @@ different fields are neighbours: `difference` names the first field in which the
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from preheat.base.dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,9 @@ inverse.
 Source: functionalization in torch (aten/src/ATen/FunctionalTensorWrapper.h), reduced to one pass.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
+from preheat.base.dataclass import dataclass, field
 from preheat.base.errors import Unsupported
 from preheat.bridge.ops import arguments, functional, infer, schema
 from preheat.ir.graph import Builder, Graph, Op, OutputAlias, Ref, Token, map_refs

@@ -10,8 +10,8 @@ have. Guarantees: operands are broadcast and cast explicitly, as the conventions
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from preheat.base.dataclass import dataclass
 from preheat.ir.graph import Arg, Builder, Op, Ref, Token, tensor_type
 from preheat.ir.ops import COMPARISONS
 from preheat.ir.scalar import Dim, Number, Scalar, product
