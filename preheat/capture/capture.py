@@ -27,6 +27,7 @@ from typing import Any
 from preheat.base import marks
 from preheat.base.dataclass import dataclass
 from preheat.base.reasons import explain
+from preheat.base.rewrites import hint_for
 from preheat.bridge.ambient import ambient_now, steps_aside
 from preheat.bridge.tensors import extent
 from preheat.capture import recipes
@@ -193,6 +194,7 @@ def _input_name(table: list, source: int) -> str:
 def _break(reason: str, detail: str, file: str, line: int) -> Break:
     sentence, hint = explain(reason, detail)
     code = linecache.getline(file, line).strip()
+    hint = hint_for("".join(linecache.getlines(file)), line, reason, hint)
     return Break(reason, detail or sentence, file, line, code, hint)
 
 

@@ -1,4 +1,4 @@
-"""The table of reasons: each row reads well, is raised somewhere, and its example tells the truth."""
+"""The table of reasons: each row reads well and is raised, and its example tells the truth."""
 
 import ast
 import pathlib
@@ -55,7 +55,8 @@ def test_examples_are_where_they_can_be():
     for row in REASONS.values():
         assert bool(row.before) == bool(row.after)
         for text in (row.before, row.after):
-            assert text == textwrap.dedent(text) and all(len(line) < 80 for line in text.split("\n"))
+            assert text == textwrap.dedent(text)
+            assert all(len(line) < 80 for line in text.split("\n"))
 
 
 def test_every_reason_is_used():

@@ -1,0 +1,563 @@
+"""Rewrites: the line that breaks a graph, written so that it does not, with the program's names.
+
+    rewrite(source, 3, "data_dependent_branch")          source line 3: if mask.any(): x = x * 2
+        -> "x = torch.where(mask.any(), x * 2, x)  # both sides are computed"
+
+Text in, text out: the source is parsed, never run. `RULES` are tried in order; the first whose
+reasons hold the one given and that knows the statement answers. What no rule knows gives "", and
+the hint of the reason's row stands.
+
+Guarantees: a text that parses, and that gives for tensors what the statement gave; what it costs or
+changes besides (both sides of a choice are computed, an error has another type, a variable is bound
+anew where `+=` wrote in place) is a comment after it.
+"""
+
+import ast
+import copy
+import inspect
+import itertools
+import re
+import textwrap
+import tokenize
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from preheat.base import choices
+from preheat.base.choices import (
+    as_tensor, count_of, hits_of, is_method, name_of_call, nonzero_of, number_of,
+)
+
+_LONGEST_FILE = 2000  # lines that are parsed whole for a line outside all functions
+_MOST_TRIES = 4
+
+
+@dataclass(frozen=True)
+class Spot:
+    """statement   one that holds the line;  after   those that follow it in its block
+    function    the function around it, or None"""
+
+    statement: ast.stmt
+    after: tuple[ast.stmt, ...]
+    function: ast.AST | None
+
+
+class Rule(NamedTuple):
+    """`make` gives the text for a spot, or ""; `reasons` are rows of `reasons.py`."""
+
+    reasons: tuple[str, ...]
+    make: Callable[[Spot], str]
+
+
+def rewrite(source: str, line: int, reason: str) -> str:
+    """What to write for line `line` of `source`, which broke with `reason`; "" if unknown."""
+    rules = [rule for rule in RULES if reason in rule.reasons]
+    for spot in spots(source, line) if rules else ():
+        for rule in rules:
+            text = rule.make(spot)
+            if text:
+                return text
+    return ""
+
+
+def hint_for(source: str, line: int, reason: str, general: str) -> str:
+    """The rewrite of the line as a hint that people read, or the `general` hint."""
+    text = rewrite(source, line, reason)
+    if not text:
+        return general
+    return f"instead: {text}" if "\n" not in text else "instead:\n" + textwrap.indent(text, "    ")
+
+
+# ---------------------------------------------------------------------------- numbers of tensors
+def _number(spot: Spot) -> str:
+    """s = x.max().item()   ->  s = x.max(), if only arithmetic uses s"""
+    node = spot.statement
+    found = [part for part in _expressions(node) if number_of(part) is not None]
+    if not found or spot.function is None:
+        return ""
+    above = _parents(spot.function)
+    takes: ast.stmt | None = None
+    if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+        uses = _uses(spot.function, node.targets[0].id, node)
+        takes = node if uses and all(_is_arithmetic(use, above) for use in uses) else None
+    if not all(_is_arithmetic(part, above, takes) for part in found):
+        return ""
+    return ast.unparse(as_tensor(node))
+
+
+def _is_arithmetic(
+    node: ast.AST, above: dict[ast.AST, ast.AST], takes: ast.stmt | None = None,
+) -> bool:
+    """Whether `node` is an operand of tensor arithmetic, which takes a tensor of one element as it
+    takes a number; or the value of the assignment `takes`, of which the like is known."""
+    parent = above.get(node)
+    if parent is takes is not None:
+        return True
+    if isinstance(parent, ast.BinOp):
+        other = parent.right if parent.left is node else parent.left
+        if isinstance(other, ast.Constant) or number_of(other) is not None:
+            return _is_arithmetic(parent, above, takes)  # of numbers alone: who takes the result?
+    elif isinstance(parent, ast.UnaryOp):
+        return _is_arithmetic(parent, above, takes)
+    elif isinstance(parent, ast.keyword):
+        if name_of_call(above[parent]) not in _TAKES_TENSORS:
+            return False
+    elif not (name_of_call(parent) in _TAKES_TENSORS and parent.func is not node):
+        return False
+    child = parent
+    while (outer := above.get(child)) is not None and not isinstance(child, ast.stmt):
+        if isinstance(outer, ast.JoinedStr | ast.Compare | ast.Dict):
+            return False
+        if isinstance(outer, ast.Subscript) and outer.slice is child:
+            return False
+        if isinstance(outer, ast.If | ast.While | ast.Assert):
+            return False
+        if name_of_call(outer) in _TAKES_NUMBERS:
+            return False
+        child = outer
+    return True
+
+
+def _bounded_range(spot: Spot) -> str:
+    """for i in range(t.item()):   ->  for i in range(n):  # n = t.item(), in the caller"""
+    node = spot.statement
+    if not isinstance(node, ast.For) or name_of_call(node.iter) != "range":
+        return ""
+    for place, arg in enumerate(node.iter.args):
+        if number_of(arg) is not None:
+            name = _new_name(spot, "steps")
+            args = [ast.unparse(other) for other in node.iter.args]
+            given, args[place] = args[place], name
+            return (
+                f"for {ast.unparse(node.target)} in range({', '.join(args)}):"
+                f"  # an argument: the caller passes {name}={given}")
+    return ""
+
+
+def _hits(spot: Spot) -> str:
+    """n = len(m.nonzero())   ->  n = m.count_nonzero()"""
+    def put(part: ast.AST) -> ast.expr | None:
+        mask = hits_of(part)
+        return None if mask is None else count_of(mask)
+
+    return _replaced(spot, put)
+
+
+# ---------------------------------------------------------------------------- sizes by value
+def _masked(spot: Spot) -> str:
+    """x[m].sum()   ->  torch.where(m, x, 0).sum()"""
+    text = _replaced(spot, _reduced)
+    if text:
+        return f"{text}  # the mask has the sizes of what it selects from"
+
+    def keep(part: ast.AST) -> ast.expr | None:
+        pair = _selection(part)
+        return None if pair is None else _parsed("torch.where({0}, {1}, 0)", *pair)
+
+    text = _replaced(spot, keep)
+    return f"{text}  # keeps its size: zero where the mask is False" if text else ""
+
+
+def _reduced(node: ast.AST) -> ast.expr | None:
+    """A reduction of selected elements, as one of all elements where the others do not count."""
+    if isinstance(node, ast.Subscript) and ast.unparse(node.slice) == "0":
+        if isinstance(node.value, ast.Attribute) and node.value.attr == "shape":
+            pair = _selection(node.value.value)
+            return None if pair is None else _parsed("{0}.sum()", *pair)
+    name = name_of_call(node)
+    if name not in _REDUCED or node.keywords:
+        return None
+    if isinstance(node.func, ast.Name) or ast.unparse(node.func.value) == "torch":
+        taken = node.args
+    else:
+        taken = [node.func.value, *([] if name == "size" else node.args)]
+    pair = _selection(taken[0]) if len(taken) == 1 else None
+    return None if pair is None else _parsed(_REDUCED[name], *pair)
+
+
+def _selection(node: ast.AST) -> tuple[ast.expr, ast.expr] | None:
+    """Mask and tensor of `x[m]` and `torch.masked_select(x, m)`."""
+    if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
+        if isinstance(node.slice, ast.Tuple | ast.Slice | ast.Constant | ast.List):
+            return None
+        return node.slice, node.value
+    if is_method(node, "masked_select"):
+        of_torch = ast.unparse(node.func.value) == "torch"
+        taken = node.args if of_torch else [node.func.value, *node.args]
+        return (taken[1], taken[0]) if len(taken) == 2 and not node.keywords else None
+    return None
+
+
+def _nonzero(spot: Spot) -> str:
+    """m.nonzero()   ->  torch.nonzero_static(m, size=128)"""
+    def put(part: ast.AST) -> ast.expr | None:
+        mask = nonzero_of(part)
+        return None if mask is None else _parsed("torch.nonzero_static({0}, size=128)", mask)
+
+    text = _replaced(spot, put)
+    return f"{text}  # a size that is enough; the rest is filled with -1" if text else ""
+
+
+# ---------------------------------------------------------------------------- host calls
+def _report(spot: Spot) -> str:
+    """print("loss", loss.item())   ->  return loss as well; the caller prints it"""
+    node = spot.statement
+    if not isinstance(node, ast.Expr) or not isinstance(node.value, ast.Call):
+        return ""
+    call = node.value
+    text = ast.unparse(call.func)
+    if not (text == "print" or _LOGGING.fullmatch(text)):
+        return ""
+    told = [
+        ast.unparse(as_tensor(part)) for part in _told(call)
+        if not isinstance(part, ast.Constant)
+    ]
+    if not told:
+        return f"# before or after the call, not in it: {ast.unparse(call)}"
+    return f"return ..., {', '.join(dict.fromkeys(told))}  # and in the caller: {ast.unparse(call)}"
+
+
+def _told(call: ast.Call) -> Iterator[ast.expr]:
+    for arg in call.args:
+        if isinstance(arg, ast.JoinedStr):
+            yield from (part.value for part in arg.values if isinstance(part, ast.FormattedValue))
+        else:
+            yield arg
+
+
+def _draw(spot: Spot) -> str:
+    """x * random.random()   ->  x * torch.rand(())"""
+    def put(part: ast.AST) -> ast.expr | None:
+        if not isinstance(part, ast.Call) or part.keywords:
+            return None
+        form = _DRAWS.get((ast.unparse(part.func), len(part.args)))
+        return None if form is None else _parsed(form, *part.args)
+
+    text = _replaced(spot, put)
+    return f"{text}  # draws from torch's generator" if text else ""
+
+
+def _clock(spot: Spot) -> str:
+    """t = time.time()   ->  t = now  # an argument: the caller passes now=time.time()"""
+    given: list[str] = []
+    name = _new_name(spot, "now")
+
+    def put(part: ast.AST) -> ast.expr | None:
+        if not isinstance(part, ast.Call) or not _CLOCKS.fullmatch(ast.unparse(part.func)):
+            return None
+        given.append(ast.unparse(part))
+        return ast.Name(name, ast.Load())
+
+    text = _replaced(spot, put)
+    return f"{text}  # an argument: the caller passes {name}={given[0]}" if text else ""
+
+
+def _array(spot: Spot) -> str:
+    """np.log(x.numpy())   ->  torch.log(x)"""
+    found = _Arrays()
+    node = found.visit(copy.deepcopy(_header(spot.statement)))
+    if found.count == 0 or _NUMPY.search(ast.unparse(node)):
+        return ""
+    return ast.unparse(node)
+
+
+class _Arrays(ast.NodeTransformer):
+    """Calls of numpy on converted tensors, as calls of torch on the tensors."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        name = name_of_call(node)
+        owner = ast.unparse(node.func.value) if isinstance(node.func, ast.Attribute) else ""
+        if name == "numpy" and owner and not node.args:
+            return node.func.value
+        if name in ("detach", "cpu") and owner and not node.args:
+            return node
+        if owner in ("np", "numpy") and name in ("asarray", "array") and len(node.args) == 1:
+            return node.args[0]
+        if owner in ("np", "numpy") and name in _ARRAYS:
+            self.count += 1
+            keywords = [
+                ast.keyword(_KEYWORDS.get(word.arg, word.arg), word.value) for word in node.keywords
+            ]
+            return ast.Call(_parsed(f"torch.{_ARRAYS[name]}"), node.args, keywords)
+        is_back = owner == "torch" and name in ("from_numpy", "tensor", "as_tensor")
+        if is_back and len(node.args) == 1 and not node.keywords:
+            if isinstance(node.args[0], ast.Call | ast.BinOp | ast.Name):
+                return node.args[0]
+        return node
+
+
+def _conversion(spot: Spot) -> str:
+    """return y.tolist()   ->  return y  # the caller converts it: .tolist()"""
+    node = spot.statement
+    if not isinstance(node, ast.Return):
+        return ""
+    names: list[str] = []
+
+    def put(part: ast.AST) -> ast.expr | None:
+        if not is_method(part, "tolist", "numpy"):
+            return None
+        names.append(part.func.attr)
+        return part.func.value
+
+    text = _replaced(spot, put)
+    return f"{text}  # the caller converts it: .{names[0]}()" if text else ""
+
+
+# ---------------------------------------------------------------------------- writes and results
+def _counter(spot: Spot) -> str:
+    """self.calls += 1   ->  self.calls.add_(1)  # a buffer"""
+    node = spot.statement
+    if not isinstance(node, ast.AugAssign) or not isinstance(node.op, ast.Add | ast.Sub):
+        return ""
+    target = node.target
+    if not isinstance(target, ast.Attribute) or ast.unparse(target.value) != "self":
+        return ""
+    verb = "add_" if isinstance(node.op, ast.Add) else "sub_"
+    return (
+        f"{ast.unparse(target)}.{verb}({ast.unparse(node.value)})"
+        f"  # in __init__: self.register_buffer({target.attr!r}, torch.tensor(0))")
+
+
+def _collected(spot: Spot) -> str:
+    """seen.append(y)   ->  return ..., y  # the caller does seen.append"""
+    node = spot.statement
+    call = node.value if isinstance(node, ast.Expr) else node
+    if not is_method(call, "append", "extend", "add") or len(call.args) != 1:
+        return ""
+    return f"return ..., {ast.unparse(call.args[0])}  # and in the caller: {ast.unparse(call)}"
+
+
+def _view(spot: Spot) -> str:
+    """x.unsqueeze_(0)   ->  x = x.unsqueeze(0)"""
+    owners: list[str] = []
+
+    def put(part: ast.AST) -> ast.expr | None:
+        if not is_method(part, *_VIEWS):
+            return None
+        owners.append(ast.unparse(part.func.value))
+        found = copy.deepcopy(part)
+        found.func.attr = part.func.attr.removesuffix("_")
+        return found
+
+    text = _replaced(spot, put)
+    if text and isinstance(spot.statement, ast.Expr):
+        return f"{owners[0]} = {text}" if owners[0].isidentifier() else ""
+    return text
+
+
+def _generator(spot: Spot) -> str:
+    """return (f(x) for x in xs)   ->  return [f(x) for x in xs]"""
+    scope = spot.statement if isinstance(spot.statement, ast.FunctionDef) else spot.function
+    for node in ast.walk(scope) if scope is not None else ():
+        if isinstance(node, ast.Return) and isinstance(node.value, ast.GeneratorExp):
+            made = ast.ListComp(node.value.elt, node.value.generators)
+            return ast.unparse(ast.Return(made))
+    return ""
+
+
+# ---------------------------------------------------------------------------- tables
+_VALUES = ("data_dependent_branch", "data_dependent_number", "data_dependent_shape")
+_HOST = ("host_call", "tensor_escape", "opaque_argument", "data_dependent_number")
+RULES: tuple[Rule, ...] = (
+    Rule(_HOST, _report),
+    Rule(_VALUES, lambda spot: choices.check(spot.statement, spot.function)),
+    Rule(_VALUES, lambda spot: choices.choice(spot.statement, spot.after, spot.function)),
+    Rule(_VALUES, lambda spot: choices.loop(spot.statement, spot.function)),
+    Rule(_VALUES, _bounded_range),
+    Rule(_VALUES, _hits),
+    Rule(("data_dependent_number",), _number),
+    Rule(("data_dependent_shape",), _nonzero),
+    Rule(("data_dependent_shape",), _masked),
+    Rule(_HOST, _array),
+    Rule(_HOST, _conversion),
+    Rule(_HOST, _draw),
+    Rule(_HOST, _clock),
+    Rule(("write_outside",), _counter),
+    Rule(("write_outside",), _collected),
+    Rule(("metadata_write",), _view),
+    Rule(("no_recipe",), _generator),
+)
+# Calls that take a tensor of one element where they take a number.
+_TAKES_TENSORS = frozenset("""
+    add sub mul div true_divide pow clamp clamp_min clamp_max where masked_fill maximum minimum
+    remainder fmod atan2 lerp add_ sub_ mul_ div_ masked_fill_
+""".split())
+_TAKES_NUMBERS = frozenset("range print str repr format len int float bool list round abs".split())
+_REDUCED = {
+    "sum": "torch.where({0}, {1}, 0).sum()",
+    "mean": "torch.where({0}, {1}, 0).sum() / {0}.sum()",
+    "prod": "torch.where({0}, {1}, 1).prod()",
+    **{name: "torch.where({0}, {1}, -torch.inf)." + f"{name}()" for name in ("max", "amax")},
+    **{name: "torch.where({0}, {1}, torch.inf)." + f"{name}()" for name in ("min", "amin")},
+    "any": "({1} & {0}).any()",
+    "all": "({1} | ~{0}).all()",
+    **{name: "{0}.sum()" for name in ("numel", "len", "size")},
+}
+_LOGGING = re.compile(
+    r"(?:(?:self\.)?_?(?:log|logger|LOG|LOGGER|logging)\.)"
+    r"(?:debug|info|warning|warn|error|critical|exception|log)|warnings\.warn")
+_CLOCKS = re.compile(
+    r"time\.(?:time|perf_counter|monotonic|process_time)(?:_ns)?"
+    r"|(?:datetime\.)?datetime\.(?:now|utcnow)")
+_NUMPY = re.compile(r"\b(?:np|numpy)\b|\.numpy\(")
+_DRAWS = {
+    ("random.random", 0): "torch.rand(())",
+    ("random.uniform", 2): "torch.empty(()).uniform_({0}, {1})",
+    ("random.randint", 2): "torch.randint({0}, {1} + 1, ())",
+    ("random.randrange", 1): "torch.randint(0, {0}, ())",
+    ("random.gauss", 2): "torch.randn(()) * {1} + {0}",
+    ("random.normalvariate", 2): "torch.randn(()) * {1} + {0}",
+    **{(f"{np}.random.{name}", count): f"torch.{name}({', '.join(['{0}', '{1}', '{2}'][:count])})"
+       for np in ("np", "numpy") for name in ("rand", "randn") for count in (1, 2, 3)},
+}
+_ARRAYS = {
+    **{name: name for name in """
+        exp log sqrt abs sin cos tan tanh sinh cosh floor ceil sum mean prod where maximum minimum
+        sign square exp2 log2 log10 log1p expm1 isnan isinf isfinite matmul outer einsum cumsum
+        argmax argmin argsort stack any all std var zeros_like ones_like
+    """.split()},
+    "max": "amax", "min": "amin", "clip": "clamp", "concatenate": "cat", "power": "pow",
+    "absolute": "abs",
+}
+_KEYWORDS = {"axis": "dim", "keepdims": "keepdim", "a_min": "min", "a_max": "max"}
+_VIEWS = frozenset(("unsqueeze_", "squeeze_", "t_", "transpose_", "swapaxes_", "swapdims_"))
+
+
+# ---------------------------------------------------------------------------- places in the source
+def spots(source: str, line: int) -> list[Spot]:
+    """The statements whose own lines hold `line`, innermost first; none if nothing there parses."""
+    lines = source.splitlines(keepends=True)
+    if not 0 < line <= len(lines):
+        return []
+    for text, offset in itertools.islice(_texts_around(lines, line), _MOST_TRIES):
+        try:
+            tree = ast.parse(text)
+        except (SyntaxError, ValueError):
+            continue
+        ast.increment_lineno(tree, offset)
+        found = [
+            Spot(node, tuple(block[place + 1:]), function)
+            for block, function in _blocks(tree, None)
+            for place, node in enumerate(block)
+            if node.lineno <= line <= _last_line(node)
+        ]
+        if found:
+            return found[::-1]
+    return []
+
+
+def _last_line(node: ast.stmt) -> int:
+    """The last line of a statement; of a compound one, the last before its body."""
+    body = getattr(node, "body", None)
+    if isinstance(body, list) and body:
+        return max(node.lineno, body[0].lineno - (body[0].lineno > node.lineno))
+    return node.end_lineno or node.lineno
+
+
+def _texts_around(lines: list[str], line: int) -> Iterator[tuple[str, int]]:
+    """Texts that may hold `line` and parse, and how far their lines are moved: the functions around
+    it, innermost first, then the whole source if that is not too long. A line of a string may look
+    like the head of a function: then its text does not parse, or does not hold the line."""
+    here = line - 1
+    while here < len(lines) - 1 and lines[here].lstrip().startswith("@"):
+        here += 1
+    depth = _depth(lines[here]) + (_DEFINITION.match(lines[here]) is not None)
+    for start in range(here, -1, -1):
+        if _DEFINITION.match(lines[start]) and _depth(lines[start]) < depth:
+            try:
+                text = "".join(inspect.getblock(lines[start:]))
+            except (tokenize.TokenError, SyntaxError):
+                continue
+            yield (text, start) if _depth(text) == 0 else ("if True:\n" + text, start - 1)
+    if len(lines) <= _LONGEST_FILE:
+        yield "".join(lines), 0
+
+
+_DEFINITION = re.compile(r"\s*(?:async\s+)?def\s")
+
+
+def _depth(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
+
+def _blocks(node: ast.AST, function: ast.AST | None) -> Iterator[tuple[list, ast.AST | None]]:
+    """Every list of statements, with the function that it is of."""
+    inner = node if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) else function
+    for name in ("body", "orelse", "finalbody"):
+        block = getattr(node, name, None)
+        if isinstance(block, list):
+            yield block, inner
+            for child in block:
+                yield from _blocks(child, inner)
+    for handler in (*getattr(node, "handlers", ()), *getattr(node, "cases", ())):
+        yield from _blocks(handler, inner)
+
+
+def _header(node: ast.stmt) -> ast.AST:
+    """What of a statement is on its own lines: of a compound one, its test or what it iterates."""
+    for name in ("test", "iter"):
+        if hasattr(node, name) and hasattr(node, "body"):
+            return getattr(node, name)
+    return ast.Pass() if hasattr(node, "body") else node
+
+
+def _expressions(node: ast.stmt) -> Iterator[ast.AST]:
+    return ast.walk(_header(node))
+
+
+def _replaced(spot: Spot, put: Callable[[ast.AST], ast.expr | None]) -> str:
+    """The statement with the outermost expressions that `put` knows replaced; "" if there is none,
+    or if the statement has a body."""
+    if hasattr(spot.statement, "body"):
+        return ""
+    change = _Replace(put)
+    node = change.visit(copy.deepcopy(spot.statement))
+    return ast.unparse(node) if change.count else ""
+
+
+class _Replace(ast.NodeTransformer):
+    def __init__(self, put: Callable[[ast.AST], ast.expr | None]):
+        self.put, self.count = put, 0
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        found = self.put(node) if isinstance(node, ast.expr) else None
+        if found is None:
+            return self.generic_visit(node)
+        self.count += 1
+        return found
+
+
+def _parsed(form: str, *parts: ast.expr) -> ast.expr:
+    """The expression `form`, whose {0}, {1} are `parts`."""
+    texts = [
+        f"({ast.unparse(part)})" if not isinstance(part, _ATOMS) else ast.unparse(part)
+        for part in parts
+    ]
+    return ast.parse(form.format(*texts), mode="eval").body
+
+
+_ATOMS = (ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.Constant)
+
+
+def _parents(node: ast.AST) -> dict[ast.AST, ast.AST]:
+    return {child: parent for parent in ast.walk(node) for child in ast.iter_child_nodes(parent)}
+
+
+def _uses(function: ast.AST, name: str, made: ast.stmt) -> list[ast.AST]:
+    return [
+        node for node in ast.walk(function)
+        if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load)
+        and node.lineno > (made.end_lineno or made.lineno)
+    ]
+
+
+def _new_name(spot: Spot, name: str) -> str:
+    """`name`, or a longer one if the function has it."""
+    scope = spot.function or spot.statement
+    taken = {node.id for node in ast.walk(scope) if isinstance(node, ast.Name)}
+    taken |= {node.arg for node in ast.walk(scope) if isinstance(node, ast.arg)}
+    return name if name not in taken else f"{name}_given"
