@@ -17,6 +17,7 @@ from preheat.generate import stages
 from preheat.generate.access import At, Unit
 from preheat.generate.llvm import Builder, Value
 from preheat.generate.nest import lanes_of, nests, pieces, unroll_of, widths
+from preheat.generate.rows import side_by_side
 from preheat.ir.loop import Axis, Kernel
 from preheat.ir.plan import Target
 
@@ -39,6 +40,7 @@ def module_text(kernels: Sequence[Kernel], target: Target) -> str:
 
 def kernel_text(kernel: Kernel, target: Target) -> tuple[str, set[str]]:
     """The function of `kernel`, and the declarations and helper functions that it needs."""
+    kernel = side_by_side(kernel)
     b, loops = Builder(target), nests(kernel)
     if all(axis.extent > 0 for axis in kernel.axes):
         _outer_loops(Unit(b, kernel, loops, lanes_of(kernel, target), unroll_of(loops)))

@@ -6,10 +6,10 @@
     %9: f32[1, 256, 128] = mul(%6, expand(permute(%2)))          one row of weights a column
     %3: f32[1, 256] = sum(%9, axes=(2,)); %4 = add(%3, ..)       one kernel
 
-Such a product reads each element of its large operand once or a few times: what counts is bytes, and
-a generated sum reads them as fast as memory gives them (2 MB of weights as 8 matrices, one thread
-of a Zen 4: 22 us to read them, 29 us for the sums, 51 us by ?gemm). Either operand may be the one
-of few rows.
+Such a product does little with each element of its large operand: what counts is bytes, and a
+generated sum reads them as fast as memory gives them (2 MB of weights as 8 matrices, one thread of
+a Zen 4: 22 us to read them, 25 us for the sums of one row, 51 us by ?gemm; 256 x 256 by 4 rows: 7
+and 12 us; by 8: 12 and 17). Either operand may be the one of few rows.
 
 Requires and gives level core. Guarantees: only products whose elements are consecutive along the
 sum, or along the many columns; 16-bit floats are multiplied and added in float32.
@@ -25,7 +25,8 @@ from preheat.ir.types import Type, tensor
 from preheat.schedule.affine import known
 from preheat.schedule.views import view_of
 
-MOST_ROWS = 3  # from 4 on ?gemm keeps several rows in registers; up to 3 it is a loop of ?gemv
+MOST_ROWS = 8  # as many rows as are reduced together (tile.MOST_TOGETHER)
+MOST_ROWS_BYTES = 96 << 10  # of several rows, which are read for each row of weights: near L1
 LEAST_INNER = 16  # shorter rows of weights do not fill a vector
 # Columns are walked down in strips, and a strip of a matrix beyond the caches wastes its pages.
 MOST_STRIP_BYTES = 16 << 20
@@ -70,7 +71,8 @@ def _is_sum(op: Op, types: Mapping[int, Type], by_value: Mapping[int, Op]) -> bo
         rows, columns, a, b = columns, rows, b[::-1], a[::-1]
     if rows > MOST_ROWS:
         return False
-    is_along = b[0] == 1 and a[1] in (0, 1) and inner >= LEAST_INNER
+    is_near = rows == 1 or rows * inner * op.type.itemsize <= MOST_ROWS_BYTES
+    is_along = b[0] == 1 and a[1] in (0, 1) and inner >= LEAST_INNER and is_near
     is_strip = b[1] == 1 and inner * columns * op.type.itemsize <= MOST_STRIP_BYTES
     return is_along or is_strip
 

@@ -28,6 +28,8 @@ from preheat.schedule.loops import Frame, FrameAxis, Nest, Node, NoFit
 
 FEW_ROWS = 16  # below this, rows alone do not feed the threads
 FAR_ELEMS = 64  # steps through memory that share no cache line, whatever the dtype
+MOST_TOGETHER = 8  # rows that are reduced side by side
+MOST_RESULTS = 24  # and their results, which stay in registers
 LONG_ROW = 16384  # elements that are worth sharing between threads
 
 
@@ -52,11 +54,13 @@ class Tiled:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """rows: outer axes, outermost first; walked: axes of the stages; lane: as in `Kernel.lane`."""
+    """rows: outer axes, outermost first; walked: axes of the stages; lane: as in `Kernel.lane`;
+    together: outer axes inside the rows that are not shared."""
 
     rows: tuple[FrameAxis, ...]
     walked: tuple[FrameAxis, ...]
     lane: str | None
+    together: tuple[FrameAxis, ...] = ()
 
     @property
     def vector(self) -> str:
@@ -71,6 +75,7 @@ def tile(nest: Nest, types: Mapping[int, TensorType], target: Target) -> Tiled:
     if not form.rows:  # a kernel has at least one outer axis
         form = replace(form, rows=(FrameAxis("unit", 1),))
     stages = _Stages(nest, form).build()
+    form = joined_rows(form, stages)
     roles = _parameters(stages)
     moved, waste = traffic(nest, form, stages, types)
     extent = product(a.extent for a in form.rows)
@@ -81,7 +86,8 @@ def kernel_of(tiled: Tiled) -> loop.Kernel:
     """The kernel, without a name: outer axes i0, i1, ..; walked axes j or j0, j1, ... so that equal
     loops are equal kernels."""
     form = tiled.form
-    names = {a.name: f"i{k}" for k, a in enumerate(form.rows)}
+    outer = (*form.rows, *form.together)
+    names = {a.name: f"i{k}" for k, a in enumerate(outer)}
     many = len(form.walked) > 1
     names |= {a.name: f"j{k}" if many else "j" for k, a in enumerate(form.walked)}
     number = {memory: k for k, memory in enumerate(tiled.memories)}
@@ -96,7 +102,7 @@ def kernel_of(tiled: Tiled) -> loop.Kernel:
         for s in tiled.stages
     )
     lane = None if form.lane is None else names[form.lane]
-    return loop.Kernel("", params, axes(form.rows), stages, len(form.rows), lane)
+    return loop.Kernel("", params, axes(outer), stages, len(form.rows), lane)
 
 
 # ---------------------------------------------------------------------------- axes
@@ -248,6 +254,27 @@ def _by_stride(nest: Nest, axes: tuple[FrameAxis, ...]) -> tuple[FrameAxis, ...]
         return next((step for step in found if step), 0)
 
     return tuple(sorted(axes, key=steps, reverse=True))
+
+
+def joined_rows(form: Form, stages: "list[Walk]") -> Form:
+    """Few rows whose only walk loads the same elements are reduced together: one load for all.
+
+    i0:2 i1:256 parallel, stage j:512 vector    ->    i1:256 parallel, i0:2, stage j:512 vector
+    """
+    walks = [stage for stage in stages if stage.axes]
+    results = sum(op.node.op == "reduce" for walk in walks for op in walk.ops)
+    if len(walks) != 1 or not results:
+        return form
+    loads = [set(op.node.index.keys()) for op in walks[0].ops if op.node.op == "load"]
+    walked = {a.name for a in form.walked}
+    for axis in form.rows:
+        rest = tuple(a for a in form.rows if a != axis)
+        names, many = {a.name for a in rest}, known(product(a.extent for a in rest))
+        is_few = 1 < known(axis.extent) <= MOST_TOGETHER and many >= FEW_ROWS
+        fits = results * known(axis.extent) <= MOST_RESULTS and axis.name != form.lane
+        if is_few and fits and any(axis.name not in k and names & k and walked & k for k in loads):
+            return replace(form, rows=rest, together=(axis,))
+    return form
 
 
 # ---------------------------------------------------------------------------- stages
@@ -446,7 +473,7 @@ def traffic(
 
     Rows that fit the cache are loaded once, however many stages walk them.
     """
-    extents = {a.name: a.extent for a in (*form.rows, *form.walked)}
+    extents = {a.name: a.extent for a in (*form.rows, *form.together, *form.walked)}
     row_bytes = known(product(a.extent for a in form.walked)) * (4 if form.lane is None else 64)
     axes_of: list[frozenset[str]] = []
     for node in nest.nodes:

@@ -49,13 +49,13 @@ def test_embedding_layer_norm(golden):
 
 def test_linear_gelu(golden):
     m = Make()
-    x, w, b = m.input(8, 16), m.input(24, 16), m.input(24)
+    x, w, b = m.input(12, 16), m.input(24, 16), m.input(24)
     check(golden, "linear_gelu", m.graph(m.gelu(m.op("add", m.matmul(x, m.permute(w, 1, 0)), b))))
 
 
 def test_linear(golden):
     m = Make()
-    x, w, b = m.input(8, 16), m.input(24, 16), m.input(24)
+    x, w, b = m.input(12, 16), m.input(24, 16), m.input(24)
     check(golden, "linear", m.graph(m.op("add", m.matmul(x, m.permute(w, 1, 0)), b)))
 
 
@@ -76,6 +76,12 @@ def test_linear_of_one_row(golden):
     m = Make()
     made = m.op("add", m.matmul(m.input(1, 40), m.permute(m.input(24, 40), 1, 0)), m.input(24))
     check(golden, "linear_one_row", m.graph(m.op("maximum", made, (0.0,))))
+
+
+def test_linear_of_few_rows(golden):
+    m = Make()
+    made = m.op("add", m.matmul(m.input(3, 40), m.permute(m.input(24, 40), 1, 0)), m.input(24))
+    check(golden, "linear_few_rows", m.graph(made))
 
 
 def test_product_of_one_row(golden):
