@@ -26,12 +26,12 @@ sequentially for a vector of lanes; reductions give one value a lane). A reducti
 usable in the later stages of the same kernel; so is a value marked `keep`, which has the same
 position in the later stage (rows are kept in a scratch row on the stack, 64 KiB a kernel at most).
 A stage without axes of its own is work once a row, or once a lane; all its values are usable later.
-The lane axis is the last of the shared ones, or not shared. Short axes that are not shared are written
-out: what does not depend on them is loaded and computed once for all of their positions. What does not depend on the vector axis
-is computed on one lane, at the outermost loop that it depends on; so a store whose index does not
-move along the vector axis must store such a value. Strides 1, 0 and -1 along the vector axis are
-fast, others are gathers; in a stage that walks a square of axes, accesses that are contiguous along
-the outer one are transposed in registers.
+The lane axis is the last of the shared ones, or not shared. Short axes that are not shared are
+written out: what does not depend on them is loaded and computed once for all of their positions.
+What does not depend on the vector axis is computed on one lane, at the outermost loop that it
+depends on; so a store whose index does not move along the vector axis must store such a value.
+Strides 1, 0 and -1 along the vector axis are fast, others are gathers; in a stage that walks a
+square of axes, accesses that are contiguous along the outer one are transposed in registers.
 """
 
 from typing import Union

@@ -30,6 +30,8 @@ MOST_ROWS_BYTES = 96 << 10  # of several rows, which are read for each row of we
 LEAST_INNER = 16  # shorter rows of weights do not fill a vector
 # Columns are walked down in strips, and a strip of a matrix beyond the caches wastes its pages.
 MOST_STRIP_BYTES = 16 << 20
+# The library multiplies bfloat16 in pairs (avx512_bf16), but has 10 us of its own to do first.
+MOST_BFLOAT16_PRODUCTS = 1 << 18
 HALVES = ("bfloat16", "float16")
 DTYPES = ("float32", "float64", *HALVES)
 Steps = tuple[int, int]  # strides along the rows and along the columns of a matrix
@@ -70,6 +72,8 @@ def _is_sum(op: Op, types: Mapping[int, Type], by_value: Mapping[int, Op]) -> bo
     if columns < rows:  # the transposed product: few columns of b, many rows of a
         rows, columns, a, b = columns, rows, b[::-1], a[::-1]
     if rows > MOST_ROWS:
+        return False
+    if op.type.dtype == "bfloat16" and rows > 1 and rows * columns * inner > MOST_BFLOAT16_PRODUCTS:
         return False
     is_near = rows == 1 or rows * inner * op.type.itemsize <= MOST_ROWS_BYTES
     is_along = b[0] == 1 and a[1] in (0, 1) and inner >= LEAST_INNER and is_near
