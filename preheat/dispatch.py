@@ -24,6 +24,7 @@ from preheat.base.collector import paused_collector
 from preheat.base.dataclass import dataclass
 from preheat.base.errors import InternalError, UserError, is_strict
 from preheat.base.events import emit, timed, wants
+from preheat.base.reasons import explain, whole_message
 from preheat.bridge.ambient import AMBIENT, steps_aside
 from preheat.bridge.tensors import call_facts, module_facts
 from preheat.ir.artifact import Artifact, from_bytes, to_bytes
@@ -187,8 +188,7 @@ class Compiled:
                 made, self.target, args, kwargs, captured.objects, self._runtime())
         except CannotBind as why:
             # what the call had read is not as it was: the call, or another thread, changed it
-            self._run_eager_from_now_on(kind, Break(
-                "own_write", str(why), "", 0, "", "move the change out of the compiled function"))
+            self._run_eager_from_now_on(kind, _break("own_write", str(why)))
             return
         self._add(kind, variant)
         if captured.why_not_stored:
@@ -222,9 +222,8 @@ class Compiled:
             f"preheat: {self.name} runs eager because of a fault of the compiler "
             f"({type(fault).__name__}: {fault}); PREHEAT_STRICT=1 shows where. Please report it.",
             stacklevel=6)
-        self._run_eager_from_now_on(kind, Break(
-            "internal_error", f"{type(fault).__name__}: {fault}", "", 0, "",
-            "run with PREHEAT_STRICT=1 and report it"))
+        self._run_eager_from_now_on(
+            kind, _break("internal_error", f"{type(fault).__name__}: {fault}"))
 
     # ------------------------------------------------------------------ small parts
     def _add(self, kind: Kind, variant: Variant) -> None:
@@ -237,10 +236,9 @@ class Compiled:
         self._front = entry
 
     def _report_limit(self, kind: Kind, limit: int, failure: Any) -> None:
-        row = Break(
-            "recompile_limit", f"{limit} variants exist, and another is needed because of {failure}",
-            "", 0, "", "keep what changes the same, pass it as a tensor, or raise "
-            "options={'recompile_limit': n}; until then such calls run eager")
+        row = _break(
+            "recompile_limit",
+            f"{limit} variants exist, and another is needed because of {failure}")
         if row.reason not in {known.reason for known in self._breaks}:
             warnings.warn(f"preheat: {self.name}: {row.detail}; {row.hint}", stacklevel=6)
         self._run_eager_from_now_on(kind, row)
@@ -257,12 +255,7 @@ class Compiled:
 
     def _raise_if_fullgraph(self, breaks: tuple[Break, ...]) -> None:
         if self.fullgraph and breaks:
-            first = breaks[0]
-            place = f" at {first.file}:{first.line}" if first.file else ""
-            code = f"\n    {first.code}" if first.code else ""
-            raise UserError(
-                f"fullgraph=True, but {self.name} breaks{place}: {first.reason}: {first.detail}"
-                f"{code}\n{first.hint}")
+            raise UserError(whole_message(self.name, **dataclasses.asdict(breaks[0])))
 
     def _facts(self, args: tuple, kwargs: dict) -> tuple:
         """What tells kinds of calls apart: types and shapes of the arguments, training, grad
@@ -290,6 +283,11 @@ def _users_part(traceback: types.TracebackType | None) -> types.TracebackType | 
     while first is not None and first.tb_frame.f_code.co_filename.startswith(ours):
         first = first.tb_next
     return first if first is not None else traceback
+
+
+def _break(reason: str, detail: str) -> Break:
+    """A break that no line of the program is to blame for."""
+    return Break(reason, detail, "", 0, "", explain(reason, detail)[1])
 
 
 def _miss(*args: Any, **kwargs: Any) -> Any:

@@ -1,7 +1,7 @@
 """Every reason why a call is not one graph, in one table: what happened, what it costs, what to do.
 
     explain("host_call", "time.time")  ->  ("calls time.time, whose result ...", "call it ...")
-    cost_of("host_call")               ->  "the function is called anew on every call, and ..."
+    kind_of("host_call", goes_on=True) ->  "host", a row of KINDS, which says what it costs
 
 `{detail}` stands for the values of the one case. `before` breaks with its reason and `after` does
 not: both are whole programs that the tests run, with `x` a float tensor of four elements, and the
@@ -9,17 +9,19 @@ page docs/breaks.md shows them (`preheat doctor --reasons` prints it). A row tha
 an error (tests).
 """
 
-from typing import NamedTuple
+from preheat.base.dataclass import dataclass
 
 
-class Kind(NamedTuple):
+@dataclass(frozen=True)
+class Kind:
     """What becomes of the call: `title` for people, `cost` as a sentence."""
 
     title: str
     cost: str
 
 
-class Reason(NamedTuple):
+@dataclass(frozen=True)
+class Reason:
     """sentence  completes "the call is not one graph because it ..."
     hint      one thing to do
     kind      a row of `KINDS`: what it costs
@@ -447,7 +449,19 @@ def explain(reason: str, detail: str) -> tuple[str, str]:
     return row.sentence.format(detail=detail), row.hint
 
 
-def cost_of(reason: str, is_given_up: bool = False) -> str:
-    """What a break costs: by its row; one that the capture gave up at is an eager part."""
-    row = REASONS.get(reason)
-    return KINDS["eager" if is_given_up or row is None else row.kind].cost
+def kind_of(reason: str, goes_on: bool = False) -> str:
+    """What a break costs, as a row of `KINDS`: its reason's kind where the graph goes on after it,
+    else an eager part. A limit is one either way."""
+    kind = REASONS[reason].kind if reason in REASONS else "eager"
+    return kind if goes_on or kind == "limit" else "eager"
+
+
+def whole_message(
+    name: str, reason: str, detail: str, file: str, line: int, code: str, hint: str,
+) -> str:
+    """What `fullgraph=True` says of a call of `name` that is not one graph."""
+    sentence = explain(reason, detail)[0] if reason in REASONS else f"breaks: {detail}"
+    place = f"{file}:{line}" if file else name
+    shown = f"\n    {code.strip()}" if code else ""
+    return (
+        f"fullgraph=True, but {name} is not one graph: {place} {sentence} [{reason}]{shown}\n{hint}")

@@ -20,13 +20,13 @@ import re
 import textwrap
 import tokenize
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from preheat.base import choices
 from preheat.base.choices import (
     as_tensor, count_of, hits_of, is_method, name_of_call, nonzero_of, number_of,
 )
+from preheat.base.dataclass import dataclass
 
 _LONGEST_FILE = 2000  # lines that are parsed whole for a line outside all functions
 _MOST_TRIES = 4

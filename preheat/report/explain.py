@@ -1,28 +1,65 @@
-"""Explanations: what one call was compiled to, and what kept the rest from it.
+"""Explanations: what one call was compiled to, and everything that kept it from being one graph.
 
 print(preheat.explain(f)(x))
 
-f: 1 graph, 0 breaks, 14 guards, 2 kernels, compiled in 0.031 s
-
-f: 0 graphs, 1 break
-  model.py:12: host_call: print is called with the value of a tensor
+f: 2 graphs, 1 break, 14 guards, 3 kernels, compiled in 0.031 s
+  model.py:12: host_call: print
       print("loss", x)
       move it out of the compiled function
+      host step: the function is called anew on every call, ...
+
+`explain(f)(x).to_html("page.html")` writes the same as a page.
 """
 
+import importlib
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from preheat.base.dataclass import dataclass
 from preheat.base.events import Event, bus
-from preheat.ir.trace import Break
+from preheat.base.reasons import KINDS, kind_of
 from preheat.report.logs import guard_lines
 
 
 @dataclass(frozen=True)
+class ExplainedBreak:
+    """A place where a call is not one graph.
+
+    reason   a row of `base/reasons.py`;  detail   the values of this case
+    file, line, code   where, and the source line;  hint   what to write instead, or to do
+    kind     a row of `base.reasons.KINDS`: "host", "path", "write", "eager" or "limit"
+    count    how often it was met in the call;  seconds   spent there, as far as it was measured
+    """
+
+    reason: str
+    detail: str
+    file: str
+    line: int
+    code: str
+    hint: str
+    kind: str
+    count: int = 1
+    seconds: float = 0.0
+
+    @property
+    def cost(self) -> str:
+        """What the break costs, in a sentence, with what was counted and measured."""
+        kind = KINDS[self.kind]
+        times = f", {self.count} times" if self.count > 1 else ""
+        took = f", {self.seconds:.3f} s" if self.seconds else ""
+        return f"{kind.title}{times}{took}: {kind.cost}"
+
+    @property
+    def place(self) -> str:
+        return f"{self.file}:{self.line}" if self.file else ""
+
+
+@dataclass(frozen=True)
 class Explanation:
-    """graph_count  graphs captured;  break_count  places that were not
-    breaks       each with .reason, .detail, .file, .line, .code, .hint
+    """graph_count  graphs captured;  break_count  places where the call is not one graph
+    breaks       an `ExplainedBreak` for each, in the order they were met
     guards       what the next call checks, as text
     kernels      kernels generated;  fallbacks  parts that run op by op, and why
     seconds      of capture and compile together, the eager run within
@@ -31,7 +68,7 @@ class Explanation:
 
     name: str
     graph_count: int
-    breaks: tuple[Break, ...]
+    breaks: tuple[ExplainedBreak, ...]
     guards: tuple[str, ...]
     kernels: int
     fallbacks: tuple[str, ...]
@@ -43,24 +80,35 @@ class Explanation:
     def break_count(self) -> int:
         return len(self.breaks)
 
-    def __str__(self) -> str:
-        head = (
-            f"{self.name}: {_many(self.graph_count, 'graph')}, {_many(self.break_count, 'break')}"
-        )
+    @property
+    def summary(self) -> str:
+        head = f"{_many(self.graph_count, 'graph')}, {_many(self.break_count, 'break')}"
         if self.graph_count:
             head += (
                 f", {_many(len(self.guards), 'guard')}, {_many(self.kernels, 'kernel')}, "
                 f"compiled in {self.seconds:.3f} s"
             )
-        lines = [head]
+        return head
+
+    def __str__(self) -> str:
+        lines = [f"{self.name}: {self.summary}"]
         for row in self.breaks:
-            place = f"{row.file}:{row.line}: " if row.file else ""
+            place = f"{row.place}: " if row.file else ""
             lines.append(f"  {place}{row.reason}: {row.detail}")
-            lines += [f"      {text.strip()}" for text in (row.code, row.hint) if text]
+            told = "\n".join(text for text in (row.code.strip(), row.hint, row.cost) if text)
+            lines += [f"      {line}" for line in told.splitlines()]
         lines += [f"  op by op: {text}" for text in self.fallbacks]
         if self.error is not None:
             lines.append(f"  the call raised {type(self.error).__name__}: {self.error}")
         return "\n".join(lines)
+
+    def to_html(self, path: str | os.PathLike) -> Path:
+        """Writes the explanation as one self-contained page; returns its path."""
+        # the template engine is loaded for a page only: most explanations are printed
+        page = importlib.import_module("preheat.report.page").page(self)
+        path = Path(path)
+        path.write_text(page, encoding="utf-8")
+        return path
 
 
 def explain_call(call: Callable[[], Any], name: str) -> Explanation:
@@ -78,22 +126,31 @@ def explain_call(call: Callable[[], Any], name: str) -> Explanation:
 
 
 def _explanation(name: str, seen: list[Event], result: Any, error: Exception | None) -> Explanation:
-    breaks = [
-        Break(*(event.data.get(field, default) for field, default in _BREAK_FIELDS))
-        for event in seen
-        if event.kind == "break"
-    ]
     traces = [e.data["text"] for e in seen if e.kind == "stage" and e.data.get("name") == "trace"]
     return Explanation(
         name=name,
-        graph_count=sum(e.kind == "capture" and bool(e.data.get("captured")) for e in seen),
-        breaks=tuple(dict.fromkeys(breaks)),
+        graph_count=sum(e.data.get("graphs", bool(e.data.get("captured"))) for e in seen
+                        if e.kind == "capture"),
+        breaks=_breaks([event for event in seen if event.kind == "break"]),
         guards=tuple(line for text in traces for line in guard_lines(text)),
         kernels=sum(e.data.get("kernels", 0) for e in seen if e.kind == "compile"),
         fallbacks=tuple(str(e.data.get("why", "")) for e in seen if e.kind == "fallback"),
         seconds=sum(e.seconds for e in seen if e.kind in ("capture", "compile")),
         result=result,
         error=error,
+    )
+
+
+def _breaks(events: list[Event]) -> tuple[ExplainedBreak, ...]:
+    """One row for each place, reason and kind, with its count and the seconds spent."""
+    found: dict[tuple, list[Event]] = {}
+    for event in events:
+        facts = tuple(event.data.get(field, default) for field, default in _BREAK_FIELDS)
+        kind = kind_of(facts[0], bool(event.data.get("goes_on")))
+        found.setdefault((*facts, kind), []).append(event)
+    return tuple(
+        ExplainedBreak(*facts, len(same), sum(event.seconds for event in same))
+        for facts, same in found.items()
     )
 
 

@@ -11,6 +11,7 @@ error gets the lines.
 """
 
 import logging
+import textwrap
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
@@ -33,7 +34,7 @@ def _break(data: dict, seconds: float) -> str:
     )
     for key in ("code", "hint"):
         if data.get(key):
-            text += f"\n    {str(data[key]).strip()}"
+            text += "\n" + textwrap.indent(str(data[key]).strip(), "    ")
     return text
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import preheat
-from preheat.base.reasons import KINDS, REASONS, cost_of, explain
+from preheat.base.reasons import KINDS, REASONS, explain, kind_of, whole_message
 
 ROOT = pathlib.Path(preheat.__file__).parent
 # Nothing that a person would write breaks with these: other programs, in other tests, raise them.
@@ -76,7 +76,16 @@ def test_every_reason_reads_as_a_sentence():
     assert {row.kind for row in REASONS.values()} == KINDS.keys()
 
 
-def test_costs():
-    assert cost_of("host_call") == KINDS["host"].cost
-    assert cost_of("host_call", is_given_up=True) == KINDS["eager"].cost
-    assert cost_of("unknown") == KINDS["eager"].cost
+def test_kinds():
+    assert kind_of("host_call", goes_on=True) == "host"
+    assert kind_of("host_call") == kind_of("unknown", goes_on=True) == "eager"
+    assert kind_of("recompile_limit") == "limit"
+
+
+def test_the_message_of_fullgraph_has_place_line_reason_and_rewrite():
+    text = whole_message(
+        "f", "data_dependent_branch", "the truth of a tensor", "model.py", 12, "  if x.any():", "do")
+    assert text == (
+        "fullgraph=True, but f is not one graph: model.py:12 decides something by the value of a "
+        "tensor (the truth of a tensor) [data_dependent_branch]\n    if x.any():\ndo")
+    assert "f breaks: why [new]" in whole_message("f", "new", "why", "", 0, "", "")

@@ -1,5 +1,6 @@
 """Listeners: counters count, logs read well, stages become files, explanations collect."""
 
+import html.parser
 import logging
 
 import pytest
@@ -111,6 +112,61 @@ def test_explanation_of_a_break_and_of_an_exception():
         found.break_count == 1 and found.breaks[0].line == 12 and isinstance(found.error, KeyError)
     )
     assert 'model.py:12: host_call: print\n      print("loss", x)\n      move it out' in str(found)
+
+
+def test_all_breaks_of_one_run_with_counts_and_costs():
+    def call():
+        emit("capture", name="f", captured=True, graphs=3)
+        for seconds in (0.25, 0.5):
+            bus.send(Event("break", {**BREAK, "goes_on": True}, seconds=seconds))
+        emit("break", **{**BREAK, "line": 14, "reason": "write_outside", "hint": "a\n    b"})
+
+    found = explain_call(call, "f")
+    assert (found.graph_count, found.break_count) == (3, 2)
+    first, second = found.breaks
+    assert (first.kind, first.count, first.seconds) == ("host", 2, 0.75)
+    assert first.cost.startswith("host step, 2 times, 0.750 s: the function is called anew")
+    assert (second.kind, second.count) == ("eager", 1)
+    assert "\n      a\n          b\n      eager part: from there" in str(found)
+
+
+class Page(html.parser.HTMLParser):
+    """The text of a page, and its tags; fails on anything loaded from outside."""
+
+    def __init__(self):
+        super().__init__()
+        self.text, self.tags = "", []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        assert not {"src", "href"} & {name for name, _ in attrs}
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def test_the_page_says_all_and_escapes_it(tmp_path):
+    def call():
+        emit("capture", name="f", captured=False)
+        emit("stage", name="trace", text=TRACE)
+        emit("break", **{**BREAK, "code": "if x < y and '<b>' > z:", "hint": "instead: a & b"})
+        emit("fallback", what="f", why="<script>")
+        raise KeyError("<i>")
+
+    path = explain_call(call, "<lambda>").to_html(tmp_path / "page.html")
+    page = Page()
+    page.feed(path.read_text(encoding="utf-8"))
+    for text in ("<lambda>", "if x < y and '<b>' > z:", "instead: a & b", "<script>", "model.py:12",
+                 "s1 tensor f32[8]", "calls print", "eager part", "KeyError: '<i>'"):
+        assert text in page.text, text
+    assert not {"script", "b", "i", "lambda"} & set(page.tags)
+
+
+def test_the_page_of_a_whole_graph(tmp_path):
+    with torch.no_grad():
+        found = preheat.explain(lambda x: torch.relu(x) + 1)(torch.ones(2))
+    text = found.to_html(str(tmp_path / "page.html")).read_text(encoding="utf-8")
+    assert "1 graph, 0 breaks" in text and "guards, checked on every call" in text
 
 
 def test_channels_name_stages_that_exist():
