@@ -12,15 +12,18 @@ a Zen 4: 22 us to read them, 25 us for the sums of one row, 51 us by ?gemm; 256 
 and 12 us; by 8: 12 and 17). Either operand may be the one of few rows.
 
 Requires and gives level core. Guarantees: only products whose elements are consecutive along the
-sum, or along the many columns; 16-bit floats are multiplied and added in float32.
+sum, or along the many columns; 16-bit floats are multiplied and added in float32, with the addend
+that the library's `addmm` has, and rounded once as there.
 """
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
 from preheat.base.dataclass import dataclass
 from preheat.ir.graph import Builder, Graph, Op, Ref
 from preheat.ir.ops import MOVEMENT
+from preheat.ir.scalar import Scalar
 from preheat.ir.types import Type, tensor
 from preheat.schedule.affine import known
 from preheat.schedule.views import view_of
@@ -52,32 +55,58 @@ def products_as_sums(graph: Graph) -> Sums:
     builder = Builder("core", ops=ops, next_id=graph.next_id(), type_of=dict(types))
     operands: set[int] = set()
     for op in graph.ops:
-        if op.name == "matmul" and _is_sum(op, types, by_value):
-            operands.update(op.refs())
-            _sum(builder, op)
+        product = _product(op, types)
+        if product is not None and _is_sum(product, types, by_value):
+            operands.update((product.a, product.b))
+            _sum(builder, product)
         else:
             ops.append(op)
     return Sums(replace(graph, ops=tuple(ops)), frozenset(operands))
 
 
+class _Product(NamedTuple):
+    """a @ b, and `addend` where it is one more operand of `op`."""
+
+    op: Op
+    a: int
+    b: int
+    addend: int | None = None
+
+
+def _product(op: Op, types: Mapping[int, Type]) -> _Product | None:
+    """The product of floats that `op` is."""
+    if op.name == "matmul":
+        product = _Product(op, *(arg.id for arg in op.args))
+    elif op.name == "library" and op.attr("op") == "aten.addmm.default":
+        factors = (*op.args[3:], op.attr("beta", 1), op.attr("alpha", 1))
+        if any(isinstance(f, Scalar) or f != 1 for f in factors):
+            return None
+        addend, a, b = (arg.id for arg in op.args[:3])
+        product = _Product(op, a, b, addend)
+    else:
+        return None
+    operands = [types[v] for v in product[1:] if v is not None]
+    is_one_dtype = {t.dtype for t in operands} == {op.type.dtype}
+    return product if is_one_dtype and op.type.dtype in DTYPES and op.type.device == "cpu" else None
+
+
 # ---------------------------------------------------------------------------- which
-def _is_sum(op: Op, types: Mapping[int, Type], by_value: Mapping[int, Op]) -> bool:
-    if op.type.dtype not in DTYPES or op.type.device != "cpu":
-        return False
-    a, b = (_steps(arg.id, types, by_value) for arg in op.args)
-    rows, columns = map(known, op.type.sizes[-2:])
-    inner = known(types[op.args[0].id].sizes[-1])
+def _is_sum(product: _Product, types: Mapping[int, Type], by_value: Mapping[int, Op]) -> bool:
+    type = product.op.type
+    a, b = (_steps(value, types, by_value) for value in (product.a, product.b))
+    rows, columns = map(known, type.sizes[-2:])
+    inner = known(types[product.a].sizes[-1])
     if inner == 1:
         return True  # nothing to add up
     if columns < rows:  # the transposed product: few columns of b, many rows of a
         rows, columns, a, b = columns, rows, b[::-1], a[::-1]
     if rows > MOST_ROWS:
         return False
-    if op.type.dtype == "bfloat16" and rows > 1 and rows * columns * inner > MOST_BFLOAT16_PRODUCTS:
+    if type.dtype == "bfloat16" and rows > 1 and rows * columns * inner > MOST_BFLOAT16_PRODUCTS:
         return False
-    is_near = rows == 1 or rows * inner * op.type.itemsize <= MOST_ROWS_BYTES
+    is_near = rows == 1 or rows * inner * type.itemsize <= MOST_ROWS_BYTES
     is_along = b[0] == 1 and a[1] in (0, 1) and inner >= LEAST_INNER and is_near
-    is_strip = b[1] == 1 and inner * columns * op.type.itemsize <= MOST_STRIP_BYTES
+    is_strip = b[1] == 1 and inner * columns * type.itemsize <= MOST_STRIP_BYTES
     return is_along or is_strip
 
 
@@ -92,22 +121,26 @@ def _steps(value: int, types: Mapping[int, Type], by_value: Mapping[int, Op]) ->
 
 
 # ---------------------------------------------------------------------------- how
-def _sum(builder: Builder, op: Op) -> None:
-    """Appends the sum; it gives `op`'s own value."""
-    (*batch, rows, columns), inner = op.type.sizes, builder.type_of[op.args[0].id].sizes[-1]
+def _sum(builder: Builder, product: _Product) -> None:
+    """Appends the sum; it gives the op's own value."""
+    op, inner = product.op, builder.type_of[product.a].sizes[-1]
+    *batch, rows, columns = op.type.sizes
     sizes = (*batch, rows, columns, inner)
     last = len(sizes) - 1
-    left, right = (_wide(builder, arg.id) for arg in op.args)
+    left, right = (_wide(builder, value) for value in (product.a, product.b))
     left = _repeated(builder, left, last - 1, sizes)
     right = _permuted(builder, right, (*range(last - 2), last - 1, last - 2))
     right = _repeated(builder, right, last - 2, sizes)
-    product = builder.add("mul", [left, right], tensor(builder.type_of[left].dtype, sizes))
-    if op.type.dtype not in HALVES:
-        builder.append(_reduced(product, last, op.results, op.types))
+    made = builder.add("mul", [left, right], tensor(builder.type_of[left].dtype, sizes))
+    if op.type.dtype not in HALVES and product.addend is None:
+        builder.append(_reduced(made, last, op.results, op.types))
         return
-    total = builder.fresh()
-    builder.append(_reduced(product, last, (total,), (replace(op.type, dtype="float32"),)))
-    attrs = (("dtype", op.type.dtype), ("free", True))
+    wide, total = tensor(builder.type_of[left].dtype, op.type.sizes), builder.fresh()
+    builder.append(_reduced(made, last, (total,), (wide,)))
+    if product.addend is not None:
+        addend = _expanded(builder, _wide(builder, product.addend), op.type.sizes)
+        total = builder.add("add", [total, addend], wide)
+    attrs = (("dtype", op.type.dtype), ("free", op.type.dtype in HALVES))
     builder.append(Op("cast", (Ref(total),), op.results, op.types, attrs))
 
 
@@ -137,5 +170,16 @@ def _repeated(builder: Builder, value: int, axis: int, sizes: tuple) -> int:
     apart = tensor(type.dtype, (*type.sizes[:axis], 1, *type.sizes[axis:]), strides)
     value = builder.add("reshape", [value], apart)
     if apart.sizes == sizes:
+        return value
+    return builder.add("expand", [value], tensor(type.dtype, sizes, strides))
+
+
+def _expanded(builder: Builder, value: int, sizes: tuple) -> int:
+    """`value` broadcast to `sizes`."""
+    type = builder.type_of[value]
+    new = len(sizes) - type.rank
+    kept = zip(type.sizes, type.strides, sizes[new:])
+    strides = (*(0,) * new, *(step if n == size else 0 for n, step, size in kept))
+    if type.sizes == sizes:
         return value
     return builder.add("expand", [value], tensor(type.dtype, sizes, strides))

@@ -10,6 +10,7 @@ from schedule.test_native import execute
 from preheat.generate.build import build, host_target
 from preheat.ir.graph import Graph
 from preheat.ir.plan import KernelCall, LibraryCall, Plan, ProductCall
+from preheat.ir.types import tensor
 from preheat.run.executable import Executable
 from preheat.run.load import load
 from preheat.schedule.schedule import schedule
@@ -85,6 +86,41 @@ def test_a_state_written_in_place_is_read_by_the_sum_before():
     compare(m.graph(y, writes=[(w, m.op("mul", w, (0.5,)))]))
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("addend", [(24,), (1, 24), (2, 1), (2, 24), (1,)])
+def test_a_product_with_an_addend_that_the_library_kept(dtype, addend):
+    graph = addmm(dtype, addend)
+    plan = compare(graph)
+    assert len(plan.calls) == calls(plan, KernelCall) == 1
+    execute(graph)
+
+
+@pytest.mark.parametrize("factors", [{"beta": 2}, {"alpha": 0.5}])
+def test_an_addend_with_factors_stays_with_the_library(factors):
+    assert calls(compare(addmm("bfloat16", (24,), **factors)), LibraryCall) == 1
+
+
+def addmm(dtype: str, addend: tuple[int, ...], **factors) -> Graph:
+    m = Make()
+    b, x, w = (m.input(*sizes, dtype=dtype) for sizes in (addend, (2, 32), (24, 32)))
+    refs, type = [b, x, m.permute(w, 1, 0)], tensor(dtype, (2, 24))
+    return m.graph(m.op("neg", m.add("library", refs, type, op="aten.addmm.default", **factors)))
+
+
+def test_a_sum_rounds_as_often_as_addmm():
+    """256.75 + 0.5 rounds to 258; rounded in between it would stay at 256."""
+    m = Make()
+    b, x, w = (m.input(*n, dtype="bfloat16") for n in ((1,), (1, 16), (1, 16)))
+    refs, type = [b, x, m.permute(w, 1, 0)], tensor("bfloat16", (1, 1))
+    graph = m.graph(m.add("library", refs, type, op="aten.addmm.default"))
+    given = [torch.full(i.type.sizes, 1.0, dtype=torch.bfloat16) for i in graph.inputs]
+    given[1].fill_(16.0), given[0].fill_(0.5)
+    given[2][0, 0] = 1.046875
+    plan = schedule(graph, host_target())
+    (found,) = Executable(plan, load(build(plan.kernels, host_target())))(given)
+    assert found.item() == 258
+
+
 SIZES = (1, 2, 3, 16, 17, 31, 64, 100, 130)
 
 
@@ -99,7 +135,8 @@ def random_product(choose: random.Random) -> Graph:
     """Few rows or columns, batches, tails; weights transposed, sliced, repeated; an epilogue."""
     m = Make()
     dtype = choose.choice(("float32", "float32", "float64", "bfloat16", "float16"))
-    few, many, inner = choose.choice((1, 1, 2, 3, 5, 8, 9)), choose.choice(SIZES), choose.choice(SIZES)
+    few = choose.choice((1, 1, 2, 3, 5, 8, 9))
+    many, inner = choose.choice(SIZES), choose.choice(SIZES)
     batch = choose.choice(((), (), (2,), (2, 3)))
     a = matrix(m, choose, batch, few, inner, dtype)
     b = matrix(m, choose, batch, inner, many, dtype)
