@@ -1,19 +1,21 @@
 """The sentence: capture, transform, schedule, generate. Imported only when something is new.
 
-    made = compile_call(target, args, kwargs, request)
+    made = compile_call(target, args, kwargs, request)     a call, from its entry
+    made = resume_call(point, objects, values, request)    the rest of one, from a point
     made.outcome     the program's own result, or its exception, and the breaks if there are any
-    made.artifact    trace, plan and code, or None when the call could not be captured
+    made.artifacts   trace, plan and code of each node that was captured
 
 A process that finds everything in the cache never imports this module, nor what it imports.
 """
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from preheat.base.collector import paused_collector
 from preheat.base.dataclass import dataclass
 from preheat.base.errors import Unsupported, is_strict
 from preheat.base.events import emit, timed, wants
-from preheat.capture.capture import capture
+from preheat.capture import capture as captures
 from preheat.generate.build import build, host_target
 from preheat.generate.emit import module_text
 from preheat.generate.runtime import build_runtime
@@ -21,26 +23,31 @@ from preheat.ir.artifact import Artifact, artifact
 from preheat.ir.graph import Graph
 from preheat.ir.plan import Image, Plan, Target
 from preheat.ir.text import show
-from preheat.ir.trace import Outcome, Trace
+from preheat.ir.trace import Outcome, Point, Trace
 from preheat.schedule.schedule import schedule
 from preheat.transform.pipeline import lower
 
 
 @dataclass(frozen=True)
 class Request:
-    """What the caller asked for: `backend` "preheat" or "eager", and limits of capture."""
+    """What the caller asked for: `backend` "preheat" or "eager", and limits of capture.
+
+    is_known(point, objects)   whether a capture that reaches the point stops there
+    """
 
     name: str
     backend: str
     limits: Any = None
+    is_known: Callable[[Point, tuple], bool] = lambda point, objects: False
 
 
 @dataclass(frozen=True)
 class Made:
-    """`fault` is our own failure after a good capture: the outcome stands, there is no artifact."""
+    """`fault` is our own failure after a good capture: the outcome stands, and the nodes before
+    the one that failed."""
 
     outcome: Outcome
-    artifact: Artifact | None = None
+    artifacts: tuple[Artifact, ...] = ()
     fault: Exception | None = None
 
 
@@ -50,18 +57,40 @@ def compile_call(target: Any, args: tuple, kwargs: dict, request: Request) -> Ma
     Never raises on its own account for a program it cannot compile: the outcome carries a break.
     """
     with timed("capture", name=request.name) as event:
-        outcome = capture(target, args, kwargs, limits=request.limits)
-        event.set(**outcome.counts, captured=outcome.captured is not None)
-    if outcome.captured is None:
-        return Made(outcome)
-    trace = outcome.captured.trace
-    _stage("trace", trace)
-    if request.backend == "eager":
-        return Made(outcome, artifact(trace))
-    try:
-        return Made(outcome, compile_trace(trace, request.name))
-    except Exception as fault:  # the program has run: our faults must not cost its result
-        return Made(outcome, fault=fault)
+        outcome = captures.capture(target, args, kwargs, limits=request.limits)
+        event.set(**outcome.counts, captured=bool(outcome.nodes))
+    return _compiled(outcome, request)
+
+
+def resume_call(point: Point, objects: tuple, values: Sequence, request: Request) -> Made:
+    """Runs a call on from `point`, for real, once, and compiles what it did."""
+    with timed("capture", name=request.name) as event:
+        outcome = captures.resume(
+            point, objects, tuple(values), limits=request.limits, is_known=request.is_known)
+        event.set(**outcome.counts, captured=bool(outcome.nodes))
+    return _compiled(outcome, request)
+
+
+def interpret_call(
+    point: Point, objects: tuple, values: Sequence, error: BaseException | None = None,
+) -> Any:
+    """The result of a call that runs on from `point` unwatched, as plain Python would."""
+    return captures.interpret(point, objects, tuple(values), error)
+
+
+def _compiled(outcome: Outcome, request: Request) -> Made:
+    artifacts: list[Artifact] = []
+    for captured in outcome.nodes:
+        _stage("trace", captured.trace)
+        try:
+            artifacts.append(_artifact(captured.trace, request))
+        except Exception as fault:  # the program has run: our faults must not cost its result
+            return Made(outcome, tuple(artifacts), fault)
+    return Made(outcome, tuple(artifacts))
+
+
+def _artifact(trace: Trace, request: Request) -> Artifact:
+    return artifact(trace) if request.backend == "eager" else compile_trace(trace, request.name)
 
 
 def compile_trace(trace: Trace, name: str) -> Artifact:

@@ -4,24 +4,28 @@
                   ->  MISS: the other variants, then the cache on disk, then capture and compile
                   ->  what cannot be compiled runs as plain Python, and the report says why
 
+A call that meets the outside on its way (prints, writes, looks at a value) is a chain of nodes
+(`run/walk.py`): the same three steps are taken at each place where a node begins, with the state
+that the program has there.
+
 Guarantees: a call runs the user's program exactly once, whatever happens on the way. Threads may
-call at once; a second thread that misses while a first one compiles runs eager. A call from inside
-its own capture, under a trace function, a profiler, a foreign dispatch mode or a functorch level is
-plain Python.
+call at once; a second thread that misses while a first one compiles runs plain Python. The lock is
+held while a node is bound or captured, never while nodes run. A call from inside its own capture,
+under a trace function, a profiler, a foreign dispatch mode or a functorch level is plain Python.
 """
 
 import collections
 import dataclasses
 import functools
 import os
+import sys
 import threading
 import types
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from preheat.base.collector import paused_collector
-from preheat.base.dataclass import dataclass
 from preheat.base.errors import InternalError, UserError, is_strict
 from preheat.base.events import emit, timed, wants
 from preheat.base.reasons import explain, whole_message
@@ -30,13 +34,18 @@ from preheat.bridge.tensors import call_facts, module_facts
 from preheat.ir.artifact import Artifact, from_bytes, to_bytes
 from preheat.ir.pack import decode, encode
 from preheat.ir.plan import Image
-from preheat.ir.trace import Break, Outcome
+from preheat.ir.trace import Break, Captured, Outcome
 from preheat.run.load import machine_name
+from preheat.run.recipes import has_effects
 from preheat.run.variant import MISS, CannotBind, Variant
+from preheat.run.walk import (
+    DONE, Bound, Finished, Onward, Place, Points, Unbound, follow, is_portable, leads_to,
+)
 from preheat.store.calls import call_hint, call_key, machine_key
 from preheat.store.disk import Disk, default_folder
 from preheat.store.key import Key
 
+_OURS = os.path.dirname(__file__)
 # Kinds of call are remembered by their facts; new ones beyond this many run eager.
 MOST_KINDS = 1000
 # Ambient rows that tell kinds of calls apart.
@@ -46,16 +55,8 @@ _FACTS = ("grad_enabled", "inference_mode", "autocast_cpu")
 CAPTURE_ATTEMPTS = 2
 # Captures that broke at one place of the program, over all kinds of call; then new kinds do not try.
 BREAKS_AT_ONE_PLACE = 6
-
-
-@dataclass
-class Kind:
-    """What is known of calls with equal facts: their variants, or why they run eager."""
-
-    variants: tuple[Variant, ...] = ()
-    attempts: int = 0  # captures that broke or raised
-    breaks: tuple[Break, ...] = ()
-    is_eager: bool = False
+# A node whose guards memory never meets again is forgotten after so many checks.
+_MOST_REFUSALS = 16
 
 
 class Compiled:
@@ -77,7 +78,10 @@ class Compiled:
         self.name = name or getattr(target, "__qualname__", type(target).__qualname__)
         self._variants: tuple[Variant, ...] = ()
         self._front: Callable = _miss
-        self._kinds: dict[Any, Kind] = {}
+        self._kinds: dict[Any, Place] = {}  # the entry, by the facts of the call
+        self._other_kinds = Place()
+        self._other_kinds.is_closed = True
+        self._points = Points()
         self._breaks: dict[Break, None] = {}  # in the order they happened
         self._broke_at: collections.Counter = collections.Counter()
         self._lock = threading.Lock()
@@ -100,7 +104,7 @@ class Compiled:
     def reset(self) -> None:
         """Forgets every variant and every reason to run eager; the cache on disk stays."""
         with self._lock:
-            self._variants, self._front, self._kinds = (), _miss, {}
+            self._variants, self._front, self._kinds, self._points = (), _miss, {}, Points()
             self._breaks.clear()
             self._broke_at.clear()
 
@@ -108,69 +112,157 @@ class Compiled:
     def _find(self, args: tuple, kwargs: dict) -> Any:
         if os.environ.get("PREHEAT_DISABLE") == "1" or steps_aside():
             return self.target(*args, **kwargs)
+        kind = self._kind(args, kwargs)
+        for bound in self._entry_nodes(kind):
+            made = bound.entry(*args, **kwargs)
+            if made is not MISS:
+                kind.add(bound)
+                break
+        else:
+            bound, made = self.missed(kind, kind, args, kwargs)
+        # of a call that no node began, the next one is likely of this kind: it need not ask another's
+        self._front = self._front_of(kind, bound) if isinstance(bound, Bound) else _miss
+        return follow(self, kind, bound, made)
+
+    def _kind(self, args: tuple, kwargs: dict) -> Place:
+        """The entry for calls with these facts; one for all beyond MOST_KINDS."""
         facts = self._facts(args, kwargs)
         kind = self._kinds.get(facts)
-        if kind is None:
-            kind = Kind(is_eager=len(self._kinds) >= MOST_KINDS or self._is_hopeless(facts))
-            self._kinds[facts] = kind
-        for variant in kind.variants:
-            result = variant.entry(*args, **kwargs)
-            if result is not MISS:
-                self._front = variant.entry
-                return result
-        if not kind.is_eager and self._lock.acquire(blocking=False):
+        if kind is None and len(self._kinds) < MOST_KINDS:
+            kind = self._kinds[facts] = Place(facts=facts)
+            kind.is_closed = self._is_hopeless(facts)
+        return kind if kind is not None else self._other_kinds
+
+    def _entry_nodes(self, kind: Place) -> tuple[Bound, ...]:
+        """The bound nodes that a call of `kind` may begin with: its own, then those of others."""
+        if kind.is_plain or kind.is_closed:
+            return () if kind.is_plain else kind.bound
+        others = (bound for other in self._kinds.values() for bound in other.bound)
+        return tuple(dict.fromkeys((*kind.bound, *others)))
+
+    def missed(
+        self, kind: Place, place: Place, args: Sequence, kwargs: Mapping = types.MappingProxyType({}),
+    ) -> tuple[Bound | Onward, Any]:
+        """What is done at `place`, in a call of `kind`, when no bound node fits. See walk.Owner."""
+        is_open = not kind.is_plain and (place.unbound or not place.is_closed)
+        if is_open and self._lock.acquire(blocking=False):
             try:
-                return self._new(facts, kind, args, kwargs)
+                bound = self._bind_unbound(place, args, kwargs)
+                if bound is None and self._may_grow(kind, place, args, kwargs):
+                    bound = self._bind_stored(place, args, kwargs)
+                    if bound is None:
+                        return self._capture(kind, place, args, kwargs)
             finally:
                 self._lock.release()
-        # known to run eager, or compiling in another thread, or inside our own capture
-        self._front = _miss  # the next call is likely of this kind: it need not ask another's variant
-        self._raise_if_fullgraph(kind.breaks)
-        return self.target(*args, **kwargs)
+            if bound is not None and (made := bound.entry(*args, **kwargs)) is not MISS:
+                return bound, made
+        # closed, or another thread compiles, or this is inside our own capture
+        kind.is_plain = kind.is_plain or place.is_full and place is not kind
+        return DONE, self._plain(place, *args, **kwargs)
 
-    def _new(self, facts: Any, kind: Kind, args: tuple, kwargs: dict) -> Any:
-        known = kind.variants or self._variants
-        failure = known[-1].why_missed(args, kwargs) if known else None
-        limit = self.options.get("recompile_limit", 8)
-        if len(self._variants) >= limit:
-            self._report_limit(kind, limit, failure)
-            return self.target(*args, **kwargs)
-        if failure is not None:
-            emit("guard_failed", name=self.name, why=str(failure))
-        hint = call_hint((facts, module_facts(self.target)))
-        stored = self._stored(hint, args, kwargs)
-        if stored is not None:
-            result = stored.entry(*args, **kwargs)
-            if result is not MISS:
-                self._add(kind, stored)
-                return result
-        return self._compile(facts, kind, hint, args, kwargs)
+    def failed(self, place: Place, values: Sequence, error: BaseException) -> Any:
+        """The call goes on in the user's frames, where the host call before `place` raised."""
+        return self._interpret(place, values, error)
 
-    def _compile(self, facts: Any, kind: Kind, hint: str, args: tuple, kwargs: dict) -> Any:
+    def _plain(self, place: Place, *args: Any, **kwargs: Any) -> Finished:
+        """The rest of a call from `place` as plain Python."""
+        if place.point is not None:
+            return Finished(self._interpret(place, args))
+        self._raise_if_fullgraph(place.breaks)
+        return Finished(self.target(*args, **kwargs))
+
+    def _interpret(
+        self, place: Place, values: Sequence, error: BaseException | None = None,
+    ) -> Any:
+        from preheat.compiler import interpret_call  # lazy: see _capture
+
+        emit("replay", name=self.name, interpreted=True)
+        return interpret_call(place.point, place.objects, values, error)
+
+    # ------------------------------------------------------------------ nodes of this process
+    def _capture(
+        self, kind: Place, place: Place, args: Sequence, kwargs: Mapping,
+    ) -> tuple[Bound | Onward, Any]:
+        """Runs the call on for real from `place`, and keeps what it did."""
         with paused_collector():  # the one lazy import: a warm process has no compiler
-            from preheat.compiler import Request, compile_call
+            from preheat.compiler import Request, compile_call, resume_call
 
-        request = Request(self.name, self.backend, self.options)
-        made = compile_call(self.target, args, kwargs, request)
-        outcome = made.outcome
-        if made.artifact is not None:
-            self._bind_new(kind, hint, made.artifact, outcome, args, kwargs)
-        elif made.fault is not None:
-            self._report_fault(kind, made.fault)
+        request = Request(self.name, self.backend, self.options, self._is_known())
+        if place.point is None:
+            made = compile_call(self.target, args, kwargs, request)
         else:
-            self._count_attempt(facts, kind, outcome)
+            emit("replay", name=self.name, resumed=True)
+            made = resume_call(place.point, place.objects, args, request)
+        outcome = made.outcome
+        last = self._keep(place, outcome.nodes, made.artifacts)
+        if made.fault is not None:
+            self._report_fault(last, made.fault)
+        elif outcome.breaks or outcome.error is not None:
+            self._count_attempt(last, outcome)
+        elif len(outcome.nodes) == 1 and last is place:
+            self._bind_new(place, args, kwargs)
         if outcome.error is not None:
             raise outcome.error.with_traceback(_users_part(outcome.error.__traceback__))
-        return outcome.result
+        if outcome.goes_on is None:
+            return DONE, Finished(outcome.result)
+        point, values = outcome.goes_on
+        return Onward(self._points.at(point, outcome.nodes[-1].objects)), values
 
-    def _count_attempt(self, facts: Any, kind: Kind, outcome: Outcome) -> None:
-        kind.attempts += 1
-        kind.breaks = outcome.breaks
-        kind.is_eager = kind.attempts >= CAPTURE_ATTEMPTS
-        for row in outcome.breaks:
-            self._broke_at[facts[:2], row.reason, row.file, row.line] += 1
+    def _keep(
+        self, place: Place, nodes: Sequence[Captured], artifacts: Sequence[Artifact],
+    ) -> Place:
+        """Puts the nodes of one capture where they begin. The place that they lead to, or `place`
+        when they lead to the end of the call."""
+        begin: Place | None = place
+        for captured, artifact in zip(nodes, artifacts):
+            point = leads_to(artifact)
+            following = self._points.at(point, captured.objects) if point is not None else None
+            begin.unbound = (Unbound(artifact, captured.objects, following), *begin.unbound)
+            if captured.why_not_stored:
+                emit("cache", hit=None, name=self.name, why=f"not stored: {captured.why_not_stored}")
+            elif self._disk is not None and all(map(is_portable, (begin.point, point))):
+                self._disk.write(self._key, self._hint(begin), to_bytes(artifact))
+            begin = following
+        return begin if begin is not None else place
+
+    def _bind_new(self, place: Place, args: Sequence, kwargs: Mapping) -> None:
+        """Binds the node that a whole capture has just made, unless the call changed what it
+        read."""
+        node = place.unbound[0]
+        if node.next is not None or has_effects(node.artifact.trace.nodes[0].end.recipe):
+            return
+        if self._bind(place, node, args, kwargs) is not None:
+            place.drop(node)
+        else:
+            # what the call had read is not as it was: the call, or another thread, changed it
+            place.attempts += 1
+            if place.attempts >= CAPTURE_ATTEMPTS:
+                self._close(place, _break("own_write", node.why))
+
+    def _count_attempt(self, place: Place, outcome: Outcome) -> None:
+        place.attempts += 1
+        place.breaks = outcome.breaks
+        place.is_closed = place.attempts >= CAPTURE_ATTEMPTS
+        if place.point is None:
+            for row in outcome.breaks:
+                self._broke_at[place.facts[:2], row.reason, row.file, row.line] += 1
         if outcome.error is None:
             self._report_breaks(outcome.breaks)
+
+    def _is_known(self) -> Callable[[Any, tuple], bool]:
+        """Where a capture stops: at places with nodes, at those that it has made itself, and when
+        it has made as many nodes as may be."""
+        seen: set = set()
+        limit = self.options.get("node_limit", 64) - self._count_nodes()
+
+        def is_known(point: Any, objects: tuple) -> bool:
+            key, place = self._points.find(point, objects)
+            if key in seen or len(seen) >= limit:
+                return True
+            seen.add(key)
+            return place is not None and bool(place.bound or place.unbound or place.is_closed)
+
+        return is_known
 
     def _is_hopeless(self, facts: Any) -> bool:
         """Whether calls in these modes broke at one place again and again, whatever their shapes."""
@@ -179,72 +271,137 @@ class Compiled:
             for (modes, *_), count in self._broke_at.items()
         )
 
-    def _bind_new(
-        self, kind: Kind, hint: str, made: Artifact, outcome: Outcome, args: tuple, kwargs: dict,
-    ) -> None:
-        captured = outcome.captured
-        try:
-            variant = Variant.bind(
-                made, self.target, args, kwargs, captured.objects, self._runtime())
-        except CannotBind as why:
-            # what the call had read is not as it was: the call, or another thread, changed it
-            self._run_eager_from_now_on(kind, _break("own_write", str(why)))
-            return
-        self._add(kind, variant)
-        if captured.why_not_stored:
-            emit("cache", hit=None, name=self.name, why=f"not stored: {captured.why_not_stored}")
-        elif self._disk is not None:
-            self._disk.write(self._key, hint, to_bytes(made))
+    # ------------------------------------------------------------------ binding
+    def _bind_unbound(self, place: Place, args: Sequence, kwargs: Mapping) -> Bound | None:
+        """The first node that waits at `place` and whose guards hold now, bound. At the entry,
+        nodes of other kinds of call may fit as well: a list may have grown."""
+        kinds = self._kinds.values() if place.point is None else ()
+        for owner in dict.fromkeys((place, *kinds)):
+            for node in owner.unbound:
+                bound = self._bind(place, node, args, kwargs)
+                node.refusals += owner is place
+                if bound is not None or node.is_hopeless or node.refusals >= _MOST_REFUSALS:
+                    owner.drop(node)
+                if bound is not None:
+                    return bound
+        return None
 
-    def _stored(self, hint: str, args: tuple, kwargs: dict) -> Variant | None:
+    def _bind_stored(self, place: Place, args: Sequence, kwargs: Mapping) -> Bound | None:
+        """The first node on disk that begins at `place` and whose guards hold now, bound."""
         if self._disk is None or wants("stage"):  # who wants to see the stages wants them run
             return None
+        if place.point is not None and not is_portable(place.point):
+            return None
         rejected = ""
-        for found in self._disk.read(self._key, hint):
+        for found in self._disk.read(self._key, self._hint(place)):
             with paused_collector(), timed("cache", hit=None, name=self.name) as event:
                 try:
-                    variant = Variant.bind(
-                        from_bytes(found.payload), self.target, args, kwargs, (), self._runtime())
-                except (CannotBind, ValueError) as why:
-                    rejected = str(why)
-                    event.set(why=f"entry {found.path.name}: {rejected}")
-                    continue
-                event.set(hit=True, why="", bytes=len(found.payload))
-                return variant
+                    artifact = from_bytes(found.payload)
+                    point = leads_to(artifact)
+                    node = Unbound(artifact, (), self._points.at(point) if point else None)
+                    bound = self._bind(place, node, args, kwargs)
+                    rejected = node.why
+                except ValueError as why:
+                    bound, rejected = None, str(why)
+                if bound is not None:
+                    event.set(hit=True, why="", bytes=len(found.payload))
+                    return bound
+                event.set(why=f"entry {found.path.name}: {rejected}")
         if rejected:
             emit("cache", hit=False, name=self.name, why=f"no entry fits; the last one: {rejected}")
         return None
 
-    def _report_fault(self, kind: Kind, fault: Exception) -> None:
+    def _bind(
+        self, place: Place, node: Unbound, args: Sequence, kwargs: Mapping,
+    ) -> Bound | None:
+        is_whole = place.point is None and node.next is None
+        plain = None if is_whole else functools.partial(self._plain, place)
+        try:
+            bound = node.bind(self.target, args, dict(kwargs), self._runtime(), plain)
+        except CannotBind as why:
+            node.why, node.is_hopeless = str(why), why.is_final
+            return None
+        place.add(bound)
+        self._variants = (*self._variants, bound.variant)
+        bound.variant.announce = functools.partial(self._announced, place, bound)
+        if place.point is None:
+            self._front = self._front_of(place, bound)
+        return bound
+
+    def _front_of(self, kind: Place, bound: Bound) -> Callable:
+        """What `__call__` tries first: the entry itself where a call is one node."""
+        return bound.entry if bound.next is None else functools.partial(self._begin, kind, bound)
+
+    def _begin(self, kind: Place, bound: Bound, *args: Any, **kwargs: Any) -> Any:
+        made = MISS if kind.is_plain else bound.entry(*args, **kwargs)
+        return MISS if made is MISS else follow(self, kind, bound, made)
+
+    def _announced(self, place: Place, bound: Bound, entry: Callable) -> None:
+        bound.entry = entry
+        if place.point is None:
+            self._front = self._front_of(place, bound)
+
+    def _hint(self, place: Place) -> str:
+        """Under which the store keeps the nodes of `place`."""
+        if place.point is not None:
+            return place.name[:16]
+        return call_hint((place.facts, module_facts(self.target)))
+
+    # ------------------------------------------------------------------ limits and faults
+    def _may_grow(self, kind: Place, place: Place, args: Sequence, kwargs: Mapping) -> bool:
+        """Whether another node may be made at `place`; says so when it is the first that may not,
+        and which guard failed."""
+        if place.is_closed:
+            return False
+        known = place.bound or (self._entry_nodes(kind) if place is kind else ())
+        failure = known[-1].variant.why_missed(tuple(args), dict(kwargs)) if known else None
+        count = self._count_variants() if place is kind else place.nodes
+        for name, limit, reached in (
+            ("recompile_limit", self.options.get("recompile_limit", 8), count),
+            ("node_limit", self.options.get("node_limit", 64), self._count_nodes()),
+        ):
+            if reached >= limit:
+                place.is_full = True
+                self._report_limit(place, name, limit, failure)
+                return False
+        if failure is not None:
+            emit("guard_failed", name=self.name, why=str(failure))
+        return True
+
+    def _count_variants(self) -> int:
+        kinds = self._kinds.values()
+        return len({node for kind in kinds for node in (*kind.bound, *kind.unbound)})
+
+    def _count_nodes(self) -> int:
+        return self._count_variants() + sum(place.nodes for place in self._points)
+
+    def _report_limit(self, place: Place, name: str, limit: int, failure: Any) -> None:
+        what = "variants" if name == "recompile_limit" else "nodes"
+        cause = f"because of {failure}" if failure else "at a new place of the program"
+        row = _break(name, f"{limit} {what} exist, and another is needed {cause}")
+        if row.reason not in {known.reason for known in self._breaks}:
+            self._warn(f"{row.detail}; {row.hint}")
+        self._close(place, row)
+
+    def _report_fault(self, place: Place, fault: Exception) -> None:
         if is_strict():
             raise InternalError(f"{self.name} could not be compiled: {fault}") from fault
-        warnings.warn(
-            f"preheat: {self.name} runs eager because of a fault of the compiler "
-            f"({type(fault).__name__}: {fault}); PREHEAT_STRICT=1 shows where. Please report it.",
-            stacklevel=6)
-        self._run_eager_from_now_on(
-            kind, _break("internal_error", f"{type(fault).__name__}: {fault}"))
+        self._warn(
+            f"runs eager because of a fault of the compiler ({type(fault).__name__}: {fault}); "
+            "PREHEAT_STRICT=1 shows where. Please report it.")
+        self._close(place, _break("internal_error", f"{type(fault).__name__}: {fault}"))
+
+    def _warn(self, text: str) -> None:
+        """A warning at the user's line that calls us."""
+        level, frame = 1, sys._getframe(1)
+        while frame.f_back is not None and frame.f_code.co_filename.startswith(_OURS):
+            level, frame = level + 1, frame.f_back
+        warnings.warn(f"preheat: {self.name}: {text}", stacklevel=level + 1)
 
     # ------------------------------------------------------------------ small parts
-    def _add(self, kind: Kind, variant: Variant) -> None:
-        kind.variants = (variant, *kind.variants)
-        self._variants = (*self._variants, variant)
-        self._front = variant.entry
-        variant.announce = self._put_front
-
-    def _put_front(self, entry: Callable) -> None:
-        self._front = entry
-
-    def _report_limit(self, kind: Kind, limit: int, failure: Any) -> None:
-        row = _break(
-            "recompile_limit",
-            f"{limit} variants exist, and another is needed because of {failure}")
-        if row.reason not in {known.reason for known in self._breaks}:
-            warnings.warn(f"preheat: {self.name}: {row.detail}; {row.hint}", stacklevel=6)
-        self._run_eager_from_now_on(kind, row)
-
-    def _run_eager_from_now_on(self, kind: Kind, *breaks: Break) -> None:
-        kind.is_eager, kind.breaks = True, breaks
+    def _close(self, place: Place, *breaks: Break) -> None:
+        """No more nodes are made at `place`."""
+        place.is_closed, place.breaks = True, breaks
         self._report_breaks(breaks)
 
     def _report_breaks(self, breaks: tuple[Break, ...]) -> None:
@@ -278,9 +435,8 @@ class Compiled:
 
 def _users_part(traceback: types.TracebackType | None) -> types.TracebackType | None:
     """`traceback` from the first frame that is not ours."""
-    ours = os.path.dirname(__file__)
     first = traceback
-    while first is not None and first.tb_frame.f_code.co_filename.startswith(ours):
+    while first is not None and first.tb_frame.f_code.co_filename.startswith(_OURS):
         first = first.tb_next
     return first if first is not None else traceback
 

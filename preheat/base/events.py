@@ -17,7 +17,8 @@ carry the text of a stage's product, which costs time to print: ask `wants("stag
     kernel         name, text (the generated code)
     cache          name, hit (True, False, or None for neither: not stored, evicted), why, bytes
     tune           name, choice, table
-    replay         name
+    replay         name, resumed or interpreted (True): a call went on, watched or not, from a place
+                   in its middle that no compiled node fitted
     fallback       what, why: a part that runs op by op
     graph          name, text
     stage          name ("trace", "aten", "core", "plan", "llvm", ...), text

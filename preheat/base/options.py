@@ -31,7 +31,12 @@ class Mode(NamedTuple):
 OPTIONS: dict[str, Option] = {
     "cache": Option(bool, True, "keep compiled programs in PREHEAT_CACHE_DIR and look there first"),
     "recompile_limit": Option(
-        int, 8, "variants of one function; a call that none of them fits then runs eager", 1
+        int, 8, "variants of one function, and of one place in it where compiled code goes on "
+        "after a host call; a call that none of them fits then runs eager", 1
+    ),
+    "node_limit": Option(
+        int, 64, "compiled parts of one function between its host calls, over all paths; a call "
+        "that needs another then runs eager", 1
     ),
     "max_ops": Option(
         int, 100_000, "tensor operations in one capture; beyond it the call runs eager", 1

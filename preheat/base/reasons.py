@@ -440,6 +440,12 @@ step(x)
         "options={'recompile_limit': n}",
         "limit",
     ),
+    "node_limit": Reason(
+        "has more compiled parts between its host calls than the limit ({detail})",
+        "keep loops that call the outside out of the compiled function, or raise "
+        "options={'node_limit': n}",
+        "limit",
+    ),
 }
 
 

@@ -27,7 +27,10 @@ ROWS: dict[str, Row] = {
     "cache_hits": Row("cache", lambda event: event.data.get("hit") is True),
     "cache_misses": Row("cache", lambda event: event.data.get("hit") is False),
     "fallbacks": Row("fallback"),
-    "graph_replays": Row("replay"),
+    "interpreted": Row("replay", lambda event: bool(event.data.get("interpreted", False))),
+    "graph_replays": Row(
+        "replay", lambda event: not event.data.keys() & {"resumed", "interpreted"}
+    ),
 }
 
 
@@ -49,5 +52,5 @@ bus.subscribe(_of_process, {row.kind for row in ROWS.values()})
 
 def counters() -> dict[str, int]:
     """How often, since the process began: captures, compiles, recompiles, breaks, resumes,
-    cache_hits, cache_misses, fallbacks, graph_replays."""
+    cache_hits, cache_misses, fallbacks, interpreted, graph_replays."""
     return dict(_of_process.values)

@@ -25,7 +25,7 @@ from typing import Any
 from preheat.base.dataclass import dataclass
 from preheat.ir.rows import ROW
 from preheat.ir.text_trace import show_guard, source_path
-from preheat.ir.trace import Guard, Live, Named, Return, Source, Trace
+from preheat.ir.trace import Guard, Live, Named, Source, Trace
 from preheat.run.check import Checker, Failure, mentioned, references
 from preheat.run.claims import add_claims
 from preheat.run.layout import Layout, layout, word
@@ -215,9 +215,8 @@ def _remembered(trace: Trace, places: Places) -> list[int]:
     Those are inputs of the body and results that do not come from arguments.
     """
     (node,) = trace.nodes
-    wanted = set(node.inputs)
-    if isinstance(node.end, Return):
-        wanted |= {step.args[0] for step in node.end.recipe.steps if step.kind == "source"}
+    steps = node.end.recipe.steps
+    wanted = {*node.inputs, *(step.args[0] for step in steps if step.kind == "source")}
     lost = (number for number in sorted(wanted) if places.where[number] is None)
     return [number for number in lost if _root_kind(trace, number) not in ("arg", "kwarg")]
 

@@ -21,7 +21,6 @@ from preheat.base.events import emit
 from preheat.ir.artifact import Artifact
 from preheat.ir.plan import Image, Plan
 from preheat.ir.records import REASONS
-from preheat.ir.trace import Return
 from preheat.run.check import Checker, Failure
 from preheat.run.device import context
 from preheat.run.entry import Entry, make_entry
@@ -42,7 +41,14 @@ _LONGEST_WAIT = 64
 
 
 class CannotBind(Exception):
-    """The artifact is not for these objects; the message says which guard or source differs."""
+    """The artifact is not for these objects; the message says which guard or source differs.
+
+    `is_final`: nor for any others, in this process.
+    """
+
+    def __init__(self, why: str, is_final: bool = False):
+        super().__init__(why)
+        self.is_final = is_final
 
 
 class Variant:
@@ -50,9 +56,10 @@ class Variant:
 
     def __init__(
         self, artifact: Artifact, target: Any, checker: Checker, executable: Any, rebuild: Rebuild,
-        runtime: Image | None,
+        runtime: Image | None, plain: Callable | None = None,
     ):
         self.artifact, self.target = artifact, target
+        self._plain_call = plain if plain is not None else target
         self.checker, self.executable, self.rebuild = checker, executable, rebuild
         self._runtime = runtime
         self._entry: Entry | None = None
@@ -65,15 +72,15 @@ class Variant:
     @classmethod
     def bind(
         cls, artifact: Artifact, target: Any, args: tuple, kwargs: dict, objects: tuple,
-        runtime: Image | None = None,
+        runtime: Image | None = None, *, plain: Callable | None = None,
     ) -> "Variant":
         """The variant of `artifact` for calls like `target(*args, **kwargs)`. Raises CannotBind.
 
         objects   the live objects that the trace names; runtime: the native checker and driver,
         without which guards and plan run from Python
+        plain     what runs a call whose node met a fault, in place of `target`
         """
         (node,) = artifact.trace.nodes
-        assert isinstance(node.end, Return), "this version binds traces of one node"
         try:
             checker = Checker(artifact.trace, target, objects)
             found = checker.resolve(args, kwargs)
@@ -82,8 +89,8 @@ class Variant:
             executable, results = _executable(artifact)
             rebuild = compile_recipe(node.end.recipe, results, objects)
         except (NotThere, Unsupported, UserError) as why:
-            raise CannotBind(str(why)) from why
-        variant = cls(artifact, target, checker, executable, rebuild, runtime)
+            raise CannotBind(str(why), is_final=not isinstance(why, NotThere)) from why
+        variant = cls(artifact, target, checker, executable, rebuild, runtime, plain)
         variant._bind_entry(found, (*args, *kwargs.values()))
         return variant
 
@@ -158,7 +165,7 @@ class Variant:
         emit("fallback", what=name, why=str(fault))
         if self._undo is not None:
             self._undo.restore()
-        return self.target(*args, **kwargs)
+        return self._plain_call(*args, **kwargs)
 
 
 # What runs where a program computes no tensor: nothing, but natively.

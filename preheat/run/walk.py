@@ -1,0 +1,265 @@
+"""The walk: a call as a chain of nodes, each a native entry, with the outside between them.
+
+    def f(self, x):                     entry   y = x * 2; self.n += 1    -> host print(y) -> point 1
+        y = x * 2                       point 1 bool(y.sum() > 0)         -> host bool     -> point 2
+        self.n += 1                     point 2, answer True              -> return y + 1
+        print(y)                        point 2, answer False             -> return y - 1
+        return y + 1 if y.sum() > 0 else y - 1
+
+A `Place` is a point with the nodes known to begin there. `follow` calls a node, makes the host call
+that its end asks for, and goes on at the next place with the slots and the answer, until a node
+returns. Where no bound node fits, the owner binds, captures or interprets on.
+
+Guarantees: what happened before a place is never undone or repeated. An exception of a host call
+arises in the user's own frames, which the owner rebuilds. Holds no lock and no state of its own, so
+threads and recursions may be anywhere in one chain. Values die as they would in eager: nothing of a
+node that has been left is kept.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+from preheat.ir.artifact import Artifact
+from preheat.ir.pack import digest
+from preheat.ir.plan import Image
+from preheat.ir.trace import Break, Host, Live, Point, Return, Step
+from preheat.run.variant import MISS, Variant
+
+
+class Finished:
+    """The result of a call that was interpreted from somewhere on: the walk is over."""
+
+    __slots__ = ("result",)
+
+    def __init__(self, result: Any):
+        self.result = result
+
+
+class Place:
+    """A point of the program, or its entry (point None), with the nodes that begin there.
+
+    objects    what `Live(k)` of the point's snapshot means
+    name       the digest of the point; facts: of an entry, what tells kinds of calls apart
+    bound      nodes that can be called, the newest first
+    unbound    nodes that are checked against memory the next time the place is reached
+    by_answer  the bound node whose guards demand this answer of the host call: a guess
+    attempts   captures from here that gave up or raised; breaks: why
+    is_closed  no more nodes are made here: what fits none runs as plain Python
+    is_full    closed by a limit
+    is_plain   of an entry: its calls run as plain Python from now on
+    """
+
+    __slots__ = (
+        "point", "objects", "name", "facts", "bound", "unbound", "by_answer", "attempts", "breaks",
+        "is_closed", "is_full", "is_plain",
+    )
+
+    def __init__(
+        self, point: Point | None = None, objects: tuple = (), name: str = "", facts: Any = None,
+    ):
+        self.point, self.objects, self.name, self.facts = point, objects, name, facts
+        self.bound: tuple[Bound, ...] = ()
+        self.unbound: tuple[Unbound, ...] = ()
+        self.by_answer: dict[Any, Bound] = {}
+        self.attempts = 0
+        self.breaks: tuple[Break, ...] = ()
+        self.is_closed = self.is_full = self.is_plain = False
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes begin here."""
+        return len(self.bound) + len(self.unbound)
+
+    def add(self, bound: "Bound") -> None:
+        if bound in self.bound:
+            return
+        self.bound = (bound, *self.bound)
+        for answer in bound.answers:
+            self.by_answer = {**self.by_answer, answer: bound}
+
+    def drop(self, node: "Unbound") -> None:
+        self.unbound = tuple(other for other in self.unbound if other is not node)
+
+
+class Unbound:
+    """A node that is compiled, or read from the store, but not bound to objects yet.
+
+    next      where its end leads; None: it returns
+    why       it could not be bound at last, so many times (refusals)
+    is_hopeless  nor ever will be in this process
+    """
+
+    __slots__ = ("artifact", "objects", "next", "why", "refusals", "is_hopeless")
+
+    def __init__(self, artifact: Artifact, objects: tuple, following: Place | None):
+        self.artifact, self.objects, self.next = artifact, objects, following
+        self.why, self.refusals, self.is_hopeless = "", 0, False
+
+    def bind(
+        self, target: Any, args: Sequence, kwargs: dict, runtime: Image | None,
+        plain: Callable | None,
+    ) -> "Bound":
+        """The node for calls like this one; `plain` runs those that met a fault. Raises
+        CannotBind."""
+        variant = Variant.bind(
+            self.artifact, target, tuple(args), kwargs, self.objects, runtime, plain=plain)
+        return Bound(variant, self.next)
+
+
+class Bound:
+    """A node that can be called: `entry(*slots)` gives MISS, or Finished, or what its end says.
+
+    answers   the answers of the host call before it that its guards name
+    """
+
+    __slots__ = ("entry", "variant", "next", "is_host", "answers")
+
+    def __init__(self, variant: Variant, place: Place | None):
+        (node,) = variant.artifact.trace.nodes
+        self.variant, self.entry = variant, variant.entry
+        self.next, self.is_host = place, isinstance(node.end, Host)
+        self.answers = tuple(_answers(variant.artifact))
+
+
+class Onward:
+    """Leads to a place that a capture has reached: the walk goes on there."""
+
+    __slots__ = ("next",)
+    is_host = False
+
+    def __init__(self, place: Place | None):
+        self.next = place
+
+
+DONE = Onward(None)
+
+
+class Owner(Protocol):
+    """What the walk asks for when it cannot go on by itself. `kind` is the entry of the call."""
+
+    def missed(self, kind: Place, place: Place, values: Sequence) -> tuple[Bound | Onward, Any]:
+        """A node that was called at `place` and what it gave; no bound node there fitted."""
+
+    def failed(self, place: Place, values: Sequence, error: BaseException) -> Any:
+        """The result of the call, or the exception that leaves it, when a host call raised."""
+
+
+def follow(owner: Owner, kind: Place, bound: Bound | Onward, made: Any) -> Any:
+    """The result of the call whose node `bound` has just given `made`."""
+    function = args = kwargs = error = None
+    while True:
+        if type(made) is Finished:
+            return made.result
+        place = bound.next
+        if place is None:
+            return made
+        if bound.is_host:
+            function, args, kwargs, *values = made
+            made = None
+            try:
+                values.append(function(*args, **kwargs))
+            except BaseException as raised:
+                # outside this block: what arises there has no other context than in eager
+                error = raised.with_traceback(raised.__traceback__.tb_next)
+            if error is not None:
+                break
+            function = args = kwargs = None
+            bound = place.by_answer.get(values[-1]) if type(values[-1]) in _PLAIN else None
+        else:
+            values, bound = made, None
+        guess, made = bound, MISS if bound is None else bound.entry(*values)
+        if made is MISS:
+            for bound in place.bound:
+                if bound is not guess and (made := bound.entry(*values)) is not MISS:
+                    break
+            else:
+                bound, made = owner.missed(kind, place, values)
+    try:
+        return owner.failed(place, values, error)
+    finally:
+        error = None  # its traceback holds this frame
+
+
+# Answers that a place can look up: hashing them runs no code of the user.
+_PLAIN = frozenset((bool, int, float, str, bytes, type(None)))
+
+
+def _answers(artifact: Artifact) -> Iterator[Any]:
+    """The values that the node's guards demand of its last slot."""
+    trace = artifact.trace
+    last = trace.signature.positional - 1
+    for guard in trace.nodes[0].guards:
+        if guard.kind == "value" and guard.source >= 0 and type(guard.expected) in _PLAIN:
+            source = trace.sources[guard.source]
+            if source.kind == "arg" and source.key == last:
+                yield guard.expected
+
+
+# ---------------------------------------------------------------------------- points
+class Points:
+    """Every place of one compiled object that is not an entry, found by its point's content."""
+
+    def __init__(self) -> None:
+        self._places: dict[tuple, Place] = {}
+
+    def __iter__(self) -> Iterator[Place]:
+        return iter(self._places.values())
+
+    def at(self, point: Point, objects: Sequence = ()) -> Place:
+        """The place of `point`, whose `Live(k)` is `objects[k]`; made when it is new."""
+        point, objects = _renumbered(point, objects)
+        key = _key(point, objects)
+        place = self._places.get(key)
+        if place is None:
+            place = self._places[key] = Place(point, objects, key[0])
+        return place
+
+    def find(self, point: Point, objects: Sequence = ()) -> tuple[tuple, Place | None]:
+        """The key of `point` and its place, if it is known."""
+        key = _key(*_renumbered(point, objects))
+        return key, self._places.get(key)
+
+
+def is_portable(point: Point | None) -> bool:
+    """Whether another process could rebuild the point; None: the entry, or the end."""
+    return point is None or not any(True for step in point.snapshot.steps for _ in _lives(step.args))
+
+
+def _key(point: Point, objects: tuple) -> tuple:
+    """Equal for points of equal content: by bytes, since True, 1 and 1.0 are equal and yet three
+    values. A place keeps its objects alive, so their ids stay theirs."""
+    return digest(point), *map(id, objects)
+
+
+def _renumbered(point: Point, objects: Sequence) -> tuple[Point, tuple]:
+    """The point with its live objects numbered as they appear in it, and those objects."""
+    order: dict[int, int] = {}
+    for step in point.snapshot.steps:
+        for live in _lives(step.args):
+            order.setdefault(live.index, len(order))
+    if not order:
+        return point, ()
+    steps = tuple(Step(s.kind, _with_numbers(s.args, order)) for s in point.snapshot.steps)
+    point = replace(point, snapshot=replace(point.snapshot, steps=steps))
+    return point, tuple(objects[index] for index in order)
+
+
+def _lives(value: Any) -> Iterator[Live]:
+    if type(value) is Live:
+        yield value
+    elif type(value) is tuple:
+        for part in value:
+            yield from _lives(part)
+
+
+def _with_numbers(value: Any, order: dict[int, int]) -> Any:
+    if type(value) is Live:
+        return Live(order[value.index])
+    return tuple(_with_numbers(part, order) for part in value) if type(value) is tuple else value
+
+
+def leads_to(artifact: Artifact) -> Point | None:
+    """The point at the end of the artifact's node; None when it returns."""
+    end = artifact.trace.nodes[0].end
+    return None if isinstance(end, Return) else end.point
