@@ -11,7 +11,7 @@ OTHER_PYTHONS ?= python3.12 python3.13 $(wildcard $(HOME)/.pyenv/versions/3.1[23
 PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -q -n $(WORKERS)
 # addopts of pyproject.toml leave the slow suites out; -m replaces that choice.
 
-.PHONY: demo test test-slow test-opinfo test-fuzz test-conformance test-nocompiler bench clean
+.PHONY: demo test test-slow test-opinfo test-fuzz fuzz test-conformance test-nocompiler bench clean
 
 demo: $(VENV)/installed
 	$(PY) -m preheat demo
@@ -30,6 +30,12 @@ test-opinfo: $(VENV)/installed
 
 test-fuzz: $(VENV)/installed
 	$(PYTEST) -m fuzz tests
+
+# The long run: COUNT random programs from seed START; failures print their seed and smallest form.
+COUNT ?= 20000
+START ?= 0
+fuzz: $(VENV)/installed
+	cd tests && OMP_NUM_THREADS=1 $(abspath $(PY)) -m fuzz $(START) $(COUNT)
 
 # Under every Python found here; needs neither torch nor pytest.
 test-conformance: $(VENV)/installed

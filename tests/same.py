@@ -3,7 +3,7 @@
     same(fn, x, y)                 three calls of `fn(x, y)`, eager and compiled, on deep copies
     same_program(make, calls=4)    make() -> Program: fresh state a side, mutations in between
 
-Compared after every call: the result or the exception (type and message), the arguments, the state
+Compared after every call: the result or the exception (type, message, cause), the arguments, the state
 of the module, whatever the program asks to watch, what was printed, and the random generators of
 torch, Python and numpy; at the end, all results again. Of a tensor: dtype, sizes, strides, class,
 requires_grad, value, and which other tensors share its storage and where. Of objects: type,
@@ -14,6 +14,7 @@ float64 run of the same program is at most twice eager's (three times for 16-bit
 elements are within torch's own tolerance for the dtype. Places of NaN and infinity must agree.
 """
 
+import collections
 import contextlib
 import copy
 import io
@@ -146,7 +147,7 @@ def _run(
             try:
                 result = call(*program.args, **program.kwargs)
             except Exception as error:
-                result, last_error = Raised(type(error), str(error)), error
+                result, last_error = raised(error), error
         results.append(result)
         state = program.call if isinstance(program.call, torch.nn.Module) else None
         pictures.append(
@@ -174,10 +175,25 @@ def _one_line(event: Event) -> str:
 
 @dataclass(frozen=True)
 class Raised:
-    """An exception as a result: compared by type and message."""
+    """An exception as a result: compared by type, message, arguments and what it came from."""
 
     type: type
     message: str
+    values: tuple[str, ...] = ()
+    cause: "Raised | None" = None
+    context: "Raised | None" = None
+    notes: tuple[str, ...] = ()
+
+
+def raised(error: BaseException | None) -> Raised | None:
+    """What can be seen of an exception; of the one in handling, only where a traceback shows it."""
+    if error is None:
+        return None
+    context = None if error.__suppress_context__ else error.__context__
+    return Raised(
+        type(error), str(error), tuple(map(repr, error.args)), raised(error.__cause__),
+        raised(context), tuple(getattr(error, "__notes__", ())),
+    )
 
 
 def _seed(number: int) -> None:
@@ -291,7 +307,7 @@ class _Walk:
                 self.visit(
                     f"{path}[{key!r}]" if isinstance(key, _PLAIN) else f"{path}[{number}]", part
                 )
-        elif isinstance(value, (list, tuple)):
+        elif isinstance(value, (list, tuple, collections.deque)):
             self.rows.append((path, "length", len(value)))
             for number, part in enumerate(value):
                 self.visit(f"{path}[{number}]", part)
@@ -299,11 +315,30 @@ class _Walk:
             self.rows.append((path, "elements", sorted(map(repr, value))))
         elif isinstance(value, numpy.ndarray):
             self.rows.append((path, "array", (str(value.dtype), value.shape, value.tobytes())))
+        elif isinstance(value, BaseException):
+            self.visit(f"{path}.args", value.args)
+        elif isinstance(value, range | slice):
+            self.rows.append((path, "range", repr(value)))
+        elif isinstance(value, types.FunctionType):
+            self._function(path, value)
+            return
+        elif isinstance(value, types.MethodType):
+            self.visit(f"{path}.__self__", value.__self__)
+            return
         if hasattr(value, "__dict__") and not isinstance(value, type):
             for name, part in sorted(vars(value).items()):
                 if "_hooks" in name and isinstance(part, dict):
                     part = list(part.values())  # keys count the hooks of the whole process
                 self.visit(f"{path}.{name}", part)
+
+    def _function(self, path: str, value: types.FunctionType) -> None:
+        """The name, what it closes over, its defaults; not its globals."""
+        self.rows.append((path, "function", value.__qualname__))
+        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or ()):
+            with contextlib.suppress(ValueError):  # an empty cell
+                self.visit(f"{path}.{name}", cell.cell_contents)
+        self.visit(f"{path}.__defaults__", value.__defaults__)
+        self.visit(f"{path}.__kwdefaults__", value.__kwdefaults__)
 
     def finish(self) -> list[tuple]:
         """Offsets count from the first element that anything sees of the storage."""
@@ -330,9 +365,7 @@ _PLAIN = (
 _OPAQUE = (
     type,
     types.ModuleType,
-    types.FunctionType,
     types.BuiltinFunctionType,
-    types.MethodType,
     types.GeneratorType,
     types.CodeType,
     torch.Generator,
