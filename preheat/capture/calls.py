@@ -230,6 +230,8 @@ def invoke_method(
 
 
 def mutate(m, function: Any, owner: Any, name: str, args: tuple | list, kwargs: dict | None) -> Any:
+    if m.observer.is_opaque(owner, name, tuple(args), kwargs or {}):
+        return c_call(m, function, args, kwargs)
     m.mutate(owner, name, tuple(args), kwargs or {})
     result = native_call(m, function, args, kwargs)
     if m.born is not None:

@@ -1,51 +1,54 @@
 """Capture: runs a call for real, once, and says what it did, so that it can be done without it.
 
     capture(model, (x,), {}, limits=None)
-        -> Outcome(result, captured=Captured(trace))      the trace replays the call
-        -> Outcome(result, breaks=(Break(...),))           it ran, but cannot be replayed
+        -> Outcome(result, nodes=(Captured, ...))          the nodes replay the call
+        -> Outcome(result, nodes, breaks=(Break(...),))    it ran, but from the end of the last node
+                                                           on it cannot be replayed
         -> Outcome(error=ValueError(...))                  the program's own exception
 
-The machine interprets the program (`machine.py`), the watcher turns reads into guards (`watch.py`),
-the recorder turns tensor ops into a graph (`recorder.py`), and the result becomes a recipe
-(`recipes.py`). Whatever happens, the program runs exactly once and its result is given.
+The machine interprets the program (`machine.py`), the watcher turns reads into guards and writes
+into effects (`watch.py`), the recorder turns tensor ops into graphs (`recorder.py`); where Python
+must act on every call a node ends and another begins (`nodes.py`). Whatever happens, the program
+runs exactly once and its result is given.
 
-In this version a trace is one node: entry guards, one body, a return. It speaks of memory as it was
-before the call; a call that writes to an object from outside is not captured. A branch on a bool
-that a few ops on inputs decide (`attention_mask.all()`) is a `test` guard; any other look at a
-tensor's value is a break. Some composites of torch ask whether a dispatch mode is active and then
-take another, equally exact way than eager (`linalg.eigvalsh`, `svdvals`): their last bits may
-differ.
+A later call that gets to a point where no node fits goes on from there in the same way: `resume`.
+`interpret` goes on without watching.
+
+A branch on a bool that a few ops on inputs decide (`attention_mask.all()`) is a `test` guard; any
+other look at a tensor's value is a host call. Some composites of torch ask whether a dispatch mode
+is active and then take another, equally exact way than eager (`linalg.eigvalsh`, `svdvals`): their
+last bits may differ.
 """
 
-import linecache
-import platform
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any
 
 from preheat.base import marks
 from preheat.base.dataclass import dataclass
-from preheat.base.reasons import explain
-from preheat.base.rewrites import hint_for
 from preheat.bridge.ambient import ambient_now, steps_aside
-from preheat.bridge.tensors import extent
-from preheat.capture import recipes
-from preheat.capture.machine import run
-from preheat.capture.observer import GiveUp
+from preheat.capture import machine
+from preheat.capture.machine import DECODE
+from preheat.capture.nodes import Stop, break_at
+from preheat.capture.observer import NOT_DONE, GiveUp, Observer
+from preheat.capture.snapshots import rebuild
 from preheat.capture.watch import Watcher
-from preheat.ir.trace import Break, Captured, Guard, Node, Outcome, Return, Signature, Trace
-
-_PYTHON = ".".join(platform.python_version_tuple()[:2])
+from preheat.ir.trace import Outcome, Point, Signature
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds of one capture; beyond any of them the call goes on for real and is not captured."""
+    """Bounds of one capture; beyond any of them the call goes on for real and is not captured.
+
+    is_whole    the first break ends the run at once (fullgraph)
+    """
 
     max_ops: int = 100_000
     max_bytecodes: int = 50_000_000
     max_guards: int = 1_000_000
+    max_nodes: int = 64
+    is_whole: bool = False
 
     @classmethod
     def of(cls, given: "Limits | Mapping[str, Any] | None") -> "Limits":
@@ -56,146 +59,150 @@ class Limits:
         return cls(**{name: value for name, value in (given or {}).items() if name in names})
 
 
+def _never(point: Point, values: tuple) -> bool:
+    return False
+
+
 def capture(
     target: Any, args: tuple, kwargs: dict[str, Any], *,
     limits: Limits | Mapping[str, Any] | None = None,
+    is_known: Callable[[Point, tuple], bool] = _never,
 ) -> Outcome:
     """The outcome of `target(*args, **kwargs)`, run for real, once.
 
-    `target` is any callable: a function, a bound method, an nn.Module. Raises nothing of its own:
-    the program's exception is `Outcome.error`.
+    `target` is any callable: a function, a bound method, an nn.Module. Where `is_known(point,
+    values)` the capture stops and the outcome goes on from there. Raises nothing of its own: the
+    program's exception is `Outcome.error`.
     """
     aside = steps_aside()
     if aside:
         return _run_unwatched(target, args, kwargs, ("foreign_state", aside))
-    ambient, depth = ambient_now(), sys.getrecursionlimit()
-    watcher = Watcher(Limits.of(limits), dict(ambient)["inference_mode"])
+    ambient = ambient_now()
+    watcher = Watcher(Limits.of(limits), dict(ambient)["inference_mode"], is_known)
     try:
+        watcher.nodes.enter(Signature(len(args), tuple(kwargs)), ambient)
         watcher.begin(target, args, kwargs, ambient)
     except GiveUp as given:
         return _run_unwatched(target, args, kwargs, (given.reason, given.detail))
-    outcome = _run_watched(watcher, target, args, kwargs)
-    if outcome.error is not None:
-        return outcome
-    if watcher.gave is None and (why := watcher.unfinished() or _changed(ambient, depth)):
-        outcome.breaks = (_break(*why, *_place_of(target)),)
-    elif watcher.gave is not None:
-        outcome.breaks = (_break(*watcher.gave),)
-    else:
-        _assemble(outcome, watcher, target, args, kwargs)
-    return outcome
+    return _watched(watcher, lambda: machine.run(target, args, kwargs, watcher), _place_of(target))
+
+
+def resume(
+    point: Point, opened: tuple, values: tuple, *,
+    limits: Limits | Mapping[str, Any] | None = None,
+    is_known: Callable[[Point, tuple], bool] = _never,
+) -> Outcome:
+    """The outcome of a call that has got to `point`, gone on with for real.
+
+    opened    what the recipe `point.snapshot` gave for `values`, the slots of the point
+    """
+    rows, made = opened
+    frames = rebuild(DECODE, rows)
+    aside = steps_aside()
+    if aside:
+        place = (frames[-1].source.co_filename, frames[-1].line())
+        outcome = Outcome(breaks=(break_at("foreign_state", aside, *place),))
+        return _settle(outcome, lambda: interpret(point, opened, values))
+    watcher = Watcher(Limits.of(limits), dict(ambient_now())["inference_mode"], is_known)
+    watcher.made.update({id(function): (function, maker) for function, maker in made})
+    place = (frames[-1].source.co_filename, frames[-1].line())
+    try:
+        watcher.begin_at(point, values, frames)
+    except GiveUp as given:
+        outcome = Outcome(breaks=(break_at(given.reason, given.detail, *place),))
+        return _settle(outcome, lambda: interpret(point, opened, values))
+    return _watched(watcher, lambda: machine.resume(frames, watcher), place)
+
+
+def interpret(
+    point: Point, opened: tuple, values: tuple, error: BaseException | None = None,
+) -> Any:
+    """The result of a call that has got to `point`, gone on with for real and unwatched.
+
+    `error`: raised where the point's host call stands, instead of its answer.
+    """
+    frames = rebuild(DECODE, opened[0])
+    answer = values[-1] if point.has_answer and error is None else NOT_DONE
+    return machine.resume(frames, Unwatched(answer), error)
+
+
+class Unwatched(Observer):
+    """Gives the answer of a host call to the instruction that makes it; watches nothing."""
+
+    def __init__(self, answer: Any) -> None:
+        super().__init__()
+        self.answer, self.machine = answer, None
+
+    def attached(self, machine: Any) -> None:
+        self.machine = machine
+        if self.answer is NOT_DONE:
+            machine.close()
+
+    def c_call(self, function: Any, args: tuple, kwargs: dict) -> Any:
+        self.machine.close()
+        return self.answer
+
+    def operate(self, function: Any, args: tuple) -> Any:
+        self.machine.close()
+        return self.answer
+
+    def test_truth(self, value: Any) -> bool:
+        self.machine.close()
+        return self.answer
 
 
 # ---------------------------------------------------------------------------- the run
-def _run_watched(watcher: Watcher, target: Any, args: tuple, kwargs: dict) -> Outcome:
-    outcome = Outcome()
+def _watched(watcher: Watcher, run: Callable[[], Any], place: tuple[str, int]) -> Outcome:
+    """Runs the program under `watcher` and gathers what came of it."""
+    outcome, depth, stopped = Outcome(), sys.getrecursionlimit(), None
     watcher.recorder.enter()
     try:
         with marks.capturing():
-            outcome.result = run(target, args, kwargs, watcher)
+            outcome.result = run()
+    except Stop as stop:
+        stopped = stop
     except BaseException as error:  # the program's own, whatever it is: the caller raises it
         outcome.error = error
     finally:
         watcher.recorder.leave()
-    outcome.counts = {"ops": len(watcher.recorder.builder.ops), "frames": watcher.frames}
+    if stopped is not None and stopped.point is not None:
+        outcome.goes_on = stopped.point, stopped.values
+    elif stopped is not None:
+        outcome.breaks = (watcher.first_break(),)
+    elif outcome.error is None:
+        outcome.breaks = _end(watcher, outcome.result, depth, place)
+    outcome.nodes = tuple(watcher.nodes.list)
+    ops = sum(len(n.trace.nodes[0].body.ops) for n in outcome.nodes if n.trace.nodes[0].body)
+    outcome.counts = {"ops": ops, "frames": watcher.frames, "nodes": len(outcome.nodes)}
     return outcome
+
+
+def _end(watcher: Watcher, result: Any, depth: int, place: tuple[str, int]) -> tuple:
+    """Closes the last node; the break, if there is none to close."""
+    if watcher.gave is not None:
+        return (break_at(*watcher.gave),)
+    why = watcher.unfinished()
+    if sys.getrecursionlimit() != depth:
+        why = "ambient_change", f"the recursion limit was {depth}, is {sys.getrecursionlimit()}"
+    if why is None:
+        try:
+            watcher.nodes.result(result)
+        except GiveUp as given:
+            why = given.reason, given.detail
+    return () if why is None else (break_at(*why, *place),)
 
 
 def _run_unwatched(target: Any, args: tuple, kwargs: dict, why: tuple[str, str]) -> Outcome:
-    outcome = Outcome(breaks=(_break(*why, *_place_of(target)),))
+    outcome = Outcome(breaks=(break_at(*why, *_place_of(target)),))
+    return _settle(outcome, lambda: target(*args, **kwargs))
+
+
+def _settle(outcome: Outcome, run: Callable[[], Any]) -> Outcome:
     try:
-        outcome.result = target(*args, **kwargs)
+        outcome.result = run()
     except BaseException as error:
         outcome.error = error
     return outcome
-
-
-def _changed(ambient: tuple, depth: int) -> tuple[str, str] | None:
-    if sys.getrecursionlimit() != depth:
-        return "ambient_change", f"the recursion limit was {depth}, is {sys.getrecursionlimit()}"
-    for (name, before), (_, after) in zip(ambient, ambient_now()):
-        if before != after:
-            return "ambient_change", f"{name} was {before}, is {after}"
-    return None
-
-
-# ---------------------------------------------------------------------------- the trace
-def _assemble(outcome: Outcome, watcher: Watcher, target: Any, args: tuple, kwargs: dict) -> None:
-    """Puts the trace into `outcome`, or a break if the result has no recipe."""
-    recorder, sources = watcher.recorder, watcher.sources
-    outputs: dict[int, int] = {}
-
-    def output(tensor: Any) -> int | None:
-        value = recorder.value_of(tensor)
-        return None if value is None else outputs.setdefault(value, len(outputs))
-
-    try:
-        recipe = recipes.plan(outcome.result, sources, output, watcher.is_made)
-    except GiveUp as given:
-        outcome.breaks = (_break(given.reason, given.detail, *_place_of(target)),)
-        return
-    inputs = tuple(recorder.input_sources)
-    alias_sets = _alias_sets(recorder.input_tensors())
-    names = [_input_name(sources.table, source) for source in inputs]
-    body = recorder.finish(list(outputs), names, alias_sets)
-    guards = (*watcher.guards.finish(), *_alias_guards(inputs, alias_sets, recorder.written_inputs))
-    node = Node(guards, inputs if body else (), body, Return(recipe))
-    trace = Trace(
-        Signature(len(args), tuple(kwargs)), tuple(sources.table), (node,),
-        tuple(watcher.guards.codes), _PYTHON,
-    )
-    outcome.nodes = (Captured(trace, tuple(sources.objects), sources.why_not_stored),)
-
-
-def _alias_sets(tensors: list) -> list[int]:
-    """A number for each input: equal where memory overlaps, -1 where it is the input's own."""
-    order = sorted((extent(tensor), place) for place, tensor in enumerate(tensors))
-    sets = [-1] * len(tensors)
-    end, last, group = -1, -1, -1
-    for (start, stop), place in order:
-        if start < end and start < stop:
-            if sets[last] < 0:
-                group += 1
-                sets[last] = group
-            sets[place] = sets[last]
-        if stop > end:
-            end, last = stop, place
-    return sets
-
-
-def _alias_guards(
-    inputs: tuple[int, ...], alias_sets: list[int], written: dict[int, int],
-) -> list[Guard]:
-    """Which inputs overlap matters only if the body writes to one."""
-    if not written:
-        return []
-    groups: dict[int, list[int]] = {}
-    for place, source in enumerate(inputs):
-        group = alias_sets[place] if alias_sets[place] >= 0 else -2 - place
-        groups.setdefault(group, []).append(source)
-    return [Guard(-1, "alias", tuple(tuple(group) for group in groups.values()))]
-
-
-def _input_name(table: list, source: int) -> str:
-    """How people would write the source: "self.layers[0].weight" without the dicts between."""
-    parts = []
-    while source >= 0:
-        step = table[source]
-        if step.kind == "item" and step.parent >= 0 and table[step.parent].kind == "dict":
-            parts.append(str(step.key))
-        elif step.kind in ("item", "attr", "arg", "kwarg", "class"):
-            parts.append(str(step.key))
-        source = step.parent
-    between = ("_modules", "_parameters", "_buffers")
-    return ".".join(part for part in reversed(parts) if part not in between)
-
-
-# ---------------------------------------------------------------------------- breaks
-def _break(reason: str, detail: str, file: str, line: int) -> Break:
-    sentence, hint = explain(reason, detail)
-    code = linecache.getline(file, line).strip()
-    hint = hint_for("".join(linecache.getlines(file)), line, reason, hint)
-    return Break(reason, detail or sentence, file, line, code, hint)
 
 
 def _place_of(target: Any) -> tuple[str, int]:

@@ -50,18 +50,14 @@ def call_keywords(m, frame, argument):
 
 @handles("CALL_KW")
 def call_kw(m, frame, count):
-    names = frame.stack.pop()
-    try:
-        return call_with_names(m, frame, count, names, count + 2)
-    except BaseException:
-        frame.stack.append(names)
-        raise
+    return call_with_names(m, frame, count, frame.stack[-1], count + 3)
 
 
 def call_with_names(m, frame: Frame, count: int, names: tuple, drop: int) -> Any:
-    """A call whose last arguments are keywords `names`."""
-    args = frame.stack[-count:]
-    function, first = frame.stack[-count - 2], frame.stack[-count - 1]
+    """A call whose last arguments are keywords `names`; what lies above them goes with them."""
+    below = frame.stack[-drop:][: count + 2]
+    args = below[2:]
+    function, first = below[:2]
     kwargs = dict(zip(names, args[count - len(names) :]))
     del args[count - len(names) :]
     if NULL_FIRST and function is NULL:

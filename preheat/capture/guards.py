@@ -9,8 +9,8 @@ by its type, and its content is pinned where the program reads it. The second pa
 pinned by `is At(first)`, so that objects which were one are one again. Negative reads (absent keys,
 missing attributes) are claims too.
 
-Only memory as it was before the call is read here: the first write to an outside object ends the
-capture, so no read can see a write of this call.
+Only memory as it was when the node started is read here: what the node itself has written is known,
+and a read that would see both ends the node first (`watch.py`).
 """
 
 import builtins
@@ -18,6 +18,7 @@ import enum
 import functools
 import re
 import types
+from collections.abc import Iterable
 from typing import Any
 
 from preheat.base.digest import code_digest
@@ -45,6 +46,7 @@ _BY_ATTRIBUTES: dict[type, tuple[str, ...]] = {
     types.MethodWrapperType: ("__self__", "__name__"),
     **VALUE_TYPES,
 }
+_C_PLACES = frozenset((types.MemberDescriptorType, types.GetSetDescriptorType))
 _FUNCTIONS_OF = {  # where a descriptor of C keeps the functions that it calls
     property: ("fget", "fset", "fdel"), classmethod: ("__func__",), staticmethod: ("__func__",),
 }
@@ -147,6 +149,18 @@ class Guards:
         source = self.sources.step(self.sources.known[id(owner)], "dict")
         return self.sources.know(namespace, source)
 
+    def own_namespace(self, owner: Any, name: str) -> dict | None:
+        """The dict in which C's setattr puts `name`; None where that is a slot or a class."""
+        kind = type(owner)
+        if issubclass(kind, type) or type(raw_attribute(kind, name)) in _C_PLACES:
+            return None
+        namespace = instance_dict(owner)
+        if type(namespace) is not dict:
+            return None
+        if id(owner) in self.sources.known:
+            self.namespace(owner, namespace)
+        return namespace
+
     def member(self, owner: Any, name: str, value: Any) -> None:
         """A C-level attribute of `owner`."""
         place = (id(owner), name, "member")
@@ -243,6 +257,20 @@ class Guards:
         """Whether `value`, where it was met, is pinned to be this very object."""
         kind = type(value)
         return has_identity(value, kind) and not self._is_nameless(value, kind)
+
+    def apart(self, written: Iterable[Any]) -> None:
+        """Objects that the node writes to are no other object of their kind that it reads."""
+        for target in written:
+            source = self.sources.known.get(id(target))
+            if source is None or has_identity(target, type(target)):
+                continue
+            is_namespace = self.sources.table[source].kind == "dict"
+            for other, place in self.sources.all_known():
+                if other is target or type(other) is not type(target) or is_namespace:
+                    continue
+                if self.sources.table[place].kind != "dict":
+                    self.distinct(source)
+                    self.distinct(place)
 
     def distinct(self, source: int) -> None:
         """The object at `source` was compared by identity with others: all stay different."""
@@ -366,6 +394,15 @@ class Guards:
                 self.whole(value)
         for position, cell in enumerate(function.__closure__ or ()):
             sources.know(cell, sources.step(source, "closure", position))
+
+    def globals_of(self, function: types.FunctionType) -> None:
+        """What leads to the globals of a function that the call made."""
+        sources = self.sources
+        module = sources.module_of_globals(function.__globals__)
+        if module is not None:
+            sources.know(function.__globals__, sources.step(sources.of(module), "dict"))
+        if function.__builtins__ is _BUILTINS:
+            sources.know(_BUILTINS, sources.step(sources.of(builtins), "dict"))
 
     def _globals_of(self, source: int, function: types.FunctionType) -> None:
         sources = self.sources

@@ -15,6 +15,7 @@ natively, and the observer is told. Knows nothing of torch. Sources: CPython `Py
 """
 
 import itertools
+import operator
 import sys
 import types
 from collections.abc import Callable
@@ -48,7 +49,10 @@ INSTRUCTION_FILES = (
 MODEL_FILES = (builtins, introspection)  # and these fill MODELS
 DECODE = Decoder(HANDLERS)
 PERFORMING = frozenset({"c_call", "operate", "test_truth"})  # hooks that do what they are told of
-ALWAYS = frozenset({"is_native", "is_library", "gave_up", "known", "bytecode_limit"})
+ALWAYS = frozenset(
+    {"is_native", "is_library", "gave_up", "known", "bytecode_limit", "attached", "is_opaque"}
+)
+length_hint = operator.length_hint
 DEEP = 16  # so many native loops inside each other: time to give native code more stack
 TELLING = tuple(
     name for name in vars(Observer) if name[0] != "_" and name not in PERFORMING | ALWAYS
@@ -60,6 +64,19 @@ def run(function: Callable, args: tuple, kwargs: dict, observer: Observer) -> An
     machine = Machine(observer)
     try:
         return machine.call(function, args, kwargs)
+    finally:
+        machine.end()
+
+
+def resume(frames: list[Frame], observer: Observer, error: BaseException | None = None) -> Any:
+    """What the call of `frames[0]` gives, gone on with from where the frames stand, innermost last.
+
+    The innermost instruction is executed anew; `error` is raised in it instead.
+    """
+    machine = Machine(observer)
+    try:
+        machine.depth += len(frames) - 1
+        return machine.execute(frames[0], error, frames[-1])
     finally:
         machine.end()
 
@@ -88,13 +105,15 @@ class Machine:
     handled    the exceptions being handled
     has_context  an error under way that has got its context already
     is_native  True: Python functions are called natively (the observer gave up, or the run is over)
+    delivered  the instant at which a callee's result last reached a waiting instruction
     """
 
     def __init__(self, observer: Observer):
         self.observer = observer
         self.frame: Frame | None = None
         self.known = observer.known
-        self.handled = Handled(sys.exc_info()[1], None)
+        self.handled = self.handled_outside = Handled(sys.exc_info()[1], None)
+        self.error_outside = self.handled.error
         self.is_native = False
         self.is_reraise = self.is_yield = False
         self.has_context: BaseException | None = None
@@ -103,6 +122,7 @@ class Machine:
         self.depth = native_depth()
         self.limit = self.limit_outside = sys.getrecursionlimit()
         self.nesting = 0
+        self.delivered = -1
         self.ticks = iter(range(observer.bytecode_limit))
         self.views: dict[int, View] = {}
         self.decode = DECODE
@@ -114,6 +134,7 @@ class Machine:
         for name in PERFORMING:
             self.set_hook(name, self.performing)
         self.is_watching = any(getattr(self, name) is not None for name in (*TELLING, *PERFORMING))
+        observer.attached(self)
 
     # ------------------------------------------------------------------------------------- hooks
     def set_hook(self, name: str, guarded: Callable) -> None:
@@ -171,6 +192,26 @@ class Machine:
         self.ticks = itertools.repeat(None)
         for name in (*TELLING, *PERFORMING):
             setattr(self, name, None)
+        self.views.clear()
+
+    def instant(self) -> int:
+        """A number of the present instruction's execution: no other one has it in this run."""
+        return operator.length_hint(self.ticks)
+
+    def stands_before(self) -> bool:
+        """Whether the innermost instruction has not begun to act through a callee, and nothing but
+        its frames is needed to execute it anew later: no native frame in between, no exception
+        being handled.
+        """
+        return (
+            self.nesting == 1
+            and self.delivered != self.instant()
+            and self.handled is self.handled_outside
+            and self.handled.error is self.error_outside
+        )
+
+    def forget_views(self) -> None:
+        """Reads of classes are told anew from now on."""
         self.views.clear()
 
     def end(self) -> None:
@@ -243,9 +284,12 @@ class Machine:
         return innermost if frame is None else frame
 
     # ---------------------------------------------------------------------------------- the loop
-    def execute(self, base: Frame, error: BaseException | None = None) -> Any:
-        """Runs `base`, and all it calls, until it returns or yields; `error` is raised in it first.
+    def execute(
+        self, base: Frame, error: BaseException | None = None, innermost: Frame | None = None
+    ) -> Any:
+        """Runs `base`, and all it calls, until it returns or yields; `error` is raised first.
 
+        `innermost`: the frame to go on with, where `base` waits for others already.
         Handlers return None (go on), an int (go to), a Frame (enter it), RETURN or YIELD.
         """
         outside, depth = self.frame, self.depth
@@ -254,9 +298,9 @@ class Machine:
             sys.setrecursionlimit(self.native_limit())
         base.is_base = True
         base.back = outside
-        frame = self.frame = base
+        frame = self.frame = base if innermost is None else innermost
         self.depth += 1
-        pc = base.pc
+        pc = frame.pc
         try:
             if self.depth > self.limit:
                 self.check_depth()
@@ -291,6 +335,7 @@ class Machine:
                         elif out is RETURN:
                             if frame.then is None and not frame.is_base:
                                 value = frame.stack.pop()
+                                self.delivered = length_hint(self.ticks)
                                 self.depth -= 1
                                 self.frame = frame = frame.back
                                 out = frame.deliver(self, frame, value)
@@ -367,6 +412,7 @@ class Machine:
         """`frame` ended with `value` or `error`: the caller's next index, or RETURN when the base
         ended.
         """
+        self.delivered = length_hint(self.ticks)
         while True:
             if frame.then:
                 value, error = self.settle(frame, value, error)

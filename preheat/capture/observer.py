@@ -82,6 +82,9 @@ class Observer:
     def __init__(self) -> None:
         self.known: dict[int, Any] = {}
 
+    def attached(self, machine: Any) -> None:
+        """A machine starts to run under this observer."""
+
     # ----------------------------------------------------------------------- functions and calls
     def is_native(self, function: Any) -> bool:
         """True: do not interpret this Python function; it goes to `c_call` like a C function."""
@@ -238,6 +241,10 @@ class Observer:
         It is not told to `c_call` again. `container += x` of a list, set, dict or deque comes as
         the dunder (`__iadd__`, `__ior__`).
         """
+
+    def is_opaque(self, container: Any, method: str, args: tuple, kwargs: dict) -> bool:
+        """True: the mutating method is not told to `mutate` but made by `c_call`."""
+        return False
 
     # ----------------------------------------------------------------------------------- control
     def loop(self, frame: Any) -> None:

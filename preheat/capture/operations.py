@@ -103,10 +103,12 @@ def binary(m, function: Callable, left: Any, right: Any) -> Any:
 def operate_container(m, function: Callable, row: Row, left: Any, right: Any) -> Any:
     """Operators on builtin containers: concatenation, unions; the in-place ones are writes."""
     if row.inplace and type(left) in (list, dict, set):
-        if m.mutate is not None:
-            m.mutate(left, row.inplace, (right,), {})
+        if m.observer.is_opaque(left, row.inplace, (right,), {}):
+            return operate(m, function, left, right)
         if m.read_whole is not None and id(right) in m.known:
             m.read_whole(right)
+        if m.mutate is not None:
+            m.mutate(left, row.inplace, (right,), {})
         return function(left, right)
     for part in (left, right):
         if m.read_whole is not None and id(part) in m.known:

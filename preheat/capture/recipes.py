@@ -7,18 +7,23 @@ names; everything else was made in this call and is made anew, part by part: `__
 base, the content of that base, slots and instance dict. No constructor and no reducer of the
 program runs. Shared objects and cycles come out as they were: an object is planned once.
 
-What has no sound recipe is refused: generators, iterators, closures and classes made in the call,
-locks and other objects of C, a cycle through an immutable.
+A function that the call made is rebuilt from the code object in its maker's constants, with its
+cells; an iterator of C from what it iterates and how far it is.
+
+What has no sound recipe is refused: generators, iterators over dicts and sets, classes made in the
+call, locks and other objects of C, a cycle through an immutable.
 """
 
 import functools
 import types
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from preheat.base.names import instance_dict, is_heap_type, mro_of, raw_attribute
 from preheat.bridge.tensors import Device, Size, Tensor
+from preheat.capture.bytecode import OWN_FOLDER
+from preheat.capture.effects import Effect
 from preheat.capture.guards import has_identity
 from preheat.capture.observer import GiveUp
 from preheat.capture.policies import is_bound
@@ -26,25 +31,18 @@ from preheat.capture.sources import PRIMITIVES, Sources
 from preheat.ir.trace import Recipe, Step
 
 
-def plan(
-    value: Any, sources: Sources, output: Callable[[Any], int | None],
-    is_born: Callable[[Any], bool],
-) -> Recipe:
-    """The recipe of `value`. `output(tensor)` is the place of a tensor among the body's outputs.
+class Planner:
+    """Steps under construction; `memo` has the step of every object planned so far.
 
-    `is_born(value)` tells functions and classes that the call itself made.
+    output(tensor)   the place of a tensor among the body's outputs, or None
+    made             functions and classes that the call itself made, by id, each with the function
+                     that made it (None for classes)
+
     Raises GiveUp("no_recipe") for what cannot be built again.
     """
-    planner = _Planner(sources, output, is_born)
-    result = planner.plan(value)
-    return Recipe(tuple(planner.steps), result)
 
-
-class _Planner:
-    """Steps under construction; `memo` has the step of every object planned so far."""
-
-    def __init__(self, sources: Sources, output: Callable, is_born: Callable) -> None:
-        self.sources, self.output, self.is_born = sources, output, is_born
+    def __init__(self, sources: Sources, output: Callable, made: Mapping[int, tuple]) -> None:
+        self.sources, self.output, self.made = sources, output, made
         self.steps: list[Step] = []
         self.memo: dict[int, int] = {}
         self.kept: list[Any] = []  # reduce makes temporary objects: their ids must stay theirs
@@ -81,9 +79,10 @@ class _Planner:
                 raise GiveUp("no_recipe", "a tensor that no recorded op made")
             return self.step("value", place)
         if has_identity(value, kind):
-            if self.is_born(value):
-                name = f"the {kind.__name__} {value.__qualname__}"
-                raise GiveUp("no_recipe", f"{name}, made in the call")
+            if id(value) in self.made:
+                return self._made_here(value, kind)
+            if kind is types.FunctionType and value.__code__.co_filename.startswith(OWN_FOLDER):
+                self._refuse_own(value)
             return self.step("const", self.sources.name(value))
         if issubclass(kind, tuple) and raw_attribute(kind, "n_sequence_fields") is not None:
             return _size(self, value)  # a struct sequence of C, such as torch.return_types.max
@@ -91,6 +90,52 @@ class _Planner:
         if row is not None:
             return row(self, value)
         return self._instance(value, kind)
+
+    def recipe(self, result: int) -> Recipe:
+        return Recipe(tuple(self.steps), result)
+
+    # ------------------------------------------------------------------ effects
+    def effect(self, effect: Effect) -> None:
+        """The steps that do `effect` again."""
+        target = self.plan(effect.target)
+        if effect.kind != "mutate":
+            self.step(effect.kind, target, *self._parts(effect))
+            return
+        method, args, kwargs = effect.parts
+        steps = self.many(args)
+        named = [part for name in kwargs for part in (name, self.plan(kwargs[name]))]
+        self.step("mutate", target, method, len(steps), *steps, *named)
+
+    def _parts(self, effect: Effect) -> list:
+        """Names of attributes stand for themselves, keys and values are planned."""
+        is_named = effect.kind in ("write", "delete")
+        first, rest = effect.parts[:is_named], effect.parts[is_named:]
+        return [*first, *self.many(rest)]
+
+    # ------------------------------------------------------------------ functions
+    def _made_here(self, value: Any, kind: type) -> int:
+        maker = self.made[id(value)][1]
+        if maker is None or kind is not types.FunctionType:
+            name = f"the {kind.__name__} {value.__qualname__}"
+            raise GiveUp("no_recipe", f"{name}, made in the call")
+        place = self.plan(maker)
+        code = self.step("code", place, maker.__code__.co_consts.index(value.__code__))
+        space = self.step("call", *self.many((getattr,)), place, self.plan("__globals__"))
+        name, defaults = self.plan(value.__name__), self.plan(value.__defaults__)
+        cells = self.many(value.__closure__ or ())
+        function = self.step("function", code, space, name, defaults, *cells)
+        self.remember(value, function)
+        for name in ("__kwdefaults__", "__qualname__"):
+            if getattr(value, name):
+                self.step("setattr", function, name, self.plan(getattr(value, name)))
+        for name, part in value.__dict__.items():
+            self.step("update_dict", function, name, self.plan(part))
+        return function
+
+    def _refuse_own(self, value: types.FunctionType) -> None:
+        """A closure of the machine's own would bring back the machine that made it."""
+        if value.__closure__:
+            raise GiveUp("no_recipe", f"a call of {value.__qualname__} under way")
 
     def many(self, values: Any) -> list[int]:
         return [self.plan(part) for part in values]
@@ -135,23 +180,23 @@ class _Planner:
             self.step("append", place, self.plan(part))
 
 
-def _plain_instance(planner: _Planner, value: Any, base: type, make: int, cls: int) -> int:
+def _plain_instance(planner: Planner, value: Any, base: type, make: int, cls: int) -> int:
     return planner.step("call", make, cls)
 
 
-def _dict_instance(planner: _Planner, value: dict, base: type, make: int, cls: int) -> int:
+def _dict_instance(planner: Planner, value: dict, base: type, make: int, cls: int) -> int:
     place = planner.remember(value, planner.step("call", make, cls))
     planner.items(place, base.items(value))
     return place
 
 
-def _list_instance(planner: _Planner, value: list, base: type, make: int, cls: int) -> int:
+def _list_instance(planner: Planner, value: list, base: type, make: int, cls: int) -> int:
     place = planner.remember(value, planner.step("call", make, cls))
     planner.elements(place, list.__iter__(value))
     return place
 
 
-def _tuple_instance(planner: _Planner, value: tuple, base: type, make: int, cls: int) -> int:
+def _tuple_instance(planner: Planner, value: tuple, base: type, make: int, cls: int) -> int:
     content = planner.step("tuple", *planner.many(tuple.__iter__(value)))
     return planner.step("call", make, cls, content)
 
@@ -163,7 +208,7 @@ _BY_BASE: dict[type, Callable[..., int]] = {
 
 
 # ---------------------------------------------------------------------------- builtins
-def _list(planner: _Planner, value: list) -> int:
+def _list(planner: Planner, value: list) -> int:
     if not _holds_itself(value):
         return planner.step("list", *planner.many(value))
     place = planner.remember(value, planner.step("list"))
@@ -171,7 +216,7 @@ def _list(planner: _Planner, value: list) -> int:
     return place
 
 
-def _dict(planner: _Planner, value: dict) -> int:
+def _dict(planner: Planner, value: dict) -> int:
     place = planner.remember(value, planner.step("dict"))
     planner.items(place, value.items())
     return place
@@ -182,16 +227,16 @@ def _holds_itself(value: list) -> bool:
     return not all(type(part) in PRIMITIVES or issubclass(type(part), Tensor) for part in value)
 
 
-def _tuple(planner: _Planner, value: tuple) -> int:
+def _tuple(planner: Planner, value: tuple) -> int:
     return planner.step("tuple", *planner.many(value))
 
 
-def _set(planner: _Planner, value: set | frozenset) -> int:
+def _set(planner: Planner, value: set | frozenset) -> int:
     return planner.step(type(value).__name__, *planner.many(value))
 
 
-def _by_attributes(*names: str) -> Callable[[_Planner, Any], int]:
-    def planned(planner: _Planner, value: Any) -> int:
+def _by_attributes(*names: str) -> Callable[[Planner, Any], int]:
+    def planned(planner: Planner, value: Any) -> int:
         function = planner.plan(type(value))
         parts = planner.many([getattr(value, name) for name in names])
         return planner.step("call", function, *parts)
@@ -199,34 +244,34 @@ def _by_attributes(*names: str) -> Callable[[_Planner, Any], int]:
     return planned
 
 
-def _size(planner: _Planner, value: Any) -> int:
+def _size(planner: Planner, value: Any) -> int:
     return planner.step("call", planner.plan(type(value)), planner.plan(tuple(value)))
 
 
-def _method(planner: _Planner, value: types.MethodType) -> int:
+def _method(planner: Planner, value: types.MethodType) -> int:
     return planner.step("method", planner.plan(value.__func__), planner.plan(value.__self__))
 
 
-def _c_method(planner: _Planner, value: types.BuiltinFunctionType) -> int:
+def _c_method(planner: Planner, value: types.BuiltinFunctionType) -> int:
     if not is_bound(value):
         return planner.step("const", planner.sources.name(value))
     return planner.step("call", *planner.many((getattr, value.__self__, value.__name__)))
 
 
-def _ordered(planner: _Planner, value: Any) -> int:
+def _ordered(planner: Planner, value: Any) -> int:
     place = planner.remember(value, planner.step("call", planner.plan(OrderedDict)))
     planner.items(place, value.items())
     return place
 
 
-def _defaulting(planner: _Planner, value: defaultdict) -> int:
+def _defaulting(planner: Planner, value: defaultdict) -> int:
     place = planner.step("call", planner.plan(defaultdict), planner.plan(value.default_factory))
     planner.remember(value, place)
     planner.items(place, value.items())
     return place
 
 
-def _deque(planner: _Planner, value: deque) -> int:
+def _deque(planner: Planner, value: deque) -> int:
     empty = planner.plan(())
     place = planner.step("call", planner.plan(deque), empty, planner.plan(value.maxlen))
     planner.remember(value, place)
@@ -234,7 +279,7 @@ def _deque(planner: _Planner, value: deque) -> int:
     return place
 
 
-def _partial(planner: _Planner, value: functools.partial) -> int:
+def _partial(planner: Planner, value: functools.partial) -> int:
     parts = planner.many((functools.partial, value.func, *value.args))
     place = planner.step("call", *parts)
     planner.remember(value, place)
@@ -245,13 +290,38 @@ def _partial(planner: _Planner, value: functools.partial) -> int:
     return place
 
 
-def _device(planner: _Planner, value: Any) -> int:
+def _cell(planner: Planner, value: types.CellType) -> int:
+    place = planner.remember(value, planner.step("cell"))
+    try:
+        content = value.cell_contents
+    except ValueError:
+        return place
+    planner.step("set_cell", place, planner.plan(content))
+    return place
+
+
+def _iterator(planner: Planner, value: Any) -> int:
+    """How far an iterator of C is, as it says itself: it looks at what it holds, runs nothing."""
+    function, args, *state = value.__reduce__()
+    place = planner.step("call", *planner.many((function, *args)))
+    if state and state[0] is not None:
+        set_state = planner.step("call", planner.plan(getattr), place, planner.plan("__setstate__"))
+        planner.step("call", set_state, planner.plan(state[0]))
+    return place
+
+
+def _device(planner: Planner, value: Any) -> int:
     return planner.step("call", planner.plan(type(value)), planner.plan(str(value)))
 
 
-_BY_KIND: dict[type, Callable[[_Planner, Any], int]] = {
+_BY_KIND: dict[type, Callable[[Planner, Any], int]] = {
     list: _list, dict: _dict, tuple: _tuple, set: _set, frozenset: _set, OrderedDict: _ordered,
     defaultdict: _defaulting, deque: _deque, slice: _by_attributes("start", "stop", "step"),
     range: _by_attributes("start", "stop", "step"), types.MethodType: _method,
     types.BuiltinFunctionType: _c_method, functools.partial: _partial, Size: _size, Device: _device,
+    types.CellType: _cell, super: _by_attributes("__thisclass__", "__self__"),
+    **{type(i): _iterator for i in (
+        iter([]), iter(()), iter(range(0)), iter(range(1 << 70)), iter(""), reversed([]),
+        enumerate(()), zip(),
+    )},
 }

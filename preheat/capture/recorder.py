@@ -78,11 +78,15 @@ class Recorder(TorchDispatchMode):
         super().__init__()
         self.outside, self.fail, self.live, self.tested = outside, fail, live, tested
         self.limit_ops = limit_ops
+        self.is_stopped = self.is_entered = False
+        self.begin()
+
+    def begin(self) -> None:
+        """A new graph: every tensor that exists is from outside of it."""
         self.builder = Builder("aten")
         self.input_sources: list[int] = []
         self._inputs: list[torch.Tensor] = []  # from outside: the sources keep them alive anyway
         self.written_inputs: dict[int, int] = {}  # input value -> source
-        self.is_stopped = self.is_entered = False
         self.values: dict[int, _Known] = {}
         self._storages: dict[int, list[int]] = {}  # storage -> [live tensors, first value]
         self._root: dict[int, int] = {}  # value -> first value of its storage
@@ -148,6 +152,35 @@ class Recorder(TorchDispatchMode):
         if self.is_entered and depth and torch._C._get_dispatch_stack_at(depth - 1) is self:
             self.__exit__(None, None, None)
             self.is_entered = False
+
+    def mark(self) -> tuple:
+        """How far the graph has come."""
+        return self.builder, len(self.builder.ops), len(self._inputs), dict(self.written_inputs)
+
+    def rewind(self, mark: tuple) -> None:
+        """Forgets the ops since `mark`, and any failure: they are no part of the graph."""
+        builder, ops, inputs, written = mark
+        self.is_stopped = False
+        if builder is not self.builder:  # another graph was begun since
+            ops, inputs, written = 0, 0, {}
+        del self.builder.ops[ops:]
+        del self.builder.inputs[inputs:], self.input_sources[inputs:], self._inputs[inputs:]
+        self.written_inputs = written
+
+    @contextlib.contextmanager
+    def away(self) -> Iterator[None]:
+        """Ops that run inside are none of the call's, nor do they see a dispatch mode of ours."""
+        depth = torch._C._len_torch_dispatch_stack()
+        if not depth or torch._C._get_dispatch_stack_at(depth - 1) is not self:
+            with self.paused():
+                yield
+            return
+        self.__exit__(None, None, None)
+        self.is_entered = False
+        try:
+            yield
+        finally:
+            self.enter()
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:

@@ -22,9 +22,9 @@ PRIMITIVES = frozenset((int, float, bool, str, bytes, complex, type(None), type(
 class Sources:
     """The table of a trace under construction."""
 
-    def __init__(self) -> None:
+    def __init__(self, known: dict[int, int] | None = None) -> None:
         self.table: list[Source] = []
-        self.known: dict[int, int] = {}
+        self.known: dict[int, int] = {} if known is None else known
         self.objects: list[Any] = []
         self.why_not_stored = ""
         self._kept: list[Any] = []
@@ -73,6 +73,10 @@ class Sources:
         module = sys.modules.get(namespace.get("__name__", ""))
         is_its = isinstance(module, types.ModuleType) and module.__dict__ is namespace
         return module if is_its else None
+
+    def all_known(self) -> list[tuple[Any, int]]:
+        """Every object with a source, and its source."""
+        return [(value, self.known[id(value)]) for value in self._kept if id(value) in self.known]
 
     # ------------------------------------------------------------------ names
     def constant(self, value: Any, *hints: tuple[str, str]) -> Constant:

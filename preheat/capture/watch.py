@@ -1,41 +1,50 @@
-"""The watcher: sees what a program reads, calls and writes, and turns it into guards or gives up.
+"""The watcher: sees what a program reads, calls and writes, and turns it into nodes.
 
-Reads of outside objects become guards (`guards.py`); calls into C are judged by `policies.py`; ops
-are recorded by the dispatch mode meanwhile. A write to an object from outside, a look at a tensor's
-value, a call that no row allows: each ends the capture with a row of `reasons.py`, and the program
-goes on for real.
+Reads of outside objects become guards (`guards.py`), writes to them effects (`effects.py`); calls
+into C are judged by `policies.py`; ops are recorded by the dispatch mode meanwhile. A call that no
+row allows, a look at a tensor's value: it becomes a host call, which ends the node (`nodes.py`) and
+is done again on every call. What cannot be had so gives up with a row of `reasons.py`, and the
+program goes on for real.
 
 An object is from outside exactly if it is in `known`, or is a class, function or module that the
 call did not make. Objects made by the call may be read and written freely: recipes rebuild them.
+Once one was given away, to a host call or to an outside object, it is from outside for the nodes
+that follow.
 """
 
-import functools
 import operator
-import re
 import types
-from collections import OrderedDict, defaultdict, deque, namedtuple
+from collections import deque, namedtuple
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from preheat.base.names import raw_attribute
 from preheat.bridge.calls import LIBRARY_FOLDERS, is_tensor_attribute, reads_memory
-from preheat.bridge.tensors import Device, Size, Tensor
+from preheat.bridge.tensors import Tensor
+from preheat.capture.effects import BLIND, Effects, consumed
 from preheat.capture.guards import Guards, has_identity
+from preheat.capture.looks import Looks
 from preheat.capture.native import CALLS, describe
-from preheat.capture.observer import NOT_DONE, GiveUp, Observer
-from preheat.capture.policies import is_bookkeeping, is_bound, is_fresh_iterator, is_native, policy
+from preheat.capture.frames import Frame
+from preheat.capture.nodes import Nodes, Stop, break_at
+from preheat.capture.observer import ABSENT, NOT_DONE, GiveUp, Observer
+from preheat.capture.policies import is_bookkeeping, is_bound, is_native, policy
 from preheat.capture.recorder import Recorder
-from preheat.capture.sources import PRIMITIVES, Sources
+from preheat.capture.snapshots import frames_of
+from preheat.capture.sources import Sources
 from preheat.ir.graph import Graph
+from preheat.ir.trace import Break, Point
 
-# Pinned as a whole where they were met: C may look at them as it likes.
-BLIND_TYPES = PRIMITIVES | {Tensor, Device, range, re.Pattern, types.UnionType, types.GenericAlias}
 _MOVERS = frozenset((iter, next, len, reversed))  # operators that look at no element
 _COMPARERS = frozenset((
     operator.contains, operator.getitem, operator.setitem, operator.delitem,
     operator.eq, operator.ne,
 ))
-_CONTAINERS = frozenset((list, tuple, dict, set, frozenset, Size, OrderedDict, defaultdict, deque))
-_VIEWS = frozenset((type({}.keys()), type({}.values()), type({}.items())))
+# What no host call can stand for: the state it leaves cannot be gone on from.
+_NOT_HOSTED = frozenset((
+    "training", "limit_ops", "limit_guards", "limit_nodes", "bytecodes", "fault", "foreign_state",
+    "inference_mode_inside", "no_snapshot", "host_raised",
+))
 _COMPARING = frozenset(("sort", "remove"))  # mutating methods that compare elements
 _HASHING = frozenset((
     "add", "discard", "remove", "pop", "setdefault", "__setitem__", "__delitem__", "move_to_end",
@@ -47,27 +56,36 @@ _TAKING_ALL = frozenset((
 _TUPLE_FIELD = type(namedtuple("_Pair", "a").a)  # how a namedtuple reads a field: C, by position
 _HASHED_DISPLAYS = frozenset(("dict", "set"))
 _CLASSES_AND_FUNCTIONS = frozenset(("class", "function"))
-_MAX_DEPTH = 50
 
 
-class Watcher(Observer):
-    """Collects sources, guards and ops of one call; `gave` says why and where it gave up."""
+class Watcher(Observer, Looks):
+    """Collects sources, guards, ops and effects of the node under way; `nodes` has those before it.
 
-    def __init__(self, limits: Any, is_inference: bool) -> None:
+    `gave` says why and where it gave up. `made` has the functions and classes that the call made,
+    each with the function that made it.
+    """
+
+    def __init__(self, limits: Any, is_inference: bool, is_known: Callable = lambda *_: False):
         super().__init__()
-        self.sources = Sources()
-        self.known = self.sources.known
+        self.limits = limits
+        self.sources = Sources(self.known)
         self.guards = Guards(self.sources, limits.max_guards)
+        self.effects = Effects()
         self.recorder = Recorder(
             self.known_source, self.note, self.live_source, self.tested, limits.max_ops)
+        self.nodes = Nodes(self, is_known)
+        self.machine: Any = None
         self.bytecode_limit = limits.max_bytecodes
         self.is_inference = is_inference
         self.failure: tuple[str, str] | None = None
         self.gave: tuple[str, str, str, int] | None = None
         self._performed: Any = NOT_DONE  # result of the present call into C
         self._raised: Any = NOT_DONE  # its exception
-        self._made: dict[int, Any] = {}  # classes and functions that the call made
-        self._entered: set[int] = set()
+        self._answer: Any = NOT_DONE  # of the host call that the resumed instruction makes
+        self._acted = -1  # the instant of the last instruction that did anything
+        self._is_stale = False  # a tensor's memory was exchanged: the next op belongs to a new node
+        self.made: dict[int, tuple[Any, Any]] = {}
+        self._entered: dict[int, Any] = {}
         self._behind: dict[int, tuple[Any, Any]] = {}  # made read-only views, and their mappings
         self._locks: dict[int, int] = {}  # locks taken and not yet released
         self._contexts: dict[int, int] = {}  # context variables set and not yet reset
@@ -96,51 +114,84 @@ class Watcher(Observer):
         if self.gave is None:
             self.gave, self.failure = (reason, detail, file, line), (reason, detail)
             self.recorder.leave()
+        self.refuse_if_whole()
 
     def is_library(self, file: str) -> bool:
         return file.startswith(LIBRARY_FOLDERS)
 
     def is_made(self, value: Any) -> bool:
         """Whether the call made this class or function."""
-        return id(value) in self._made
+        return id(value) in self.made
 
     def is_outside(self, value: Any) -> bool:
         """Whether `value` existed before the call."""
         if id(value) in self.known:
             return True
         kind = type(value)
-        return has_identity(value, kind) and id(value) not in self._made
+        return has_identity(value, kind) and id(value) not in self.made
 
     # ------------------------------------------------------------------ functions
+    def attached(self, machine: Any) -> None:
+        self.machine = machine
+
     def is_native(self, function: Any) -> bool:
         return is_native(function)
 
     def native_function(self, function: Any, why: str) -> None:
-        if why not in ("closed", "marked"):
-            raise GiveUp("native_python", f"{describe(function)} ({why})")
+        """Judged by `c_call`: no row allows it, so it is a host call."""
 
     def entered(self, function: Any) -> None:
-        if id(function) in self._entered or id(function) in self._made:
-            return
-        self._entered.add(id(function))
-        self.guards.function(function)
+        if id(function) not in self._entered and id(function) not in self.made:
+            self._entered[id(function)] = function
+            self.guards.function(function)
 
     # ------------------------------------------------------------------ reads
+    def is_own(self, container: Any, key: Any, value: Any) -> bool:
+        """Whether this node has itself put there what is read.
+
+        A read that would see memory as it was before some of the node's writes and as it is after
+        others ends the node first.
+        """
+        if not self.effects:
+            return False
+        written = self.effects.value(container, key)
+        if written is NOT_DONE:
+            if self.effects.has_changed(container):
+                self.go_on("own_write_read", f"reads {key!r} of what it changed")
+            return False
+        if written is not value:
+            self.go_on("own_write_read", f"reads {key!r}, which it wrote")
+            return False
+        return True
+
+    def end_if_touched(self, container: Any) -> None:
+        """All of `container`, its keys or its length are read: not half old and half new."""
+        if self.effects and self.effects.touches(container):
+            self.go_on("own_write_read", f"reads a {type(container).__qualname__} that it changed")
+
     def read_attribute(self, owner: Any, namespace: dict, name: str, value: Any) -> None:
-        self.guards.attribute(owner, namespace, name, value)
+        if not self.is_own(namespace, name, value):
+            self.guards.attribute(owner, namespace, name, value)
 
     def miss_attribute(self, owner: Any, namespace: dict, name: str) -> None:
-        self.guards.no_attribute(owner, namespace, name)
+        if not self.is_own(namespace, name, ABSENT):
+            self.guards.no_attribute(owner, namespace, name)
 
     def read_class(self, owner: Any, cls: type, name: str, raw: Any) -> None:
-        if id(cls) not in self._made and not is_bookkeeping(cls):
+        if id(cls) not in self.made and not is_bookkeeping(cls):
+            if name in self.effects.class_names:
+                self.go_on("own_write_read", f"reads the class attribute {name}, which it wrote")
             self.guards.class_attribute(owner, cls, name, raw)
 
     def read_super(self, owner: Any, cls: type, after: type, name: str, raw: Any) -> None:
-        if id(cls) not in self._made:
+        if id(cls) not in self.made:
+            if name in self.effects.class_names:
+                self.go_on("own_write_read", f"reads the class attribute {name}, which it wrote")
             self.guards.super_attribute(cls, after, name)
 
     def read_member(self, owner: Any, name: str, value: Any) -> None:
+        if self.is_own(owner, name, value):
+            return
         if issubclass(type(owner), Tensor):
             self.check()
             if not is_tensor_attribute(name) and not _is_method_of(value, owner):
@@ -155,42 +206,55 @@ class Watcher(Observer):
         self.guards.member(owner, name, value)
 
     def miss_member(self, owner: Any, name: str) -> None:
-        self.guards.no_member(owner, name)
+        if not self.is_own(owner, name, ABSENT):
+            self.guards.no_member(owner, name)
 
     def read_global(self, namespace: dict, name: str, value: Any) -> None:
-        self.guards.global_(namespace, name, value)
+        if not self.is_own(namespace, name, value):
+            self.guards.global_(namespace, name, value)
 
     def miss_global(self, namespace: dict, name: str) -> None:
-        self.guards.no_global(namespace, name)
+        if not self.is_own(namespace, name, ABSENT):
+            self.guards.no_global(namespace, name)
 
     def read_cell(self, cell: Any, value: Any) -> None:
-        self.guards.cell(cell, value)
+        if not self.is_own(cell, None, value):
+            self.guards.cell(cell, value)
 
     def read_item(self, container: Any, key: Any, value: Any) -> None:
-        self.guards.item(container, key, value)
+        if self.effects and type(key) is int and key < 0 and not isinstance(container, dict):
+            self.end_if_touched(container)
+        if not self.is_own(container, key, value):
+            self.guards.item(container, key, value)
 
     def miss_item(self, container: Any, key: Any) -> None:
-        self.guards.no_item(container, key)
+        if not isinstance(container, dict):
+            self.end_if_touched(container)
+        if not self.is_own(container, key, ABSENT):
+            self.guards.no_item(container, key)
 
     def read_length(self, container: Any, length: int) -> None:
+        self.end_if_touched(container)
         self.guards.length(container, length)
 
     def read_contains(self, container: Any, value: Any, answer: bool) -> None:
+        self.end_if_touched(container)
         self.guards.contains(container, value, answer)
 
     def read_whole(self, container: Any) -> None:
+        self.end_if_touched(container)
         self.guards.whole(container)
 
     def test_type(self, value: Any, classinfo: Any, answer: bool) -> None:
-        if id(type(value)) not in self._made:
+        if id(type(value)) not in self.made:
             self.guards.mro(type(value))
 
     def type_of(self, value: Any) -> None:
-        if id(type(value)) not in self._made:
+        if id(type(value)) not in self.made:
             self.sources.of(type(value))  # what is read of the class is then told
 
     def test_subclass(self, cls: Any, classinfo: Any, answer: bool) -> None:
-        if id(cls) not in self._made and issubclass(type(cls), type):
+        if id(cls) not in self.made and issubclass(type(cls), type):
             self.guards.mro(cls)
 
     def test_identity(self, left: Any, right: Any, answer: bool) -> None:
@@ -202,48 +266,122 @@ class Watcher(Observer):
                 self.guards.differ(first, second)
 
     def test_truth(self, value: Any) -> bool:
+        if self._answer is not NOT_DONE:
+            return self._take_answer()
         kind = type(value)
         if not issubclass(kind, Tensor):
             if raw_attribute(kind, "__bool__") is None and raw_attribute(kind, "__len__") is None:
                 return True
-            self.look(value, 0)
+            try:
+                self.look(value, 0)
+            except GiveUp as given:
+                return self._host(given, self._mark(), bool, (value,), {})
         elif not self.recorder.is_fixed(value) and self.recorder.test_of(value) is None:
-            raise GiveUp("data_dependent_branch", "the truth of a tensor")
-        answer = bool(value)
-        self.check(answer)
+            given = GiveUp("data_dependent_branch", "the truth of a tensor")
+            return self._host(given, self._mark(), bool, (value,), {})
+        mark = self._mark()
+        answer = self.perform(bool, (value,), {})
+        if self.failure is not None:
+            return self._host(GiveUp(*self.failure, answer), mark, bool, (value,), {})
         return answer
 
     # ------------------------------------------------------------------ births and writes
     def born(self, value: Any, kind: str) -> None:
         if kind in _CLASSES_AND_FUNCTIONS:
-            self._made[id(value)] = value
+            maker = self.machine.frame.function if kind == "function" else None
+            self.made[id(value)] = value, maker
         elif kind in _HASHED_DISPLAYS:
             for key in value:
                 if type(key) is not str:
                     self.compare(key)
 
     def write_attribute(self, owner: Any, name: str, value: Any) -> None:
-        self.refuse_write(owner, f"sets {_owner_name(owner)}.{name}")
+        if not self.is_written(owner):
+            return
+        namespace = self.guards.own_namespace(owner, name)
+        if issubclass(type(owner), type):
+            self.effects.class_names.add(name)
+        elif namespace is not None:
+            self.effects.entry(namespace, name, value, name not in namespace)
+        elif issubclass(type(owner), Tensor):
+            self._is_stale = True  # t.data = other: ops that follow see other memory
+        else:
+            self.effects.entry(owner, name, value)
+        self.effects.add("write", owner, name, value)
 
     def delete_attribute(self, owner: Any, name: str) -> None:
-        self.refuse_write(owner, f"deletes {_owner_name(owner)}.{name}")
+        if not self.is_written(owner):
+            return
+        namespace = self.guards.own_namespace(owner, name)
+        if issubclass(type(owner), type):
+            self.effects.class_names.add(name)
+        elif namespace is not None:
+            self._must_have(namespace, name, lambda: self.read_attribute(
+                owner, namespace, name, namespace[name]))
+            self.effects.entry(namespace, name, ABSENT)
+        else:
+            raise GiveUp("write_outside", f"deletes {_owner_name(owner)}.{name}")
+        self.effects.add("delete", owner, name)
 
     def write_item(self, container: Any, key: Any, value: Any) -> None:
-        if not issubclass(type(container), Tensor):  # an op, judged by `operate`
-            self.refuse_write(container, f"sets an item of a {type(container).__qualname__}")
-            self.compare(key)
+        if issubclass(type(container), Tensor):
+            return  # an op, judged by `operate`
+        if self.is_written(container):
+            self._can_write_item(container, key)
+            is_new = isinstance(container, dict) and not dict.__contains__(container, key)
+            self.effects.entry(container, key, value, is_new)
+            self.effects.add("setitem", container, key, value)
+        self.compare(key)
+
+    def _can_write_item(self, container: Any, key: Any) -> None:
+        """A list is as long as it was, so that the index is in range again."""
+        if not isinstance(container, dict):
+            self.end_if_touched(container)
+            self.guards.length(container, len(container))
+            if type(key) is not int or key < 0:
+                self.effects.changed(container)
 
     def delete_item(self, container: Any, key: Any) -> None:
-        self.refuse_write(container, f"deletes an item of a {type(container).__qualname__}")
+        if not self.is_written(container):
+            return
+        if isinstance(container, dict):
+            if dict.__contains__(container, key):
+                self._must_have(container, key, lambda: self.read_item(
+                    container, key, dict.__getitem__(container, key)))
+            self.effects.entry(container, key, ABSENT)
+        else:
+            self._can_write_item(container, key)
+            self.effects.changed(container)
+        self.effects.add("delitem", container, key)
+
+    def _must_have(self, container: dict, key: Any, read: Callable) -> None:
+        """What is deleted was there before the node, or the node itself has put it there."""
+        if key in container and self.effects.value(container, key) is NOT_DONE:
+            read()
 
     def write_cell(self, cell: Any, value: Any) -> None:
-        self.refuse_write(cell, "sets a variable of an outer function")
+        if self.is_written(cell):
+            self.effects.entry(cell, None, value)
+            if value is ABSENT:
+                self.effects.add("empty_cell", cell)
+            else:
+                self.effects.add("set_cell", cell, value)
 
     def write_global(self, namespace: dict, name: str, value: Any) -> None:
-        raise GiveUp("write_outside", f"sets the global {name}")
+        self.act()
+        self.guards.global_namespace(namespace)
+        if value is ABSENT:
+            self._must_have(namespace, name, lambda: self.read_global(
+                namespace, name, namespace[name]))
+            self.effects.add("delitem", namespace, name)
+        else:
+            self.effects.add("setitem", namespace, name, value)
+        self.effects.entry(namespace, name, value, name not in namespace)
 
     def mutate(self, container: Any, method: str, args: tuple, kwargs: dict) -> None:
-        self.refuse_write(container, f"{type(container).__qualname__}.{method}")
+        if self.is_written(container):
+            self.effects.changed(container)
+            self.effects.add("mutate", container, method, consumed(method, args), kwargs)
         if method in _COMPARING:
             self.look(container, 0)
         for arg in (*args, *kwargs.values()):
@@ -254,30 +392,60 @@ class Watcher(Observer):
                 if not issubclass(type(container), (list, deque)):
                     self.hashed(arg)
 
+    def is_opaque(self, container: Any, method: str, args: tuple, kwargs: dict) -> bool:
+        """Methods that give something of an outside container, or may fail, are host calls."""
+        if not self.is_outside(container):
+            return False
+        return method not in BLIND or consumed(method, args) is None
+
+    def is_written(self, owner: Any) -> bool:
+        """Whether a write to `owner` is an effect: it is from outside, or a tensor (whose Python
+        attributes no recipe rebuilds). The instruction has then acted."""
+        self.act()
+        return self.is_outside(owner) or issubclass(type(owner), Tensor)
+
     def refuse_write(self, owner: Any, detail: str) -> None:
-        """Gives up if `owner` is from outside. A tensor's items are ops, its attributes are not."""
+        """Gives up if `owner` is from outside: C writes where no effect says so."""
         if self.is_outside(owner):
             raise GiveUp("write_outside", detail)
         if issubclass(type(owner), Tensor):
             raise GiveUp("tensor_escape", detail)
 
+    def act(self) -> None:
+        """The present instruction does something that must not be done twice."""
+        self._acted = self.machine.instant()
+
     # ------------------------------------------------------------------ calls of C
     def c_call(self, function: Any, args: tuple, kwargs: dict) -> Any:
+        if self._answer is not NOT_DONE:
+            return self._take_answer()
+        if self._is_stale:
+            self._start_fresh()
         self._performed = self._raised = NOT_DONE
+        mark = self._mark()
         try:
             row = policy(function)
             return CALLS[row.kind](self, function, args, kwargs, row)
-        except GiveUp:
+        except GiveUp as given:
+            return self._host(given, mark, function, args, kwargs)
+        except Stop:
             raise
         except BaseException as error:
             self.judge(error)
             raise
 
     def operate(self, function: Any, args: tuple) -> Any:
+        if self._answer is not NOT_DONE:
+            return self._take_answer()
+        if self._is_stale:
+            self._start_fresh()
         self._performed = self._raised = NOT_DONE
+        mark = self._mark()
         try:
             return self._operate(function, args)
-        except GiveUp:
+        except GiveUp as given:
+            return self._host(given, mark, function, args, {})
+        except Stop:
             raise
         except BaseException as error:
             self.judge(error)
@@ -285,6 +453,7 @@ class Watcher(Observer):
 
     def perform(self, function: Any, args: tuple, kwargs: dict) -> Any:
         """Calls `function`, and remembers what came of it."""
+        self.act()
         try:
             result = function(*args, **kwargs)
         except BaseException as error:
@@ -316,111 +485,113 @@ class Watcher(Observer):
         self.check(result)
         return result
 
-    def look(self, value: Any, depth: int) -> None:
-        """C is about to look at `value`, deeply: pins all of it, or gives up if its reads cannot
-        be seen."""
-        kind = type(value)
-        if kind in BLIND_TYPES:
-            return
-        if kind in _CONTAINERS:
-            if id(value) in self.known:
-                self.guards.whole(value)
-            if depth > _MAX_DEPTH:
-                raise GiveUp("opaque_argument", "a container nested too deeply")
-            for part in _parts(value, kind):
-                self.look(part, depth + 1)
-            return
-        if issubclass(kind, Tensor) or has_identity(value, kind):
-            return
-        if is_fresh_iterator(kind):
-            if id(value) in self.known:
-                raise GiveUp("outside_iterator", kind.__qualname__)
-            return
-        if kind in _VIEWS and id(value) not in self.known:
-            for part in value:
-                self.look(part, depth + 1)
-            return
-        if kind is re.Match and id(value) not in self.known:
-            return
-        if kind is types.MappingProxyType:
-            self.look(self.behind(value, kind), depth + 1)
-            return
-        if issubclass(kind, BaseException) and id(value) not in self.known:
-            self.look(value.args, depth + 1)
-            return
-        if kind is slice:
-            for part in (value.start, value.stop, value.step):
-                self.look(part, depth + 1)
-            return
-        raise GiveUp("opaque_argument", f"a {kind.__module__}.{kind.__qualname__}")
+    # ------------------------------------------------------------------ ends of nodes
+    def _mark(self) -> tuple:
+        """What was done before the present call of C."""
+        return self._acted, self.recorder.mark()
 
-    def behind(self, value: Any, kind: type) -> Any:
-        """`value`, or the mapping behind a read-only view of it; a view from outside shows what no
-        guard sees."""
-        if kind is not types.MappingProxyType:
-            return value
-        made = self._behind.get(id(value))
-        if made is None:
-            raise GiveUp("opaque_argument", "a mappingproxy")
-        return made[1]
+    def _host(self, given: GiveUp, mark: Any, function: Any, args: tuple, kwargs: dict) -> Any:
+        """Ends the node with this call, done again on every call; its answer starts the next one.
 
-    def compare(self, value: Any) -> None:
-        """C hashes `value` or compares it: an object that does both by identity is no obstacle."""
-        kind = type(value)
-        if kind in PRIMITIVES or kind is Tensor:
-            return
-        if _is_compared_by_identity(kind):
-            if id(value) in self.known:
-                self.guards.distinct(self.known[id(value)])
-        elif kind is types.MappingProxyType:
-            self.compare(self.behind(value, kind))
-        elif is_fresh_iterator(kind):
-            raise GiveUp("opaque_argument", f"a {kind.__qualname__} whose elements are compared")
-        elif kind in _CONTAINERS:
-            if id(value) in self.known:
-                self.guards.whole(value)
-            for part in _parts(value, kind):
-                self.compare(part)
-        else:
-            self.look(value, 0)
+        `given` says why the call is one. It was made already if it has a result.
+        """
+        if given.reason in _NOT_HOSTED:
+            raise given
+        acted, ops = mark
+        if not self._stands(acted):
+            raise given
+        self.failure = None
+        self.recorder.rewind(ops)
+        try:
+            point, slots = self.nodes.host(function, args, kwargs, given)
+        except GiveUp as why:  # no recipe: then it cannot be gone on from here
+            given.detail = f"{given.detail}; {why.detail}" if given.detail else why.detail
+            raise given from why
+        self.refuse_if_whole()
+        is_made = given.result is not NOT_DONE
+        result = given.result if is_made else self._call_host(function, args, kwargs)
+        self.open(point, (*slots, result), result)
+        return result
 
-    def compare_first(self, pair: Any) -> None:
-        """C makes an entry of a dict of `pair`."""
-        self.compare(pair[0] if type(pair) in (tuple, list) and pair else pair)
+    def go_on(self, reason: str, detail: str) -> None:
+        """Ends the node here: what follows is read from memory as the node has left it."""
+        if not self._stands(self._acted):
+            raise GiveUp(reason, detail)
+        point, slots = self.nodes.goto(GiveUp(reason, detail))
+        self.open(point, tuple(slots), NOT_DONE)
 
-    def hashed(self, value: Any) -> None:
-        """C puts the elements of `value` into a set, or its keys into a dict."""
-        kind = type(value)
-        if issubclass(kind, (list, tuple, dict, set, frozenset)):
-            for part in kind.__iter__(value) if kind in _CONTAINERS else ():
-                if type(part) is not str:
-                    self.compare(part)
+    def _start_fresh(self) -> None:
+        self._is_stale = False
+        self.go_on("own_write_read", "uses a tensor whose memory was exchanged")
 
-    def shallow(self, value: Any) -> None:
-        """C moves the elements of `value` without looking at them."""
-        value = self.behind(value, type(value))
-        if id(value) not in self.known:
-            return
-        kind = type(value)
-        if issubclass(kind, (list, tuple, dict, set, frozenset)):
-            self.guards.whole(value)
-        elif is_fresh_iterator(kind) or kind in _VIEWS:
-            raise GiveUp("outside_iterator", kind.__qualname__)
-        elif not (kind in BLIND_TYPES or issubclass(kind, Tensor) or has_identity(value, kind)):
-            raise GiveUp("opaque_argument", f"a {kind.__module__}.{kind.__qualname__}")
+    def _stands(self, acted: int) -> bool:
+        """Whether the frames stand before an instruction that a later call can execute anew;
+        `acted`: when anything was last done, but for what is about to become a host call."""
+        has_acted = acted == self.machine.instant()
+        can_resume = not (has_acted or self._contexts or self._locks)
+        return can_resume and self.machine.stands_before()
 
-    def pin_function(self, function: Any) -> None:
-        """Code and defaults of a function that runs natively."""
-        if type(function) is types.FunctionType and id(function) not in self._entered:
-            self._entered.add(id(function))
-            self.guards.function(function)
+    def _call_host(self, function: Any, args: tuple, kwargs: dict) -> Any:
+        try:
+            with self.recorder.away():
+                return function(*args, **kwargs)
+        except BaseException as error:
+            self.machine.give_up("host_raised", f"{describe(function)}: {type(error).__name__}")
+            raise
+
+    def _take_answer(self) -> Any:
+        answer, self._answer = self._answer, NOT_DONE
+        return answer
+
+    def open(self, point: Point, values: tuple, result: Any) -> None:
+        """A new node starts at `point`, whose slots hold `values`.
+
+        Raises Stop where the caller knows the point, GiveUp (with the host call's `result`) where
+        a value cannot be guarded.
+        """
+        self.nodes.arrive(point, values)
+        self.known.clear()
+        self.sources = Sources(self.known)
+        self.guards = Guards(self.sources, self.limits.max_guards)
+        self.effects = Effects()
+        self._entered.clear()
+        self.recorder.begin()
+        self.machine.forget_views()
+        try:
+            self._meet_slots(values, frames_of(self.machine))
+        except GiveUp as given:
+            raise GiveUp(given.reason, given.detail, result) from given
+
+    def _meet_slots(self, values: tuple, frames: Sequence[Frame]) -> None:
+        self._claim_ambient(self.nodes.start_ambient())
+        for position, value in enumerate(values):
+            self.guards.meet(self.sources.root("arg", position), value)
+        for frame in frames:
+            if id(frame.function) in self.made:
+                self.guards.globals_of(frame.function)
+            elif not frame.code.is_own:
+                self.entered(frame.function)
+
+    def refuse_if_whole(self) -> None:
+        """Under fullgraph the first break ends the run, before anything else is done."""
+        if self.limits.is_whole:
+            self.machine.fault = Stop()
+            raise self.machine.fault
 
     # ------------------------------------------------------------------ start and end
+    def pin_function(self, function: Any) -> None:
+        """Code and defaults of a function that runs natively."""
+        if type(function) is types.FunctionType:
+            self.entered(function)
+
+    def _claim_ambient(self, ambient: tuple) -> None:
+        for name, value in ambient:
+            self.guards.claim(-1, "ambient", (name, value), name)
+
     def begin(self, target: Any, args: tuple, kwargs: dict, ambient: tuple) -> None:
         """The guards of the entry: ambient state, the target, the arguments."""
         sources, guards = self.sources, self.guards
-        for name, value in ambient:
-            guards.claim(-1, "ambient", (name, value), name)
+        self._claim_ambient(ambient)
         entry = sources.root("entry")
         if has_identity(target, type(target)):
             sources.know(target, entry)
@@ -430,6 +601,18 @@ class Watcher(Observer):
             guards.meet(sources.root("arg", position), value)
         for name, value in kwargs.items():
             guards.meet(sources.root("kwarg", name), value)
+
+    def begin_at(self, point: Point, values: tuple, frames: Sequence[Frame]) -> None:
+        """The guards of a node that starts at `point`, where a call has got to without us."""
+        self.nodes.begin(point)
+        self._meet_slots(values, frames)
+        if point.has_answer:
+            self._answer = values[-1]
+
+    def first_break(self) -> Break:
+        """Where the run left, or first had to leave, the tensor ops."""
+        ends = [node.why for node in self.nodes.list if node.why is not None]
+        return ends[0] if ends else break_at(*self.gave)
 
     def unfinished(self) -> tuple[str, str] | None:
         """What the call left undone that a replay would have to do: a reason and its detail."""
@@ -448,26 +631,9 @@ class Watcher(Observer):
 
 
 # ---------------------------------------------------------------------------- names and parts
-@functools.lru_cache(maxsize=None)
-def _is_compared_by_identity(kind: type) -> bool:
-    """Whether `==` and `hash` of instances of `kind` are object's own."""
-    same = (
-        raw_attribute(kind, "__eq__") is object.__eq__
-        and raw_attribute(kind, "__hash__") is object.__hash__
-    )
-    return same and not issubclass(kind, Tensor)
-
-
 def _owner_name(owner: Any) -> str:
     return owner.__qualname__ if issubclass(type(owner), type) else type(owner).__qualname__
 
 
 def _is_method_of(value: Any, owner: Any) -> bool:
     return is_bound(value) and value.__self__ is owner
-
-
-def _parts(value: Any, kind: type) -> list:
-    """The elements of an exact container: keys and values of a dict."""
-    if issubclass(kind, dict):
-        return [*dict.keys(value), *dict.values(value)]
-    return list(value)

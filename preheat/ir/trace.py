@@ -272,12 +272,14 @@ class Captured:
     """A trace with the live objects it names in this process. `why_not_stored` is "" when portable.
 
     start    the point where its node begins; None: the entry
+    why      what ended the node before the call was over
     """
 
     trace: Trace
     objects: tuple[Any, ...] = ()
     why_not_stored: str = ""
     start: Point | None = None
+    why: "Break | None" = None
 
 
 @dataclass(frozen=True, slots=True)

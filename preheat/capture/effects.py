@@ -1,0 +1,99 @@
+"""Effects: what a node of the program writes to objects from outside, in program order.
+
+    self.calls = 3;  log.append(y)     ->     write s0 "calls" 3;  mutate s4 "append" y
+
+The program has written for real; the steps here do it again on replay, at the end of the node: no
+one can see memory between the node's tensor ops and its end. A value is planned when the node ends,
+with the content it has by then: an object that the program made is built once, whatever was done to
+it since. What C consumes at once (the items of `list.extend`) is copied when it is consumed.
+
+What is read back where it was written is known and needs no guard (`value`); a read that would mix
+old memory and new (the length of a list that grew) must end the node first (`touches`).
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from preheat.capture.observer import ABSENT, NOT_DONE
+from preheat.capture.sources import PRIMITIVES
+
+# Methods of containers that look at nothing of their owner, give nothing, and cannot fail.
+BLIND = frozenset((
+    "append", "appendleft", "extend", "extendleft", "insert", "clear", "update", "add", "discard",
+    "__iadd__", "__ior__",
+))
+_CONSUMING = frozenset(("extend", "extendleft", "update", "__iadd__", "__ior__"))
+_COPIES = {list: list, tuple: tuple, dict: dict, set: set, frozenset: frozenset}
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """One write: `kind` is a step kind of ir/trace; `parts` its arguments, values not yet planned.
+
+    write, setitem, set_cell   (name or key), value        delete, delitem    name or key
+    mutate                     method, args, kwargs        empty_cell         nothing
+    """
+
+    kind: str
+    target: Any
+    parts: tuple[Any, ...] = ()
+
+
+class Effects:
+    """The writes of one node, and where they went."""
+
+    def __init__(self) -> None:
+        self.list: list[Effect] = []
+        self.targets: dict[int, Any] = {}  # objects written to, by id
+        self._values: dict[tuple, Any] = {}  # (id of container, type of key, key) -> value or ABSENT
+        self._changed: dict[int, Any] = {}  # containers of which more changed than single entries
+        self.class_names: set[str] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self.list)
+
+    def add(self, kind: str, target: Any, *parts: Any) -> None:
+        self.list.append(Effect(kind, target, parts))
+        self.targets[id(target)] = target
+
+    def entry(self, container: Any, key: Any, value: Any, is_new: bool = False) -> None:
+        """`container[key]` is now `value`, or gone if ABSENT; `is_new`: its keys have changed."""
+        if type(key) in PRIMITIVES:
+            self._values[id(container), type(key), key] = value
+            if is_new or value is ABSENT:
+                self._values[id(container), "keys"] = True
+            self.targets.setdefault(id(container), container)
+        else:
+            self.changed(container)
+
+    def changed(self, container: Any) -> None:
+        """Any part of `container` may have changed."""
+        self._changed[id(container)] = container
+
+    def value(self, container: Any, key: Any) -> Any:
+        """What this node wrote there: a value, ABSENT if it deleted it, NOT_DONE if nothing."""
+        if type(key) not in PRIMITIVES:
+            return NOT_DONE
+        return self._values.get((id(container), type(key), key), NOT_DONE)
+
+    def touches(self, container: Any) -> bool:
+        """Whether a read of all of `container`, its length or its keys would see a write."""
+        here = id(container)
+        return here in self._changed or any(place[0] == here for place in self._values)
+
+    def has_changed(self, container: Any) -> bool:
+        """Whether any part of `container` may have changed."""
+        return id(container) in self._changed
+
+
+def consumed(method: str, args: tuple) -> tuple | None:
+    """`args` as they will be needed again; None when C consumes what cannot be had again."""
+    if method not in _CONSUMING:
+        return args
+    copies = []
+    for arg in args:
+        copy = _COPIES.get(type(arg))
+        if copy is None:
+            return None
+        copies.append(copy(arg))
+    return tuple(copies)

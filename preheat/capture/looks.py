@@ -1,0 +1,148 @@
+"""Looks: what C sees of an argument is pinned whole, or the call is not one that can be captured.
+
+    look(value)       C may look at all of it, deeply (repr, sum, an op's list of sizes)
+    compare(value)    C hashes or compares it
+    shallow(value)    C moves its elements without looking at them
+
+Default deny by the type of the argument: primitives, tensors, exact builtin containers and
+iterators of C that the call made; anything else raises GiveUp, and the call becomes a host call.
+"""
+
+import functools
+import re
+import types
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable
+from typing import Any
+
+from preheat.base.names import raw_attribute
+from preheat.bridge.tensors import Device, Size, Tensor
+from preheat.capture.guards import Guards, has_identity
+from preheat.capture.observer import GiveUp
+from preheat.capture.policies import is_fresh_iterator
+from preheat.capture.sources import PRIMITIVES
+
+# Pinned as a whole where they were met: C may look at them as it likes.
+BLIND_TYPES = PRIMITIVES | {Tensor, Device, range, re.Pattern, types.UnionType, types.GenericAlias}
+_CONTAINERS = frozenset((list, tuple, dict, set, frozenset, Size, OrderedDict, defaultdict, deque))
+_VIEWS = frozenset((type({}.keys()), type({}.values()), type({}.items())))
+_MAX_DEPTH = 50
+
+
+class Looks:
+    """The part of the watcher that judges what C is about to look at."""
+
+    known: dict[int, int]
+    guards: Guards
+    read_whole: Callable[[Any], None]
+    _behind: dict[int, tuple[Any, Any]]  # made read-only views, and their mappings
+
+    def look(self, value: Any, depth: int) -> None:
+        """C is about to look at `value`, deeply: pins all of it, or gives up if its reads cannot
+        be seen."""
+        kind = type(value)
+        if kind in BLIND_TYPES:
+            return
+        if kind in _CONTAINERS:
+            if id(value) in self.known:
+                self.read_whole(value)
+            if depth > _MAX_DEPTH:
+                raise GiveUp("opaque_argument", "a container nested too deeply")
+            for part in _parts(value, kind):
+                self.look(part, depth + 1)
+            return
+        if issubclass(kind, Tensor) or has_identity(value, kind):
+            return
+        if is_fresh_iterator(kind):
+            if id(value) in self.known:
+                raise GiveUp("outside_iterator", kind.__qualname__)
+            return
+        if kind in _VIEWS and id(value) not in self.known:
+            for part in value:
+                self.look(part, depth + 1)
+            return
+        if kind is re.Match and id(value) not in self.known:
+            return
+        if kind is types.MappingProxyType:
+            self.look(self.behind(value, kind), depth + 1)
+            return
+        if issubclass(kind, BaseException) and id(value) not in self.known:
+            self.look(value.args, depth + 1)
+            return
+        if kind is slice:
+            for part in (value.start, value.stop, value.step):
+                self.look(part, depth + 1)
+            return
+        raise GiveUp("opaque_argument", f"a {kind.__module__}.{kind.__qualname__}")
+
+    def behind(self, value: Any, kind: type) -> Any:
+        """`value`, or the mapping behind a read-only view of it; a view from outside shows what no
+        guard sees."""
+        if kind is not types.MappingProxyType:
+            return value
+        made = self._behind.get(id(value))
+        if made is None:
+            raise GiveUp("opaque_argument", "a mappingproxy")
+        return made[1]
+
+    def compare(self, value: Any) -> None:
+        """C hashes `value` or compares it: an object that does both by identity is no obstacle."""
+        kind = type(value)
+        if kind in PRIMITIVES or kind is Tensor:
+            return
+        if _is_compared_by_identity(kind):
+            if id(value) in self.known:
+                self.guards.distinct(self.known[id(value)])
+        elif kind is types.MappingProxyType:
+            self.compare(self.behind(value, kind))
+        elif is_fresh_iterator(kind):
+            raise GiveUp("opaque_argument", f"a {kind.__qualname__} whose elements are compared")
+        elif kind in _CONTAINERS:
+            if id(value) in self.known:
+                self.read_whole(value)
+            for part in _parts(value, kind):
+                self.compare(part)
+        else:
+            self.look(value, 0)
+
+    def compare_first(self, pair: Any) -> None:
+        """C makes an entry of a dict of `pair`."""
+        self.compare(pair[0] if type(pair) in (tuple, list) and pair else pair)
+
+    def hashed(self, value: Any) -> None:
+        """C puts the elements of `value` into a set, or its keys into a dict."""
+        kind = type(value)
+        if issubclass(kind, (list, tuple, dict, set, frozenset)):
+            for part in kind.__iter__(value) if kind in _CONTAINERS else ():
+                if type(part) is not str:
+                    self.compare(part)
+
+    def shallow(self, value: Any) -> None:
+        """C moves the elements of `value` without looking at them."""
+        value = self.behind(value, type(value))
+        if id(value) not in self.known:
+            return
+        kind = type(value)
+        if issubclass(kind, (list, tuple, dict, set, frozenset)):
+            self.read_whole(value)
+        elif is_fresh_iterator(kind) or kind in _VIEWS:
+            raise GiveUp("outside_iterator", kind.__qualname__)
+        elif not (kind in BLIND_TYPES or issubclass(kind, Tensor) or has_identity(value, kind)):
+            raise GiveUp("opaque_argument", f"a {kind.__module__}.{kind.__qualname__}")
+
+
+@functools.lru_cache(maxsize=None)
+def _is_compared_by_identity(kind: type) -> bool:
+    """Whether `==` and `hash` of instances of `kind` are object's own."""
+    same = (
+        raw_attribute(kind, "__eq__") is object.__eq__
+        and raw_attribute(kind, "__hash__") is object.__hash__
+    )
+    return same and not issubclass(kind, Tensor)
+
+
+def _parts(value: Any, kind: type) -> list:
+    """The elements of an exact container: keys and values of a dict."""
+    if issubclass(kind, dict):
+        return [*dict.keys(value), *dict.values(value)]
+    return list(value)

@@ -1,0 +1,208 @@
+"""Nodes: the run of a call, cut into pieces of tensor ops, each with its guards and its end.
+
+    x = self.a(x)                  node 0   guards, ops of a;  end host print(x, self, x)
+    print(x.sum())          ->     node 1   guards, ops of b;  end return %4
+    return self.b(x)
+
+`Nodes` assembles what the watcher, the recorder and the effects gathered since the last end. The
+recipe of an end does the effects in program order, gives the host call or the result, and the slots
+of the point that follows. Whatever that recipe builds for a host call or for an outside object has
+escaped: it is a slot, so that it stays the same object.
+"""
+
+import linecache
+import platform
+from collections.abc import Callable
+from typing import Any
+
+from preheat.bridge.ambient import SETTABLE, ambient_now
+from preheat.bridge.tensors import extent
+from preheat.capture import snapshots
+from preheat.capture.observer import GiveUp
+from preheat.base.reasons import explain
+from preheat.capture.recipes import Planner
+from preheat.ir.trace import (
+    Break, Captured, Goto, Guard, Host, Node, Point, Recipe, Return, Signature, Trace,
+)
+
+_PYTHON = ".".join(platform.python_version_tuple()[:2])
+
+
+class Stop(BaseException):
+    """Ends the run of the machine, unseen by the program: `point` is known already, or, if None,
+    nothing more may be done."""
+
+    def __init__(self, point: Point | None = None, values: tuple = ()):
+        self.point, self.values = point, values
+
+
+class Nodes:
+    """The nodes of one call so far, and where the one under way starts.
+
+    is_known(point, values)   whether the caller can go on from there without a capture
+    """
+
+    def __init__(self, watcher: Any, is_known: Callable[[Point, tuple], bool]) -> None:
+        self.watcher, self.is_known = watcher, is_known
+        self.list: list[Captured] = []
+        self.start: Point | None = None
+        self.signature = Signature(0)
+        self.ambient: tuple = ()
+
+    # ------------------------------------------------------------------ starts
+    def enter(self, signature: Signature, ambient: tuple) -> None:
+        """The first node starts at the entry."""
+        self.signature, self.ambient = signature, ambient
+
+    def begin(self, point: Point) -> None:
+        """The first node starts at `point`, where a call has got to without us."""
+        self.start, self.signature = point, Signature(point.slots)
+
+    def arrive(self, point: Point, values: tuple) -> None:
+        """The next node starts at `point`, unless somebody else can go on from there."""
+        if self.is_known(point, values):
+            self.watcher.machine.fault = Stop(point, values)
+            raise self.watcher.machine.fault
+        self.begin(point)
+
+    def start_ambient(self) -> tuple:
+        """The ambient state as the node starts; the recorder's own mode is not the program's."""
+        self.ambient = self._ambient_now()
+        return self.ambient
+
+    def _ambient_now(self) -> tuple:
+        ours = self.watcher.recorder.is_entered
+        return tuple([
+            (name, value - 1 if ours and name == "dispatch_modes" else value)
+            for name, value in ambient_now()
+        ])
+
+    # ------------------------------------------------------------------ ends
+    def result(self, value: Any) -> None:
+        """The last node: the call gives `value`. Raises GiveUp if that has no recipe."""
+        outputs: dict[int, int] = {}
+        planner = self._planner(outputs)
+        self._finish(outputs, Return(planner.recipe(planner.plan(value))), None)
+
+    def host(
+        self, function: Any, args: tuple, kwargs: dict, why: GiveUp,
+    ) -> tuple[Point, list[Any]]:
+        """Ends the node with a host call: the point behind it and the objects of its slots."""
+        outputs: dict[int, int] = {}
+        planner = self._planner(outputs)
+        call = planner.many((function, args, kwargs))
+        recipe, snapshot, slots = self._cut(planner, call)
+        point = Point(snapshot, len(slots) + 1, has_answer=True)
+        self._finish(outputs, Host(recipe, point), self.broken(why))
+        return point, slots
+
+    def goto(self, why: GiveUp) -> tuple[Point, list[Any]]:
+        """Ends the node before the present instruction."""
+        outputs: dict[int, int] = {}
+        recipe, snapshot, slots = self._cut(self._planner(outputs), [])
+        point = Point(snapshot, len(slots))
+        self._finish(outputs, Goto(recipe, point), self.broken(why))
+        return point, slots
+
+    def _planner(self, outputs: dict[int, int]) -> Planner:
+        """A recipe that has done the node's effects; `outputs` collects the values it takes."""
+        watcher = self.watcher
+        recorder = watcher.recorder
+
+        def output(tensor: Any) -> int | None:
+            value = recorder.value_of(tensor)
+            return None if value is None else outputs.setdefault(value, len(outputs))
+
+        planner = Planner(watcher.sources, output, watcher.made)
+        for effect in watcher.effects.list:
+            planner.effect(effect)
+        for (name, before), (_, now) in zip(self.ambient, self._ambient_now(), strict=True):
+            if before != now:
+                if name not in SETTABLE:
+                    raise GiveUp("ambient_change", f"{name} was {before}, is {now}")
+                planner.step("ambient", name, now)
+        return planner
+
+    def _cut(self, planner: Planner, first: list[int]) -> tuple[Recipe, Recipe, list[Any]]:
+        """The recipe of an end whose tuple begins with the steps `first`, the snapshot, the slots.
+        """
+        watcher = self.watcher
+        if len(self.list) + 1 >= watcher.limits.max_nodes:
+            raise GiveUp("limit_nodes", f"{watcher.limits.max_nodes} nodes")
+        snapshot, slots = snapshots.take(
+            watcher.machine, watcher.sources, watcher.made, frozenset(planner.memo))
+        result = planner.step("tuple", *first, *planner.many(slots))
+        return planner.recipe(result), snapshot, slots
+
+    def _finish(self, outputs: dict[int, int], end: Any, why: Break | None) -> None:
+        watcher = self.watcher
+        recorder, sources = watcher.recorder, watcher.sources
+        inputs = tuple(recorder.input_sources)
+        alias_sets = _alias_sets(recorder.input_tensors())
+        names = [_input_name(sources.table, source) for source in inputs]
+        body = recorder.finish(list(outputs), names, alias_sets)
+        watcher.guards.apart(watcher.effects.targets.values())
+        overlaps = _alias_guards(inputs, alias_sets, recorder.written_inputs)
+        guards = (*watcher.guards.finish(), *overlaps)
+        node = Node(guards, inputs if body else (), body, end)
+        trace = Trace(
+            self.signature, tuple(sources.table), (node,), tuple(watcher.guards.codes), _PYTHON)
+        self.list.append(Captured(
+            trace, tuple(sources.objects), sources.why_not_stored, self.start, why))
+
+    def broken(self, given: GiveUp) -> Break:
+        """The break at the program's present line."""
+        frame = self.watcher.machine.blamed_frame()
+        file, line = (frame.source.co_filename, frame.line()) if frame is not None else ("", 0)
+        return break_at(given.reason, given.detail, file, line)
+
+
+def break_at(reason: str, detail: str, file: str, line: int) -> Break:
+    """A row of `reasons.py` with its place."""
+    sentence, hint = explain(reason, detail)
+    code = linecache.getline(file, line).strip()
+    return Break(reason, detail or sentence, file, line, code, hint)
+
+
+# ---------------------------------------------------------------------------- inputs of a body
+def _alias_sets(tensors: list) -> list[int]:
+    """A number for each input: equal where memory overlaps, -1 where it is the input's own."""
+    order = sorted((extent(tensor), place) for place, tensor in enumerate(tensors))
+    sets = [-1] * len(tensors)
+    end, last, group = -1, -1, -1
+    for (start, stop), place in order:
+        if start < end and start < stop:
+            if sets[last] < 0:
+                group += 1
+                sets[last] = group
+            sets[place] = sets[last]
+        if stop > end:
+            end, last = stop, place
+    return sets
+
+
+def _alias_guards(
+    inputs: tuple[int, ...], alias_sets: list[int], written: dict[int, int],
+) -> list[Guard]:
+    """Which inputs overlap matters only if the body writes to one."""
+    if not written:
+        return []
+    groups: dict[int, list[int]] = {}
+    for place, source in enumerate(inputs):
+        group = alias_sets[place] if alias_sets[place] >= 0 else -2 - place
+        groups.setdefault(group, []).append(source)
+    return [Guard(-1, "alias", tuple(tuple(group) for group in groups.values()))]
+
+
+def _input_name(table: list, source: int) -> str:
+    """How people would write the source: "self.layers[0].weight" without the dicts between."""
+    parts = []
+    while source >= 0:
+        step = table[source]
+        if step.kind == "item" and step.parent >= 0 and table[step.parent].kind == "dict":
+            parts.append(str(step.key))
+        elif step.kind in ("item", "attr", "arg", "kwarg", "class"):
+            parts.append(str(step.key))
+        source = step.parent
+    between = ("_modules", "_parameters", "_buffers")
+    return ".".join(part for part in reversed(parts) if part not in between)
