@@ -243,6 +243,23 @@ seen.append(step(x))
         "changes what it has read, so its guards do not hold when it ends ({detail})",
         "move the change out of the compiled function",
     ),
+    "own_write_read": Reason(
+        "reads what it has just written ({detail})",
+        "use the value that was written instead of reading it back",
+        "write",
+    ),
+    "no_snapshot": Reason(
+        "is at a place from which no later call can go on ({detail})",
+        "move the call out of the class body, generator or handler",
+    ),
+    "host_raised": Reason(
+        "lets a function that is called on every call raise ({detail})",
+        "test for the failure before the call",
+    ),
+    "limit_nodes": Reason(
+        "is cut into more pieces than the limit ({detail})",
+        "raise node_limit, or compile a part of it", "limit",
+    ),
     "ambient_change": Reason(
         "leaves torch's state changed ({detail})",
         "make the change outside the compiled function",

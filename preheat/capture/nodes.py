@@ -39,7 +39,7 @@ class Stop(BaseException):
 class Nodes:
     """The nodes of one call so far, and where the one under way starts.
 
-    is_known(point, values)   whether the caller can go on from there without a capture
+    is_known(point, values)   whether the caller has nodes that start there
     """
 
     def __init__(self, watcher: Any, is_known: Callable[[Point, tuple], bool]) -> None:
@@ -59,8 +59,9 @@ class Nodes:
         self.start, self.signature = point, Signature(point.slots)
 
     def arrive(self, point: Point, values: tuple) -> None:
-        """The next node starts at `point`, unless somebody else can go on from there."""
-        if self.is_known(point, values):
+        """The next node starts at `point`, unless one that does is there: a loop is closed."""
+        is_own = any(node.start == point for node in self.list)
+        if is_own or self.is_known(point, values):
             self.watcher.machine.fault = Stop(point, values)
             raise self.watcher.machine.fault
         self.begin(point)

@@ -52,11 +52,10 @@ class SnapshotPlanner(Planner):
         return place
 
     def _is_slot(self, value: Any, kind: type) -> bool:
-        if issubclass(kind, Tensor) or id(value) in self.escaped:
-            return True
-        if id(value) not in self.sources.known:
+        if has_identity(value, kind) and (id(value) in self.made or self.sources.has_name(value)):
             return False
-        return not has_identity(value, kind) or not self.sources.has_name(value)
+        is_outside = id(value) in self.sources.known
+        return is_outside or id(value) in self.escaped or issubclass(kind, Tensor)
 
     def frame(self, frame: Frame) -> int:
         if frame.function is None or frame.names is not None:

@@ -167,7 +167,8 @@ class Step:
                      keyword name (str) and step                (a method of C's own; an effect)
     ambient          args: name (str), Constant                 (a row of bridge/ambient is set; an effect)
     cell             args: () or (content,); set_cell: cell, content
-    function         args: code constant, globals source, name, defaults, closure cells ..., see recipes
+    code             args: function step, place (int) among the constants of its code object
+    function         args: code step, globals step, name, defaults, closure cells ..., see recipes
     method           args: function step, self step
     """
 

@@ -263,6 +263,10 @@ def _function(
     )
 
 
+def _code(w: _Writer, place: int, function: int, index: int) -> None:
+    w.assign(place, f"{w.name(function)}.__code__.co_consts[{index}]")
+
+
 def _method(w: _Writer, place: int, function: int, owner: int) -> None:
     w.assign(place, f"new_method({w.all((function, owner))})")
 
@@ -291,6 +295,7 @@ _STEPS: dict[str, Callable] = {
     "delitem": _delitem,
     "mutate": _mutate,
     "ambient": _ambient,
+    "code": _code,
     "function": _function,
     "method": _method,
 }
