@@ -18,7 +18,7 @@ trace function that sees every line) makes the call plain Python: the rows of `_
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 import torch
@@ -223,7 +223,12 @@ def ambient_now() -> tuple[tuple[str, Constant], ...]:
 
 def steps_aside() -> str:
     """Why the present state lets only plain Python run, or "" if compiled code may."""
+    return why_aside({name: AMBIENT[name]() for name, _, _ in _ASIDE})
+
+
+def why_aside(ambient: Mapping[str, Constant]) -> str:
+    """The same for a state that was read before."""
     for name, ordinary, reason in _ASIDE:
-        if AMBIENT[name]() != ordinary:
+        if ambient[name] != ordinary:
             return reason
     return ""

@@ -16,7 +16,7 @@ from types import FunctionType, MethodType
 from typing import Any
 
 from preheat.base.names import mro_of
-from preheat.capture.calls import invoke
+from preheat.capture.calls import c_call, invoke
 from preheat.capture.frames import Frame, and_then
 from preheat.capture.observer import ABSENT
 from preheat.capture.tracebacks import raise_as_is
@@ -164,6 +164,8 @@ def load_member(m, owner: Any, cls: type, name: str) -> Any:
         if m.miss_member is not None and id(owner) in m.known:
             m.miss_member(owner, name)
         raise
+    if m.c_call is not None and m.observer.is_opaque_member(owner, name, value):
+        return c_call(m, getattr, (owner, name), None)
     if type(value) in BOUND_ON_READ:
         if m.born is not None:
             m.born(value, "method")

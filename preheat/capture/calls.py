@@ -79,8 +79,12 @@ def enter(m, function: FunctionType, args: tuple | list, kwargs: dict | None) ->
         if code.why_native == "own":
             return native_call(m, function, args, kwargs)
         return call_marked(m, function, args, kwargs, code.why_native)
-    if m.marks_native is not None and m.marks_native(function):
-        return call_marked(m, function, args, kwargs, "marked")
+    if m.marks_native is not None:
+        mark = m.marks_native(function)
+        if mark is True:
+            return call_marked(m, function, args, kwargs, "marked")
+        if mark:
+            return enter(m, mark, args, kwargs)
     if code.is_simple and not kwargs and len(args) == code.argument_count:
         values = [*args, *[NULL] * (code.size - len(args))]
     else:

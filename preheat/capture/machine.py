@@ -50,7 +50,7 @@ MODEL_FILES = (builtins, introspection)  # and these fill MODELS
 DECODE = Decoder(HANDLERS)
 PERFORMING = frozenset({"c_call", "operate", "test_truth"})  # hooks that do what they are told of
 ALWAYS = frozenset(
-    {"is_native", "is_library", "gave_up", "known", "bytecode_limit", "attached", "is_opaque"}
+    {"is_native", "is_library", "gave_up", "known", "bytecode_limit", "attached", "is_opaque", "is_opaque_member"}
 )
 length_hint = operator.length_hint
 DEEP = 16  # so many native loops inside each other: time to give native code more stack
@@ -215,8 +215,9 @@ class Machine:
         self.views.clear()
 
     def end(self) -> None:
-        """The run is over."""
+        """The run is over; generators that live on are no part of how it ended."""
         self.close()
+        self.fault = None
         if self.limit != self.limit_outside:
             sys.setrecursionlimit(self.limit)
 

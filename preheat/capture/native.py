@@ -21,7 +21,6 @@ from preheat.bridge.ambient import AMBIENT, WHEN_READ
 from preheat.bridge.calls import Call, reads_memory
 from preheat.bridge.tensors import Tensor
 from preheat.capture.guards import has_identity
-from preheat.capture.machine import run
 from preheat.capture.observer import GiveUp
 from preheat.capture.policies import CALLING_BACK, CALLING_C, is_bound, is_fresh_iterator, policy
 from preheat.capture.sources import PRIMITIVES
@@ -226,19 +225,6 @@ def _identity_number(watcher: Any, function: Any, args: tuple, kwargs: dict, row
     return id(value)
 
 
-def _compiled(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
-    """A compiled function inside a compiled function: one capture, as if it were not compiled."""
-    compiled, *rest = args
-    namespace = compiled.__dict__
-    target = namespace["target"]
-    if id(compiled) in watcher.known:
-        watcher.guards.attribute(compiled, namespace, "target", target)
-    result = run(target, tuple(rest), kwargs, watcher)
-    if watcher.gave is not None:
-        raise GiveUp(*watcher.gave[:2], result)
-    return result
-
-
 def _class(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
     result = watcher.perform(function, args, kwargs)
     if len(args) == 3:
@@ -350,7 +336,7 @@ CALLS: dict[str, Callable] = {
     "identity": _perform, "fill": _fill, "get": _get, "again": _again, "cached": _cached,
     "abc": _abstract, "refuse": _refuse, "signature": _signature, "inference_mode": _inference_mode,
     "set_context": _set_context, "reset_context": _reset_context, "constant": _perform,
-    "referent": _referent, "import": _import, "view": _view, "class": _class, "compiled": _compiled,
+    "referent": _referent, "import": _import, "view": _view, "class": _class,
     "operator": _operator, "id": _identity_number,
     "acquire": _acquire, "release": _release, "dispatch_depth": _dispatch_depth,
 }

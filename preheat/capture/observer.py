@@ -86,8 +86,10 @@ class Observer:
         """A machine starts to run under this observer."""
 
     # ----------------------------------------------------------------------- functions and calls
-    def is_native(self, function: Any) -> bool:
-        """True: do not interpret this Python function; it goes to `c_call` like a C function."""
+    def is_native(self, function: Any) -> Any:
+        """True: do not interpret this Python function; it goes to `c_call` like a C function.
+        Another function: interpret that one instead. False: interpret it.
+        """
         return False
 
     def native_function(self, function: Any, why: str) -> None:
@@ -241,6 +243,10 @@ class Observer:
         It is not told to `c_call` again. `container += x` of a list, set, dict or deque comes as
         the dunder (`__iadd__`, `__ior__`).
         """
+
+    def is_opaque_member(self, owner: Any, name: str, value: Any) -> bool:
+        """True: the C-level attribute `name` of `owner` is read by `c_call(getattr, ...)`."""
+        return False
 
     def is_opaque(self, container: Any, method: str, args: tuple, kwargs: dict) -> bool:
         """True: the mutating method is not told to `mutate` but made by `c_call`."""

@@ -452,25 +452,27 @@ def subscript_class(m, cls: type, key: Any) -> Any:
 
 def store_item(m, container: Any, key: Any, value: Any) -> Any:
     """`container[key] = value`."""
-    raw = m.lookup(container, type(container), "__setitem__")
-    if runs_python(raw):
-        return call_dunder(m, raw, container, key, value)
-    if m.write_item is not None:
-        m.write_item(container, key, value)
-    if type(key) in PLAIN and type(container) in (list, dict):
-        container[key] = value
-        return None
-    return operate(m, operator.setitem, container, key, value)
+    return change_item(m, operator.setitem, m.write_item, container, key, value)
 
 
 def delete_item(m, container: Any, key: Any) -> Any:
     """`del container[key]`."""
-    raw = m.lookup(container, type(container), "__delitem__")
+    return change_item(m, operator.delitem, m.delete_item, container, key)
+
+
+def change_item(m, function: Callable, tell: Callable | None, container: Any, *args: Any) -> Any:
+    name = f"__{function.__name__}__"
+    raw = m.lookup(container, type(container), name)
     if runs_python(raw):
-        return call_dunder(m, raw, container, key)
-    if m.delete_item is not None:
-        m.delete_item(container, key)
-    return operate(m, operator.delitem, container, key)
+        return call_dunder(m, raw, container, *args)
+    is_exact = type(args[0]) in PLAIN and type(container) in (list, dict)
+    if is_exact or not m.observer.is_opaque(container, name, args, {}):
+        if tell is not None:
+            tell(container, *args)
+        if is_exact:
+            function(container, *args)
+            return None
+    return operate(m, function, container, *args)
 
 
 # ------------------------------------------------------------------------------------ iteration

@@ -24,7 +24,6 @@ operator      a function of module operator: as the operator itself
 id            the number of an object: objects so numbered stay different
 acquire, release  of a lock: allowed in pairs
 view          a read-only view of a mapping: what is looked at is the mapping
-compiled      a compiled function is called: what it was compiled from is watched
 class         a class is made
 import        an import statement: done once and for all, its ops are not the call's
 abc           isinstance or issubclass by an abstract base class: re-evaluated as a guard
@@ -56,6 +55,7 @@ import _thread
 from preheat.base import marks
 from preheat.base.names import raw_attribute
 from preheat.bridge.calls import NATIVE, Call, torch_call
+from preheat.capture import polyfills
 
 PURE, SHALLOW, IDENTITY, FILL = Call("pure"), Call("shallow"), Call("identity"), Call("fill")
 AGAIN, NOTHING, HOST = Call("again"), Call("nothing"), Call("refuse", "host_call")
@@ -143,7 +143,6 @@ _ROWS: dict[Any, Call] = {
 # the module's name, and the row. Once torch.compile has run in a process it counts every module made
 # (its init is wrapped); for one that the call makes and a replay does not, there is nothing to count.
 _BY_NAME: dict[str, tuple[str, Call]] = {
-    "Compiled.__call__": ("preheat.dispatch", Call("compiled")),
     "GenerationTracker.tag": (".mutation_guard", NOTHING),
 }
 # Python functions that run natively: what they compute follows from their arguments, but they keep
@@ -163,8 +162,12 @@ _NATIVE: dict[Any, Call] = {
 }
 
 
-def is_native(function: Any) -> bool:
-    """Whether a Python function is called natively, by a row or by the user's mark."""
+def is_native(function: Any) -> bool | types.FunctionType:
+    """Whether a Python function is called natively, by a row or by the user's mark; or which one
+    is interpreted instead."""
+    if function.__code__.co_qualname == "Compiled.__call__":
+        if function.__module__ == "preheat.dispatch":
+            return polyfills.call_target
     if function in _NATIVE or function in NATIVE:
         return True
     if function.__code__.co_qualname in _BY_NAME and _named(function) is not None:

@@ -1,7 +1,8 @@
 """Polyfills: parts of the language that CPython has in C, written in Python and run by the machine.
 
 `match` against a class or a mapping, `in` over an iterator, `for` over `__getitem__`: they call
-back into the program's dunders, and as interpreted functions they need no native recursion. Their
+back into the program's dunders, and as interpreted functions they need no native recursion. So is
+the call of a function that is compiled itself. Their
 frames never show in tracebacks. Guarantees CPython's order of effects and its messages. Sources:
 CPython `Python/ceval.c` `match_class`, `match_keys`; `Objects/iterobject.c`; `Objects/abstract.c`.
 """
@@ -10,6 +11,11 @@ from collections.abc import Iterator
 from typing import Any
 
 MATCH_SELF = 1 << 22  # Py_TPFLAGS of the builtins whose positional pattern is the subject itself
+
+
+def call_target(compiled: Any, *args: Any, **kwargs: Any) -> Any:
+    """A call of a compiled function inside another: as if it were not compiled."""
+    return compiled.target(*args, **kwargs)
 
 
 def contains_by_iteration(container: Any, value: Any) -> bool:

@@ -149,7 +149,7 @@ class Planner:
     # ------------------------------------------------------------------ instances
     def _instance(self, value: Any, kind: type) -> int:
         """Class, content of the C base, slots and instance dict: no code of the program runs."""
-        base = next(b for b in mro_of(kind) if not is_heap_type(b))
+        base = _c_base(kind)
         row = _BY_BASE.get(base)
         if row is None:
             raise GiveUp("no_recipe", f"{kind.__module__}.{kind.__qualname__}")
@@ -178,6 +178,15 @@ class Planner:
     def elements(self, place: int, parts: Any) -> None:
         for part in parts:
             self.step("append", place, self.plan(part))
+
+
+def _c_base(kind: type) -> type:
+    """The class of C that makes instances of `kind`."""
+    for base in mro_of(kind):
+        made = type.__dict__["__dict__"].__get__(base).get("__new__")
+        if type(made) is types.BuiltinFunctionType or not is_heap_type(base):
+            return base
+    return object
 
 
 def _plain_instance(planner: Planner, value: Any, base: type, make: int, cls: int) -> int:

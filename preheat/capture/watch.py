@@ -14,21 +14,23 @@ that follow.
 
 import operator
 import types
-from collections import deque, namedtuple
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from preheat.base.names import raw_attribute
+from preheat.bridge.ambient import why_aside
 from preheat.bridge.calls import LIBRARY_FOLDERS, is_tensor_attribute, reads_memory
 from preheat.bridge.tensors import Tensor
 from preheat.capture.effects import BLIND, Effects, consumed
+from preheat.capture.frames import Frame
 from preheat.capture.guards import Guards, has_identity
 from preheat.capture.looks import Looks
 from preheat.capture.native import CALLS, describe
-from preheat.capture.frames import Frame
 from preheat.capture.nodes import Nodes, Stop, break_at
 from preheat.capture.observer import ABSENT, NOT_DONE, GiveUp, Observer
-from preheat.capture.policies import is_bookkeeping, is_bound, is_native, policy
+from preheat.capture.policies import is_bound, is_native, policy
+from preheat.capture.reads import Reads
 from preheat.capture.recorder import Recorder
 from preheat.capture.snapshots import frames_of
 from preheat.capture.sources import Sources
@@ -53,12 +55,11 @@ _TAKING_ALL = frozenset((
     "extend", "update", "__iadd__", "__ior__", "__init__", "difference_update", "__iand__",
     "intersection_update", "symmetric_difference_update", "__isub__", "__ixor__", "extendleft",
 ))
-_TUPLE_FIELD = type(namedtuple("_Pair", "a").a)  # how a namedtuple reads a field: C, by position
 _HASHED_DISPLAYS = frozenset(("dict", "set"))
 _CLASSES_AND_FUNCTIONS = frozenset(("class", "function"))
 
 
-class Watcher(Observer, Looks):
+class Watcher(Reads, Looks, Observer):
     """Collects sources, guards, ops and effects of the node under way; `nodes` has those before it.
 
     `gave` says why and where it gave up. `made` has the functions and classes that the call made,
@@ -145,126 +146,7 @@ class Watcher(Observer, Looks):
             self._entered[id(function)] = function
             self.guards.function(function)
 
-    # ------------------------------------------------------------------ reads
-    def is_own(self, container: Any, key: Any, value: Any) -> bool:
-        """Whether this node has itself put there what is read.
-
-        A read that would see memory as it was before some of the node's writes and as it is after
-        others ends the node first.
-        """
-        if not self.effects:
-            return False
-        written = self.effects.value(container, key)
-        if written is NOT_DONE:
-            if self.effects.has_changed(container):
-                self.go_on("own_write_read", f"reads {key!r} of what it changed")
-            return False
-        if written is not value:
-            self.go_on("own_write_read", f"reads {key!r}, which it wrote")
-            return False
-        return True
-
-    def end_if_touched(self, container: Any) -> None:
-        """All of `container`, its keys or its length are read: not half old and half new."""
-        if self.effects and self.effects.touches(container):
-            self.go_on("own_write_read", f"reads a {type(container).__qualname__} that it changed")
-
-    def read_attribute(self, owner: Any, namespace: dict, name: str, value: Any) -> None:
-        if not self.is_own(namespace, name, value):
-            self.guards.attribute(owner, namespace, name, value)
-
-    def miss_attribute(self, owner: Any, namespace: dict, name: str) -> None:
-        if not self.is_own(namespace, name, ABSENT):
-            self.guards.no_attribute(owner, namespace, name)
-
-    def read_class(self, owner: Any, cls: type, name: str, raw: Any) -> None:
-        if id(cls) not in self.made and not is_bookkeeping(cls):
-            if name in self.effects.class_names:
-                self.go_on("own_write_read", f"reads the class attribute {name}, which it wrote")
-            self.guards.class_attribute(owner, cls, name, raw)
-
-    def read_super(self, owner: Any, cls: type, after: type, name: str, raw: Any) -> None:
-        if id(cls) not in self.made:
-            if name in self.effects.class_names:
-                self.go_on("own_write_read", f"reads the class attribute {name}, which it wrote")
-            self.guards.super_attribute(cls, after, name)
-
-    def read_member(self, owner: Any, name: str, value: Any) -> None:
-        if self.is_own(owner, name, value):
-            return
-        if issubclass(type(owner), Tensor):
-            self.check()
-            if not is_tensor_attribute(name) and not _is_method_of(value, owner):
-                raise GiveUp("tensor_attribute", name)
-            if name != "__dict__":
-                return  # its guard covers it, or it was recorded as an op
-        elif isinstance(owner, tuple):
-            field = raw_attribute(type(owner), name)
-            if type(field) is _TUPLE_FIELD:
-                self.guards.item(owner, field.__reduce__()[1][0], value)
-                return
-        self.guards.member(owner, name, value)
-
-    def miss_member(self, owner: Any, name: str) -> None:
-        if not self.is_own(owner, name, ABSENT):
-            self.guards.no_member(owner, name)
-
-    def read_global(self, namespace: dict, name: str, value: Any) -> None:
-        if not self.is_own(namespace, name, value):
-            self.guards.global_(namespace, name, value)
-
-    def miss_global(self, namespace: dict, name: str) -> None:
-        if not self.is_own(namespace, name, ABSENT):
-            self.guards.no_global(namespace, name)
-
-    def read_cell(self, cell: Any, value: Any) -> None:
-        if not self.is_own(cell, None, value):
-            self.guards.cell(cell, value)
-
-    def read_item(self, container: Any, key: Any, value: Any) -> None:
-        if self.effects and type(key) is int and key < 0 and not isinstance(container, dict):
-            self.end_if_touched(container)
-        if not self.is_own(container, key, value):
-            self.guards.item(container, key, value)
-
-    def miss_item(self, container: Any, key: Any) -> None:
-        if not isinstance(container, dict):
-            self.end_if_touched(container)
-        if not self.is_own(container, key, ABSENT):
-            self.guards.no_item(container, key)
-
-    def read_length(self, container: Any, length: int) -> None:
-        self.end_if_touched(container)
-        self.guards.length(container, length)
-
-    def read_contains(self, container: Any, value: Any, answer: bool) -> None:
-        self.end_if_touched(container)
-        self.guards.contains(container, value, answer)
-
-    def read_whole(self, container: Any) -> None:
-        self.end_if_touched(container)
-        self.guards.whole(container)
-
-    def test_type(self, value: Any, classinfo: Any, answer: bool) -> None:
-        if id(type(value)) not in self.made:
-            self.guards.mro(type(value))
-
-    def type_of(self, value: Any) -> None:
-        if id(type(value)) not in self.made:
-            self.sources.of(type(value))  # what is read of the class is then told
-
-    def test_subclass(self, cls: Any, classinfo: Any, answer: bool) -> None:
-        if id(cls) not in self.made and issubclass(type(cls), type):
-            self.guards.mro(cls)
-
-    def test_identity(self, left: Any, right: Any, answer: bool) -> None:
-        if answer or left is None or right is None:
-            return
-        first, second = self.known.get(id(left)), self.known.get(id(right))
-        if first is not None and second is not None:
-            if not (self.guards.is_pinned(left) and self.guards.is_pinned(right)):
-                self.guards.differ(first, second)
-
+    # ------------------------------------------------------------------ truth
     def test_truth(self, value: Any) -> bool:
         if self._answer is not NOT_DONE:
             return self._take_answer()
@@ -391,6 +273,12 @@ class Watcher(Observer, Looks):
                 self.shallow(arg)
                 if not issubclass(type(container), (list, deque)):
                     self.hashed(arg)
+
+    def is_opaque_member(self, owner: Any, name: str, value: Any) -> bool:
+        """Attributes of tensors that no guard covers and no op records (`t.data`)."""
+        if not issubclass(type(owner), Tensor):
+            return False
+        return not (is_tensor_attribute(name) or _is_method_of(value, owner))
 
     def is_opaque(self, container: Any, method: str, args: tuple, kwargs: dict) -> bool:
         """Methods that give something of an outside container, or may fail, are host calls."""
@@ -563,7 +451,10 @@ class Watcher(Observer, Looks):
             raise GiveUp(given.reason, given.detail, result) from given
 
     def _meet_slots(self, values: tuple, frames: Sequence[Frame]) -> None:
-        self._claim_ambient(self.nodes.start_ambient())
+        ambient = self.nodes.start_ambient()
+        if aside := why_aside(dict(ambient)):
+            raise GiveUp("foreign_state", aside)
+        self._claim_ambient(ambient)
         for position, value in enumerate(values):
             self.guards.meet(self.sources.root("arg", position), value)
         for frame in frames:

@@ -17,7 +17,7 @@ from machine_programs import PROGRAMS
 from watching import Watching, hook_names
 
 
-def outcome(source: str, observer: Observer | None) -> tuple:
+def outcome(source: str, observer: Observer | None, run=run) -> tuple:
     """What the program gives: (kind, text of the value or exception, printed)."""
     space: dict = {"__name__": "program"}
     exec(compile(source, "<program>", "exec"), space)

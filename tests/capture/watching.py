@@ -10,7 +10,11 @@ class Watching(Observer):
 
 
 def hook_names() -> list[str]:
-    return [name for name, hook in vars(Observer).items() if callable(hook) and name[0] != "_"]
+    asked = ("attached", "is_opaque", "is_opaque_member")  # answer the machine's own questions
+    return [
+        name for name, hook in vars(Observer).items()
+        if callable(hook) and name[0] != "_" and name not in asked
+    ]
 
 
 for name in hook_names():

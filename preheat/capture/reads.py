@@ -1,0 +1,153 @@
+"""Reads: the hooks of the watcher by which reads of outside objects become guards.
+
+A guard speaks of memory as the node finds it. So each read first asks the effects of the node:
+what the node itself has put there is known and needs no guard; a read that would see memory half as
+it was and half as the node left it ends the node, and is a read of the next one.
+"""
+
+from collections import namedtuple
+from typing import Any
+
+from preheat.base.names import raw_attribute
+from preheat.bridge.tensors import Tensor
+from preheat.capture.effects import Effects
+from preheat.capture.guards import Guards
+from preheat.capture.observer import ABSENT, NOT_DONE, Observer
+from preheat.capture.policies import is_bookkeeping
+from preheat.capture.sources import Sources
+
+_TUPLE_FIELD = type(namedtuple("_Pair", "a").a)  # how a namedtuple reads a field: C, by position
+
+
+class Reads(Observer):
+    """The part of the watcher that is told of reads."""
+
+    effects: Effects
+    guards: Guards
+    sources: Sources
+    made: dict[int, tuple[Any, Any]]
+
+    def go_on(self, reason: str, detail: str) -> None:
+        """Ends the node before the present instruction."""
+        raise NotImplementedError
+
+    def check(self, result: Any = NOT_DONE) -> None:
+        """Gives up if the recorder noted a failure."""
+        raise NotImplementedError
+
+    def is_own(self, container: Any, key: Any, value: Any) -> bool:
+        """Whether this node has itself put there what is read.
+
+        A read that would see memory as it was before some of the node's writes and as it is after
+        others ends the node first.
+        """
+        if not self.effects:
+            return False
+        written = self.effects.value(container, key)
+        if written is NOT_DONE:
+            if self.effects.has_changed(container):
+                self.go_on("own_write_read", f"reads {key!r} of what it changed")
+            return False
+        if written is not value:
+            self.go_on("own_write_read", f"reads {key!r}, which it wrote")
+            return False
+        return True
+
+    def end_if_touched(self, container: Any) -> None:
+        """All of `container`, its keys or its length are read: not half old and half new."""
+        if self.effects and self.effects.touches(container):
+            self.go_on("own_write_read", f"reads a {type(container).__qualname__} that it changed")
+
+    def read_attribute(self, owner: Any, namespace: dict, name: str, value: Any) -> None:
+        if not self.is_own(namespace, name, value):
+            self.guards.attribute(owner, namespace, name, value)
+
+    def miss_attribute(self, owner: Any, namespace: dict, name: str) -> None:
+        if not self.is_own(namespace, name, ABSENT):
+            self.guards.no_attribute(owner, namespace, name)
+
+    def read_class(self, owner: Any, cls: type, name: str, raw: Any) -> None:
+        if id(cls) not in self.made and not is_bookkeeping(cls):
+            if name in self.effects.class_names:
+                self.go_on("own_write_read", f"reads the class attribute {name}, which it wrote")
+            self.guards.class_attribute(owner, cls, name, raw)
+
+    def read_super(self, owner: Any, cls: type, after: type, name: str, raw: Any) -> None:
+        if id(cls) not in self.made:
+            if name in self.effects.class_names:
+                self.go_on("own_write_read", f"reads the class attribute {name}, which it wrote")
+            self.guards.super_attribute(cls, after, name)
+
+    def read_member(self, owner: Any, name: str, value: Any) -> None:
+        if self.is_own(owner, name, value):
+            return
+        if issubclass(type(owner), Tensor):
+            self.check()
+            if name != "__dict__":
+                return  # its guard covers it, or it was recorded as an op
+        elif isinstance(owner, tuple):
+            field = raw_attribute(type(owner), name)
+            if type(field) is _TUPLE_FIELD:
+                self.guards.item(owner, field.__reduce__()[1][0], value)
+                return
+        self.guards.member(owner, name, value)
+
+    def miss_member(self, owner: Any, name: str) -> None:
+        if not self.is_own(owner, name, ABSENT):
+            self.guards.no_member(owner, name)
+
+    def read_global(self, namespace: dict, name: str, value: Any) -> None:
+        if not self.is_own(namespace, name, value):
+            self.guards.global_(namespace, name, value)
+
+    def miss_global(self, namespace: dict, name: str) -> None:
+        if not self.is_own(namespace, name, ABSENT):
+            self.guards.no_global(namespace, name)
+
+    def read_cell(self, cell: Any, value: Any) -> None:
+        if not self.is_own(cell, None, value):
+            self.guards.cell(cell, value)
+
+    def read_item(self, container: Any, key: Any, value: Any) -> None:
+        if self.effects and type(key) is int and key < 0 and not isinstance(container, dict):
+            self.end_if_touched(container)
+        if not self.is_own(container, key, value):
+            self.guards.item(container, key, value)
+
+    def miss_item(self, container: Any, key: Any) -> None:
+        if not isinstance(container, dict):
+            self.end_if_touched(container)
+        if not self.is_own(container, key, ABSENT):
+            self.guards.no_item(container, key)
+
+    def read_length(self, container: Any, length: int) -> None:
+        self.end_if_touched(container)
+        self.guards.length(container, length)
+
+    def read_contains(self, container: Any, value: Any, answer: bool) -> None:
+        self.end_if_touched(container)
+        self.guards.contains(container, value, answer)
+
+    def read_whole(self, container: Any) -> None:
+        self.end_if_touched(container)
+        self.guards.whole(container)
+
+    def test_type(self, value: Any, classinfo: Any, answer: bool) -> None:
+        if id(type(value)) not in self.made:
+            self.guards.mro(type(value))
+
+    def type_of(self, value: Any) -> None:
+        if id(type(value)) not in self.made:
+            self.sources.of(type(value))  # what is read of the class is then told
+
+    def test_subclass(self, cls: Any, classinfo: Any, answer: bool) -> None:
+        if id(cls) not in self.made and issubclass(type(cls), type):
+            self.guards.mro(cls)
+
+    def test_identity(self, left: Any, right: Any, answer: bool) -> None:
+        if answer or left is None or right is None:
+            return
+        first, second = self.known.get(id(left)), self.known.get(id(right))
+        if first is not None and second is not None:
+            if not (self.guards.is_pinned(left) and self.guards.is_pinned(right)):
+                self.guards.differ(first, second)

@@ -1,0 +1,64 @@
+"""Frames are left at calls of C and gone on with in another machine: nothing is lost or done twice."""
+
+import pytest
+
+from preheat.capture.machine import DECODE, resume, run
+from preheat.capture.nodes import Stop
+from preheat.capture.observer import NOT_DONE, Observer
+from preheat.capture.snapshots import rebuild, take
+from preheat.capture.sources import Sources
+from preheat.run.recipes import compile_recipe
+from machine_programs import PROGRAMS
+from test_machine_language import outcome
+
+
+class Everything:
+    """A set that has every id: whatever stands in a frame is carried as it is."""
+
+    def __contains__(self, number: int) -> bool:
+        return True
+
+
+class Leaver(Observer):
+    """Leaves the run at a call of C that it makes, if the frames can be resumed there."""
+
+    def __init__(self, skips: int, answer=NOT_DONE):
+        super().__init__()
+        self.skips, self.answer, self.made = skips, answer, NOT_DONE
+
+    def attached(self, machine) -> None:
+        self.machine = machine
+
+    def c_call(self, function, args: tuple, kwargs: dict):
+        if self.answer is not NOT_DONE:
+            answer, self.answer = self.answer, NOT_DONE
+            return answer
+        self.skips -= 1
+        stands = self.skips < 0 and self.machine.stands_before()
+        self.made = function(*args, **kwargs)
+        if stands:
+            self.left = take(self.machine, Sources(), {}, Everything())
+            self.machine.fault = Stop()
+            raise self.machine.fault
+        return self.made
+
+
+def run_with_leaves(function, args, kwargs, observer: Leaver):
+    """Runs `function` and, behind every few calls of C, goes on in a new machine."""
+    every = observer.skips
+    start = lambda: run(function, args, kwargs, observer)  # noqa: E731
+    while True:
+        try:
+            return start()
+        except Stop:
+            recipe, slots = observer.left
+            rows, _ = compile_recipe(recipe, len(slots)).function(*slots)
+            frames, observer = rebuild(DECODE, rows), Leaver(every, observer.made)
+            start = lambda: resume(frames, observer)  # noqa: B023, E731
+
+
+@pytest.mark.parametrize("every", [0, 3])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_goes_on_in_another_machine(name, every):
+    left = outcome(PROGRAMS[name], Leaver(every), run_with_leaves)
+    assert left == outcome(PROGRAMS[name], None)
