@@ -11,9 +11,9 @@ What is read back where it was written is known and needs no guard (`value`); a 
 old memory and new (the length of a list that grew) must end the node first (`touches`).
 """
 
-from dataclasses import dataclass
 from typing import Any
 
+from preheat.base.dataclass import dataclass
 from preheat.capture.observer import ABSENT, NOT_DONE
 from preheat.capture.sources import PRIMITIVES
 

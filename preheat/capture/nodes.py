@@ -15,11 +15,12 @@ import platform
 from collections.abc import Callable
 from typing import Any
 
+from preheat.base.reasons import explain
+from preheat.base.rewrites import hint_for
 from preheat.bridge.ambient import SETTABLE, ambient_now
 from preheat.bridge.tensors import extent
 from preheat.capture import snapshots
 from preheat.capture.observer import GiveUp
-from preheat.base.reasons import explain
 from preheat.capture.recipes import Planner
 from preheat.ir.trace import (
     Break, Captured, Goto, Guard, Host, Node, Point, Recipe, Return, Signature, Trace,
@@ -162,6 +163,7 @@ def break_at(reason: str, detail: str, file: str, line: int) -> Break:
     """A row of `reasons.py` with its place."""
     sentence, hint = explain(reason, detail)
     code = linecache.getline(file, line).strip()
+    hint = hint_for("".join(linecache.getlines(file)), line, reason, hint)
     return Break(reason, detail or sentence, file, line, code, hint)
 
 
