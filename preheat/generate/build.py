@@ -4,7 +4,9 @@
 
 All kernels of a plan are one module (a module costs 3-4 ms however small). Kernels arrive as
 explicit-vector code, so of LLVM's optimiser only instcombine runs: it compiles three times as fast
-as O3 for 0.88-0.99x of its run time (research/cpu.md, K1). The only door to llvmlite.
+as O3 for 0.88-0.99x of its run time (research/cpu.md, K1). The runtime's text says which of its
+functions join their callers; with that, a call takes as long as after O2, for a sixth of the time
+to compile. The only door to llvmlite.
 """
 
 import functools
@@ -67,18 +69,14 @@ def build(kernels: Sequence[Kernel], target: Target) -> Image:
     return replace(made, entries=tuple((name, offsets[same]) for name, same in aliases.items()))
 
 
-def image(text: str, target: Target, level: int = 0) -> Image:
+def image(text: str, target: Target) -> Image:
     """The functions of an LLVM IR module as a flat image. Raises as `compile_text` and `link`."""
-    linked = link(compile_text(text, target, level))
+    linked = link(compile_text(text, target))
     return Image(linked.code, linked.entries, target)
 
 
-def compile_text(text: str, target: Target, level: int = 0) -> bytes:
-    """The ELF object of an LLVM IR module. Raises InternalError for text that LLVM refuses.
-
-    level 0   instcombine only, for explicit-vector kernels
-    level 2   the standard pipeline without vectorisers, for scalar code (checker, driver)
-    """
+def compile_text(text: str, target: Target) -> bytes:
+    """The ELF object of an LLVM IR module. Raises InternalError for text that LLVM refuses."""
     machine = _target_machine(target)
     try:
         module = llvm.parse_assembly(text, llvm.create_context())
@@ -86,20 +84,16 @@ def compile_text(text: str, target: Target, level: int = 0) -> bytes:
         raise InternalError(f"LLVM refused generated code: {error}") from error
     module.triple = _triple(target)
     module.data_layout = str(machine.target_data)
-    _optimise(module, machine, level)
+    _optimise(module, machine)
     return machine.emit_object(module)
 
 
-def _optimise(module, machine, level: int) -> None:
-    options = llvm.create_pipeline_tuning_options(speed_level=level)
-    options.loop_vectorization = options.slp_vectorization = False
-    builder = llvm.create_pass_builder(machine, options)
-    if level:
-        passes = builder.getModulePassManager()
-    else:
-        passes = llvm.create_new_module_pass_manager()
-        passes.add_instruction_combine_pass()
-    passes.run(module, builder)
+def _optimise(module, machine) -> None:
+    options = llvm.create_pipeline_tuning_options(speed_level=0)
+    passes = llvm.create_new_module_pass_manager()
+    passes.add_always_inliner_pass()
+    passes.add_instruction_combine_pass()
+    passes.run(module, llvm.create_pass_builder(machine, options))
 
 
 @functools.lru_cache(maxsize=8)

@@ -15,7 +15,7 @@ ENTRIES = ("preheat_check", "preheat_entry")
 
 def build_runtime(target: Target) -> Image:
     """The machine code of the checker and the driver for the CPU `target`."""
-    return image(runtime_text(), target, level=2)
+    return image(runtime_text(), target)
 
 
 def runtime_text() -> str:

@@ -10,7 +10,7 @@ fault, 3 a Python exception is set; a fault after a write is late (2). Calls of 
 """
 
 CALLS_TEXT = """
-define internal i64 @run_calls(ptr %context, ptr %program, ptr %frame) #0 {
+define internal i64 @run_calls(ptr %context, ptr %program, ptr %frame) #{inline} {
 entry:
   %calls = FIELD ptr program.calls, %program
   %scratch = call ptr @scratch_of(ptr %program, ptr %frame)
@@ -130,7 +130,7 @@ leave:
 }
 
 ; Takes the GIL back if this frame gave it away.
-define internal void @acquire(ptr %context, ptr %frame) #0 {
+define internal void @acquire(ptr %context, ptr %frame) #{inline} {
 entry:
   %state = FIELD ptr frame.thread_state, %frame
   %is.away = icmp ne ptr %state, null
@@ -147,7 +147,7 @@ done:
 }
 ; Data pointers and the flag's address into scratch, then the kernel over its extent, alone or as
 ; a team.
-define internal void @call_kernel(ptr %context, ptr %frame, ptr %scratch, ptr %call) #0 {
+define internal void @call_kernel(ptr %context, ptr %frame, ptr %scratch, ptr %call) #{inline} {
 entry:
   %team = alloca [4 x i64]
   %kernel = FIELD ptr kernel.address, %call
@@ -205,7 +205,7 @@ together:
 }
 
 ; One thread's part of a kernel. The team may be smaller than asked for.
-define internal void @team_member(ptr %team) #0 {
+define internal void @team_member(ptr %team) #{rare} {
   %kernel = FIELD ptr team.kernel, %team
   %arguments = FIELD ptr team.arguments, %team
   %extent = FIELD i64 team.extent, %team
@@ -226,7 +226,7 @@ define internal void @team_member(ptr %team) #0 {
 }
 ; ?gemm for each batch, or ?gemm_batch once. In a forked child the BLAS gets one thread.
 define internal void @call_product(ptr %context, ptr %frame, ptr %scratch, ptr %call,
-    i1 %is.grouped) #0 {
+    i1 %is.grouped) #{rare} {
 entry:
   %routine = FIELD ptr product.routine, %call
   %gemm = FIELD ptr product.gemm, %call

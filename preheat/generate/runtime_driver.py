@@ -4,8 +4,8 @@
 
 `self` is a bytes object whose 8 bytes are the address of the entry's `program` record. A call
 checks the signature and the guards, leases a frame, takes the data pointers of its inputs, makes
-its outputs, runs the call records and builds the result; whatever is unusual calls the program's Python
-function `slow` and returns what that returns. Layout of every record: `ir/records.py`.
+its outputs, runs the call records and builds the result; whatever is unusual calls the program's
+Python function `slow` and returns what that returns. Layout of every record: `ir/records.py`.
 
 Before: this text, in the notation of `runtime_text`. After: plain LLVM IR without imports or
 addresses; all functions and layouts of the process come through the `context` record. Inputs and
@@ -30,7 +30,7 @@ def driver_text() -> str:
 
 # ---------------------------------------------------------------------------- the builtin
 _ENTRY = """
-define ptr @preheat_entry(ptr %self, ptr %args, i64 %given, ptr %names) #0 {
+define ptr @preheat_entry(ptr %self, ptr %args, i64 %given, ptr %names) #{hot} {
 entry:
   %flag = alloca i64
   %program.at = getelementptr i8, ptr %self, i64 {payload}
@@ -74,7 +74,7 @@ fault:                                    ; status 1 and 2 are neighbours among 
 }
 
 ; Whether the call has as many arguments as the program's, and the same keywords in the same order.
-define internal i1 @fits_signature(ptr %program, i64 %given, ptr %names) #0 {
+define internal i1 @fits_signature(ptr %program, i64 %given, ptr %names) #{inline} {
 entry:
   %positional = FIELD i64 program.positional, %program
   %keywords = FIELD i64 program.keywords, %program
@@ -131,7 +131,7 @@ no:
 _SLOW = """
 ; slow(reason, detail, arguments as a tuple, names of the last ones as a tuple)
 define internal ptr @call_slow(ptr %program, i64 %reason, i64 %detail, ptr %args, i64 %given,
-    ptr %names) #0 {
+    ptr %names) #{rare} {
 entry:
   %four = alloca [4 x ptr]
   %context = FIELD ptr program.context, %program
@@ -205,7 +205,7 @@ failed:
 _RUN = """
 ; The result, or null with an exception set, or the status 1 or 2 as a pointer (then *flag.out is
 ; the flag).
-define internal ptr @run(ptr %program, ptr %args, ptr %flag.out) #0 {
+define internal ptr @run(ptr %program, ptr %args, ptr %flag.out) #{inline} {
 entry:
   %context = FIELD ptr program.context, %program
   %frame = call ptr @lease(ptr %context, ptr %program)
@@ -261,7 +261,7 @@ raised:
 }
 
 ; A free frame, or a new one from Python; null with an exception set. The GIL guards the list.
-define internal ptr @lease(ptr %context, ptr %program) #0 {
+define internal ptr @lease(ptr %context, ptr %program) #{inline} {
 entry:
   %head = FIELD ptr program.frames, %program
   %is.free = icmp ne ptr %head, null
@@ -291,7 +291,7 @@ failed:
 }
 
 ; Drops what the call owns and puts the frame back.
-define internal void @give_back(ptr %context, ptr %program, ptr %frame) #0 {
+define internal void @give_back(ptr %context, ptr %program, ptr %frame) #{inline} {
 entry:
   %decref = FIELD ptr context.decref, %context
   %drops = FIELD ptr program.drops, %program
@@ -337,26 +337,26 @@ push:
   ret void
 }
 
-define internal ptr @objects_of(ptr %program, ptr %frame) #0 {
+define internal ptr @objects_of(ptr %program, ptr %frame) #{inline} {
   %at = FIELD i64 program.objects_at, %program
   %objects = getelementptr i8, ptr %frame, i64 %at
   ret ptr %objects
 }
 
-define internal ptr @scratch_of(ptr %program, ptr %frame) #0 {
+define internal ptr @scratch_of(ptr %program, ptr %frame) #{inline} {
   %at = FIELD i64 program.scratch_at, %program
   %scratch = getelementptr i8, ptr %frame, i64 %at
   ret ptr %scratch
 }
 
-define internal ptr @pointer_at(ptr %frame, i64 %slot) #0 {
+define internal ptr @pointer_at(ptr %frame, i64 %slot) #{inline} {
   %pointers = getelementptr i8, ptr %frame, i64 {size.frame}
   %at = getelementptr ptr, ptr %pointers, i64 %slot
   ret ptr %at
 }
 
 ; torch.get_num_threads(); 1 without OpenMP and in a forked child.
-define internal i64 @usable_threads(ptr %context) #0 {
+define internal i64 @usable_threads(ptr %context) #{inline} {
 entry:
   %forked = FIELD i64 context.is_forked, %context
   %max.threads = FIELD ptr context.omp_max_threads, %context
@@ -377,7 +377,7 @@ ask:
 
 # ---------------------------------------------------------------------------- the result
 _RESULT = """
-define internal ptr @make_result(ptr %context, ptr %program, ptr %frame) #0 {
+define internal ptr @make_result(ptr %context, ptr %program, ptr %frame) #{inline} {
 entry:
   %shape = FIELD i64 program.shape, %program
   %slots = FIELD ptr program.results, %program
@@ -454,7 +454,11 @@ failed:
 
 """
 
+# Each function costs LLVM 0.3 ms of passes besides its code, so what has one place joins its caller;
+# what a call seldom needs, or what is small beside the work it starts, is not optimised.
 _ATTRIBUTES = """
 ; No loop here may become a call of memset or memcpy: the code has no imports.
-attributes #0 = { nounwind "no-builtins" }
+attributes #{hot} = { nounwind "no-builtins" }
+attributes #{rare} = { nounwind "no-builtins" noinline optnone }
+attributes #{inline} = { nounwind "no-builtins" alwaysinline }
 """

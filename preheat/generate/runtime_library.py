@@ -10,7 +10,7 @@ write to an input is a fault, so that eager raises it in the user's own frames.
 LIBRARY_TEXT = """
 ; A Python call with tensors. Before the first write an Exception is a fault: eager raises its own.
 define internal i64 @call_library(ptr %context, ptr %frame, ptr %objects, ptr %scratch,
-    ptr %call) #0 {
+    ptr %call) #{rare} {
 entry:
   %function = FIELD ptr library.function, %call
   %argument.count = FIELD i64 library.arguments, %call
@@ -97,7 +97,7 @@ raised:
 }
 
 ; Clears an Exception: a fault. KeyboardInterrupt and its kind are nobody's fault and stay set.
-define internal i64 @judge(ptr %context) #0 {
+define internal i64 @judge(ptr %context) #{rare} {
 entry:
   %exception = FIELD ptr context.exception_class, %context
   %matches = FIELD ptr context.error_matches, %context
@@ -116,7 +116,7 @@ raised:
 
 ; The object (a reference it takes) and its data pointer into `slot`.
 define internal i64 @keep_result(ptr %context, ptr %frame, ptr %objects, i64 %slot,
-    ptr %object) #0 {
+    ptr %object) #{rare} {
   %object.at = getelementptr ptr, ptr %objects, i64 %slot
   store ptr %object, ptr %object.at
   %tensor.offset = FIELD i64 context.tensor_offset, %context
@@ -132,7 +132,8 @@ define internal i64 @keep_result(ptr %context, ptr %frame, ptr %objects, i64 %sl
 ; A C shim of torch by words. It may be declared with fewer words and doubles than it is called
 ; with: in the calling conventions of x86-64 and AArch64 on Linux the rest is ignored (run/shims.py
 ; verifies each shim).
-define internal i64 @call_shim(ptr %context, ptr %frame, ptr %objects, ptr %scratch, ptr %call) #0 {
+define internal i64 @call_shim(ptr %context, ptr %frame, ptr %objects, ptr %scratch,
+    ptr %call) #{rare} {
 entry:
   %function = FIELD ptr shim.function, %call
   %words = FIELD ptr shim.words, %call

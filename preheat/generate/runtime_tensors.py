@@ -10,7 +10,7 @@ object owns one reference to it, inputs excepted.
 """
 
 TENSORS_TEXT = """
-define internal i64 @take_inputs(ptr %context, ptr %program, ptr %frame, ptr %args) #0 {
+define internal i64 @take_inputs(ptr %context, ptr %program, ptr %frame, ptr %args) #{inline} {
 entry:
   %inputs = FIELD ptr program.inputs, %program
   %count = FIELD i64 program.input_count, %program
@@ -100,7 +100,7 @@ lost:
 ; Stores the address of the first element of the at::Tensor at `tensor`; 0, or torch's error code.
 ; Memory that will be written is asked of torch, which ends a sharing of lazy copies first.
 define internal i32 @data_pointer(ptr %context, ptr %tensor, i64 %itemsize, i1 %is.write,
-    ptr %out) #0 {
+    ptr %out) #{inline} {
 entry:
   %storage.offset = FIELD i64 context.storage_offset, %context
   %is.unknown = icmp eq i64 %storage.offset, 0
@@ -128,7 +128,7 @@ ask:
   ret i32 %code
 }
 
-define internal i64 @make_outputs(ptr %context, ptr %program, ptr %frame) #0 {
+define internal i64 @make_outputs(ptr %context, ptr %program, ptr %frame) #{inline} {
 entry:
   %outputs = FIELD ptr program.outputs, %program
   %count = FIELD i64 program.output_count, %program
@@ -159,7 +159,7 @@ failed:
 }
 
 ; A fresh tensor by an output record.
-define internal i64 @make_tensor(ptr %context, ptr %frame, ptr %objects, ptr %record) #0 {
+define internal i64 @make_tensor(ptr %context, ptr %frame, ptr %objects, ptr %record) #{hot} {
 entry:
   %handle.at = alloca ptr
   %slot = FIELD i64 output.slot, %record
@@ -185,7 +185,7 @@ faulted:
 }
 
 ; Another tensor on the memory of the one in slot `base`, `elems` further.
-define internal i64 @make_view(ptr %context, ptr %frame, ptr %objects, ptr %call) #0 {
+define internal i64 @make_view(ptr %context, ptr %frame, ptr %objects, ptr %call) #{rare} {
 entry:
   %handle.at = alloca ptr
   %slot = FIELD i64 view.slot, %call
@@ -215,7 +215,7 @@ faulted:
 
 ; The handle of a library result into its slot: a fault if its layout is not that of the record.
 define internal i64 @keep_handle(ptr %context, ptr %frame, ptr %objects, ptr %record,
-    ptr %handle) #0 {
+    ptr %handle) #{rare} {
 entry:
   %slot = FIELD i64 output.slot, %record
   %itemsize = FIELD i64 output.itemsize, %record
@@ -242,7 +242,7 @@ drop:
 }
 
 ; Whether the tensor of a handle has the sizes and strides of an output record.
-define internal i1 @has_layout(ptr %context, ptr %record, ptr %handle) #0 {
+define internal i1 @has_layout(ptr %context, ptr %record, ptr %handle) #{rare} {
 entry:
   %rank.at = alloca i64
   %sizes.at = alloca ptr
@@ -297,7 +297,7 @@ no:
 
 ; The object of a handle, which ends here, into a slot; with its data pointer.
 define internal i64 @wrap(ptr %context, ptr %frame, ptr %objects, i64 %slot, i64 %itemsize,
-    ptr %handle) #0 {
+    ptr %handle) #{inline} {
 entry:
   %status = call i64 @wrap_only(ptr %context, ptr %objects, i64 %slot, ptr %handle)
   %is.wrapped = icmp eq i64 %status, 0
@@ -319,7 +319,7 @@ failed:
   ret i64 %status
 }
 
-define internal i64 @wrap_only(ptr %context, ptr %objects, i64 %slot, ptr %handle) #0 {
+define internal i64 @wrap_only(ptr %context, ptr %objects, i64 %slot, ptr %handle) #{inline} {
   %wrap = FIELD ptr context.wrap_tensor, %context
   %delete = FIELD ptr context.delete_tensor, %context
   %object = call ptr %wrap(ptr %handle)

@@ -3,6 +3,7 @@
     %slow = FIELD ptr program.slow, %program       load a word of a record
     STORE i64 0, frame.flag, %frame                store one
     {size.frame} {reason.guard} {gemm.m}           size of a record, number of a row, a place
+    #{hot} #{rare} #{inline}                       how a function is compiled (runtime_driver)
 
 Before: text in this notation. After: plain LLVM IR, in which each field access is a getelementptr
 and a load or store. Layouts come from `ir/records.py`, so no number of a layout stands in the text.
@@ -26,7 +27,7 @@ _TABLES = {
     "reason": REASONS, "kind": CALL_KINDS, "origin": ORIGINS, "access": ACCESS, "shape": SHAPES,
     "word": SHIM_WORDS,
 }
-_NUMBERS = {"payload": BYTES_PAYLOAD, "limit": SHIM_WORD_LIMIT}
+_NUMBERS = {"payload": BYTES_PAYLOAD, "limit": SHIM_WORD_LIMIT, "hot": 0, "rare": 1, "inline": 2}
 
 
 def expand(text: str) -> str:

@@ -31,9 +31,8 @@ define ptr @address() {
 INTEGER = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
 
 
-@pytest.mark.parametrize("level", [0, 2])
-def test_calls_constants_and_addresses_resolve(level):
-    code = load(image(TEXT, host_target(), level))
+def test_calls_constants_and_addresses_resolve():
+    code = load(image(TEXT, host_target()))
     lookup = INTEGER(code.address("lookup"))
     assert [lookup(i) for i in range(4)] == [8, 27, 307, 4007]
     pointer = ctypes.CFUNCTYPE(ctypes.c_int64)(code.address("address"))()

@@ -53,3 +53,10 @@ def test_the_image_builds_for_every_architecture(target):
 
 def test_equal_text_gives_equal_code():
     assert build_runtime(host_target()) == build_runtime(host_target())
+
+
+def test_each_function_says_how_it_is_compiled():
+    """Every function of the driver is hot, rare or inline; the checker has no attributes."""
+    rows = re.findall(r"^define .*?@([\w.]+)\(.*?\)(?: #(\d))? \{", runtime_text(), re.M | re.S)
+    kinds = {name: kind for name, kind in rows}
+    assert kinds.pop("preheat_check") == "" and set(kinds.values()) == {"0", "1", "2"}
