@@ -40,7 +40,7 @@ def __getattr__(name: str) -> Any:
     """The names of `preheat.face`, loaded at their first use (PEP 562)."""
     if name not in _FACE:
         raise AttributeError(f"module 'preheat' has no attribute {name!r}")
-    with paused_collector():
+    with paused_collector(is_lasting=True):
         face = importlib.import_module("preheat.face")
     for known in _FACE:
         globals()[known] = getattr(face, known)

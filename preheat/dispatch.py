@@ -184,7 +184,8 @@ class Compiled:
         self, kind: Place, place: Place, args: Sequence, kwargs: Mapping,
     ) -> tuple[Bound | Onward, Any]:
         """Runs the call on for real from `place`, and keeps what it did."""
-        with paused_collector():  # the one lazy import: a warm process has no compiler
+        # the one lazy import: a warm process has no compiler
+        with paused_collector(is_lasting=True):
             from preheat.compiler import Request, compile_call, resume_call
 
         request = Request(self.name, self.backend, self.options, self._is_known())
@@ -294,7 +295,10 @@ class Compiled:
             return None
         rejected = ""
         for found in self._disk.read(self._key, self._hint(place)):
-            with paused_collector(), timed("cache", hit=None, name=self.name) as event:
+            with (
+                paused_collector(is_lasting=True),
+                timed("cache", hit=None, name=self.name) as event,
+            ):
                 try:
                     artifact = from_bytes(found.payload)
                     point = leads_to(artifact)

@@ -15,13 +15,20 @@ from collections.abc import Iterator
 
 
 @contextlib.contextmanager
-def paused_collector() -> Iterator[None]:
+def paused_collector(is_lasting: bool = False) -> Iterator[None]:
     """No automatic collection inside, in any thread. Nests; the first to enter decides what is
-    restored, so a collector that was off stays off."""
+    restored, so a collector that was off stays off.
+
+    is_lasting   what is made inside stays (modules): it counts as old at once, or the first
+                 allocation afterwards would walk it all, and soon everything else
+    """
     was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
+        if is_lasting and gc.get_freeze_count() == 0:  # else someone keeps objects out on purpose
+            gc.freeze()  # all generations join the permanent one, and their counts are zero,
+            gc.unfreeze()  # and from there the oldest: nothing is walked
         if was_enabled:
             gc.enable()

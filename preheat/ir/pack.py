@@ -110,15 +110,23 @@ def _table(rows: tuple) -> bytes:
 
 def _column(values: list) -> list:
     """The distinct values and each row's place among them; no places where all differ."""
-    place_of: dict[bytes, int] = {}
+    place_of: dict[Any, int] = {}
+    seen: dict[int, int] = {}  # by id: most values of a column are few objects
     distinct, places = [], []
     for value in values:
-        # by its bytes: True, 1 and 1.0 are equal and yet three values, as are the two zeros
-        place = place_of.setdefault(encode(value), len(place_of))
-        if place == len(distinct):
-            distinct.append(value)
+        place = seen.get(id(value))
+        if place is None:
+            place = seen[id(value)] = place_of.setdefault(_content(value), len(place_of))
+            if place == len(distinct):
+                distinct.append(value)
         places.append(place)
     return [distinct, None if len(distinct) == len(values) else places]
+
+
+def _content(value: Any) -> Any:
+    """Equal for values that are one on disk; True, 1 and 1.0 are three, as are the two zeros."""
+    cls = value.__class__
+    return (cls, value) if cls is int or cls is str else encode(value)
 
 
 def _rows(
