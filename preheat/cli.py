@@ -3,10 +3,12 @@
 Each command loads only what it runs; the benchmark and the demo live in the package `bench`.
 """
 
+import contextlib
 import functools
 import importlib
 import os
 import platform
+import runpy
 import shutil
 import sys
 from collections.abc import Callable
@@ -71,36 +73,32 @@ def bench(chosen: str, no_torch_compile: bool, json_path: Path | None, is_listin
         json_path.write_text(report.as_json() + "\n", encoding="utf-8")
 
 
-@commands.command()
+@commands.command(context_settings={"allow_interspersed_args": False})
 @click.argument("target")
-def explain(target: str) -> None:
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@click.option(
+    "--html", type=click.Path(dir_okay=False, path_type=Path), help="Write the page here too.")
+def explain(target: str, arguments: tuple[str, ...], html: Path | None) -> None:
     """Say what TARGET compiles to and what breaks.
 
-    TARGET is a model of `preheat bench --list`, or "package.module:name" of a function without
-    arguments that returns (callable, args).
+    TARGET is a script, which is run with ARGUMENTS: what it compiles is explained. Or
+    "package.module:name" or "file.py:name" of a function without arguments that returns
+    (callable, args). Or a model of `preheat bench --list`.
     """
-    models = None
-    if ":" in target:
-        module, _, name = target.partition(":")
-        sys.path.insert(0, os.getcwd())
-        call, args = getattr(importlib.import_module(module), name)()
-        click.echo(preheat.explain(call)(*args))
-        return
-    models = _bench("models")
-    if target not in models.MODELS:
-        raise UserError(f"unknown model {target!r}: {nearest(target, models.MODELS)}")
-    subject = models.make(target)
-    with models.settings():
-        click.echo(preheat.explain(subject.call)(*subject.args, **subject.kwargs))
+    found = _explained(target, arguments)
+    click.echo(found)
+    if html is not None:
+        click.echo(f"written: {found.to_html(html)}")
 
 
 @commands.command()
-@click.option("--clear", is_flag=True, help="Remove every entry.")
-def cache(clear: bool) -> None:
-    """Show what the cache on disk holds."""
+@click.argument("what", type=click.Choice(("show", "clear")), default="show")
+@click.option("--clear", is_flag=True, help="The same as `preheat cache clear`.")
+def cache(what: str, clear: bool) -> None:
+    """Show what the cache on disk holds, or clear it."""
     module = importlib.import_module("preheat.store.disk")
     disk = module.Disk(module.default_folder())
-    if clear:
+    if clear or what == "clear":
         click.echo(f"removed {disk.clear()} entries of {disk.folder}")
         return
     sizes: dict[str, list[int]] = {}
@@ -126,6 +124,68 @@ def doctor(reasons: bool) -> None:
     for name, look in _LOOKS.items():
         table.add_row(name, _looked(look))
     console.print(table)
+
+
+# ---------------------------------------------------------------------------- explain
+def _explained(target: str, arguments: tuple[str, ...]) -> Any:
+    """The explanation of `target`, as `preheat explain` takes it."""
+    path, colon, name = target.rpartition(":")
+    if colon:
+        call, args = _pair(path, name)
+        return preheat.explain(call)(*args)
+    if target.endswith(".py") or os.path.exists(target):
+        return _explained_script(target, arguments)
+    models = _bench("models")
+    if target not in models.MODELS:
+        raise UserError(
+            f"unknown model {target!r}: {nearest(target, models.MODELS)} (a script ends in .py, a "
+            f"function is package.module:name)")
+    subject = models.make(target)
+    with models.settings():
+        return preheat.explain(subject.call)(*subject.args, **subject.kwargs)
+
+
+def _explained_script(path: str, arguments: tuple[str, ...]) -> Any:
+    """Runs the script as `python path arguments` would, and explains what it compiled."""
+    if not os.path.isfile(path):
+        raise UserError(f"there is no script {path!r} in {os.getcwd()}")
+    explain_call = importlib.import_module("preheat.report.explain").explain_call
+    before = sys.argv, sys.path
+    sys.argv, sys.path = [path, *arguments], [os.path.dirname(os.path.abspath(path)), *sys.path]
+    try:
+        found = explain_call(lambda: _ran(path), path)
+    finally:
+        sys.argv, sys.path = before
+    if not found.graph_count and not found.breaks and found.error is None:
+        raise UserError(
+            f"{path} called nothing that is compiled: put preheat.compile around a function or a "
+            f"module, or explain one function with {path}:NAME")
+    return found
+
+
+def _ran(path: str) -> None:
+    with contextlib.suppress(SystemExit):  # how a script ends, not an error of it
+        runpy.run_path(path, run_name="__main__")
+
+
+def _pair(path: str, name: str) -> tuple[Any, Any]:
+    """What the function `name` of a module or a script gives: a callable and its arguments."""
+    sys.path.insert(0, os.getcwd())
+    try:
+        if path.endswith(".py"):
+            members = runpy.run_path(path)
+        else:
+            members = vars(importlib.import_module(path))
+    except (ModuleNotFoundError, FileNotFoundError) as error:
+        raise UserError(f"cannot load {path!r}: {error}") from error
+    if name not in members:
+        raise UserError(f"{path} has no {name!r}: {nearest(name, members)}")
+    given = members[name]() if callable(members[name]) else members[name]
+    if not (isinstance(given, tuple | list) and len(given) == 2 and callable(given[0])):
+        raise UserError(
+            f"{path}:{name} must be a function without arguments that returns (callable, args), "
+            f"such as `def {name}(): return model, (x,)`; it gave a {type(given).__name__}")
+    return given[0], tuple(given[1])
 
 
 # ---------------------------------------------------------------------------- doctor
