@@ -11,8 +11,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from preheat.base.collector import paused_collector
-from preheat.base.errors import InternalError, PreheatError, UserError
+from preheat.base.errors import InternalError, PreheatError, RecompileError, UserError
 from preheat.base.marks import is_compiling
+from preheat.base.stance import stance
 from preheat.report.counters import counters
 from preheat.report.start import start
 
@@ -23,6 +24,7 @@ __version__ = "0.1.0"
 __all__ = [
     "InternalError",
     "PreheatError",
+    "RecompileError",
     "UserError",
     "compile",
     "counters",
@@ -31,6 +33,7 @@ __all__ = [
     "is_compiling",
     "options",
     "reset",
+    "stance",
 ]
 
 _FACE = ("compile", "disable", "explain", "options", "reset")

@@ -26,9 +26,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from preheat.base.collector import paused_collector
-from preheat.base.errors import InternalError, UserError, is_strict
+from preheat.base.errors import InternalError, RecompileError, UserError, is_strict
 from preheat.base.events import emit, timed, wants
 from preheat.base.reasons import explain, whole_message
+from preheat.base.stance import present
 from preheat.bridge.ambient import AMBIENT, steps_aside
 from preheat.bridge.tensors import call_facts, module_facts
 from preheat.ir.artifact import Artifact, from_bytes, to_bytes
@@ -85,6 +86,7 @@ class Compiled:
         self._breaks: dict[Break, None] = {}  # in the order they happened
         self._broke_at: collections.Counter = collections.Counter()
         self._lock = threading.Lock()
+        present.follow(self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         result = self._front(*args, **kwargs)
@@ -108,9 +110,15 @@ class Compiled:
             self._breaks.clear()
             self._broke_at.clear()
 
+    def stance_changed(self) -> None:
+        """The next call asks for the stance."""
+        self._front = _miss
+
     # ------------------------------------------------------------------ a call that the front missed
     def _find(self, args: tuple, kwargs: dict) -> Any:
-        if os.environ.get("PREHEAT_DISABLE") == "1" or steps_aside():
+        if present.name == "force_eager" or os.environ.get("PREHEAT_DISABLE") == "1":
+            return self.target(*args, **kwargs)
+        if steps_aside():
             return self.target(*args, **kwargs)
         kind = self._kind(args, kwargs)
         for bound in self._entry_nodes(kind):
@@ -121,7 +129,7 @@ class Compiled:
         else:
             bound, made = self.missed(kind, kind, args, kwargs)
         # of a call that no node began, the next one is likely of this kind: it need not ask another's
-        self._front = self._front_of(kind, bound) if isinstance(bound, Bound) else _miss
+        self._put_front(self._front_of(kind, bound) if isinstance(bound, Bound) else _miss)
         return follow(self, kind, bound, made)
 
     def _kind(self, args: tuple, kwargs: dict) -> Place:
@@ -150,7 +158,7 @@ class Compiled:
                 bound = self._bind_unbound(place, args, kwargs)
                 if bound is None and self._may_grow(kind, place, args, kwargs):
                     bound = self._bind_stored(place, args, kwargs)
-                    if bound is None:
+                    if bound is None and self._may_compile(kind, place, args, kwargs):
                         return self._capture(kind, place, args, kwargs)
             finally:
                 self._lock.release()
@@ -329,8 +337,15 @@ class Compiled:
         self._variants = (*self._variants, bound.variant)
         bound.variant.announce = functools.partial(self._announced, place, bound)
         if place.point is None:
-            self._front = self._front_of(place, bound)
+            self._put_front(self._front_of(place, bound))
         return bound
+
+    def _put_front(self, front: Callable) -> None:
+        """What `__call__` tries first. The stance is asked last: one that another thread takes
+        meanwhile wins."""
+        self._front = front
+        if present.name == "force_eager":
+            self._front = _miss
 
     def _front_of(self, kind: Place, bound: Bound) -> Callable:
         """What `__call__` tries first: the entry itself where a call is one node."""
@@ -343,7 +358,7 @@ class Compiled:
     def _announced(self, place: Place, bound: Bound, entry: Callable) -> None:
         bound.entry = entry
         if place.point is None:
-            self._front = self._front_of(place, bound)
+            self._put_front(self._front_of(place, bound))
 
     def _hint(self, place: Place) -> str:
         """Under which the store keeps the nodes of `place`."""
@@ -357,8 +372,7 @@ class Compiled:
         and which guard failed."""
         if place.is_closed:
             return False
-        known = place.bound or (self._entry_nodes(kind) if place is kind else ())
-        failure = known[-1].variant.why_missed(tuple(args), dict(kwargs)) if known else None
+        failure = self._failure(kind, place, args, kwargs)
         count = self._count_variants() if place is kind else place.nodes
         for name, limit, reached in (
             ("recompile_limit", self.options.get("recompile_limit", 8), count),
@@ -368,9 +382,24 @@ class Compiled:
                 place.is_full = True
                 self._report_limit(place, name, limit, failure)
                 return False
-        if failure is not None:
+        if failure is not None and present.name == "default":
             emit("guard_failed", name=self.name, why=str(failure))
         return True
+
+    def _failure(self, kind: Place, place: Place, args: Sequence, kwargs: Mapping) -> Any:
+        """The guard that keeps the call from a node known at `place`; None if none is known."""
+        known = place.bound or (self._entry_nodes(kind) if place is kind else ())
+        return known[-1].variant.why_missed(tuple(args), dict(kwargs)) if known else None
+
+    def _may_compile(self, kind: Place, place: Place, args: Sequence, kwargs: Mapping) -> bool:
+        """Whether the stance lets a node be made. Raises RecompileError if it wants that."""
+        if present.name != "fail_on_recompile":
+            return present.name == "default"
+        failure = self._failure(kind, place, args, kwargs)
+        cause = f"because of {failure}" if failure else "since nothing is compiled for it yet"
+        raise RecompileError(
+            f"{self.name} has to be compiled {cause}, and the stance is 'fail_on_recompile': call it "
+            f"so once under preheat.stance('default') before, or keep what changes the same")
 
     def _count_variants(self) -> int:
         kinds = self._kinds.values()

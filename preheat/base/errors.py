@@ -15,6 +15,11 @@ class UserError(PreheatError):
     """The caller asked for something that does not exist or does not fit; nothing was changed."""
 
 
+class RecompileError(UserError, RuntimeError):
+    """Under the stance "fail_on_recompile" a call came that no compiled code fits. (torch raises
+    RuntimeError for it.)"""
+
+
 class Unsupported(PreheatError):
     """What we cannot compile. Caught inside: the program runs eager and the report names `reason`.
 
