@@ -25,16 +25,16 @@ from preheat.ir.graph import Builder, Graph, Op, Ref
 from preheat.ir.ops import MOVEMENT
 from preheat.ir.scalar import Scalar
 from preheat.ir.types import Type, tensor
-from preheat.schedule.affine import known
+from preheat.schedule.affine import elems, known
 from preheat.schedule.views import view_of
 
 MOST_ROWS = 8  # as many rows as are reduced together (tile.MOST_TOGETHER)
-MOST_ROWS_BYTES = 96 << 10  # of several rows, which are read for each row of weights: near L1
+MOST_ROWS_BYTES = 80 << 10  # of several rows, which are read for each row of weights: near L1
 LEAST_INNER = 16  # shorter rows of weights do not fill a vector
 # Columns are walked down in strips, and a strip of a matrix beyond the caches wastes its pages.
 MOST_STRIP_BYTES = 16 << 20
-# The library multiplies bfloat16 in pairs (avx512_bf16), but has 10 us of its own to do first.
-MOST_BFLOAT16_PRODUCTS = 1 << 18
+# The library multiplies bfloat16 in pairs (avx512_bf16), but has 15 us of its own to do first.
+MOST_BFLOAT16 = (2, 1 << 19)  # rows, or products
 HALVES = ("bfloat16", "float16")
 DTYPES = ("float32", "float64", *HALVES)
 Steps = tuple[int, int]  # strides along the rows and along the columns of a matrix
@@ -102,8 +102,9 @@ def _is_sum(product: _Product, types: Mapping[int, Type], by_value: Mapping[int,
         rows, columns, a, b = columns, rows, b[::-1], a[::-1]
     if rows > MOST_ROWS:
         return False
-    if type.dtype == "bfloat16" and rows > 1 and rows * columns * inner > MOST_BFLOAT16_PRODUCTS:
-        return False
+    if type.dtype == "bfloat16" and rows > MOST_BFLOAT16[0]:
+        if elems(type.sizes) * inner > MOST_BFLOAT16[1]:
+            return False
     is_near = rows == 1 or rows * inner * type.itemsize <= MOST_ROWS_BYTES
     is_along = b[0] == 1 and a[1] in (0, 1) and inner >= LEAST_INNER and is_near
     is_strip = b[1] == 1 and inner * columns * type.itemsize <= MOST_STRIP_BYTES

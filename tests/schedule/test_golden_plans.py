@@ -84,6 +84,12 @@ def test_linear_of_few_rows(golden):
     check(golden, "linear_few_rows", m.graph(made))
 
 
+def test_bfloat16_linear_of_one_row(golden):
+    m = Make()
+    w, x = m.input(128, 40, dtype="bfloat16"), m.input(1, 40, dtype="bfloat16")
+    check(golden, "linear_bfloat16", m.graph(m.matmul(x, m.permute(w, 1, 0))))
+
+
 def test_product_of_one_row(golden):
     m = Make()
     check(golden, "product_one_row", m.graph(m.matmul(m.input(2, 1, 24), m.input(2, 24, 40))))

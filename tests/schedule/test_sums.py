@@ -43,6 +43,14 @@ def test_many_rows_stay_a_product(rows, is_sum):
     assert calls(plan, ProductCall) == (not is_sum)
 
 
+@pytest.mark.parametrize("rows,width,is_sum", [(2, 900, True), (4, 200, True), (4, 900, False)])
+def test_large_bfloat16_products_stay_with_the_library(rows, width, is_sum):
+    m = Make()
+    x, w = m.input(rows, width, dtype="bfloat16"), m.input(width, width, dtype="bfloat16")
+    plan = schedule(m.graph(m.matmul(x, w)), host_target())
+    assert calls(plan, LibraryCall) == (not is_sum)
+
+
 @pytest.mark.parametrize("rows", [1, 40])
 def test_few_columns_are_few_rows_of_the_transposed_product(rows):
     m = Make()
