@@ -57,25 +57,29 @@ def compile_call(target: Any, args: tuple, kwargs: dict, request: Request) -> Ma
     Never raises on its own account for a program it cannot compile: the outcome carries a break.
     """
     with timed("capture", name=request.name) as event:
-        outcome = captures.capture(target, args, kwargs, limits=request.limits)
+        outcome = captures.capture(
+            target, args, kwargs, limits=request.limits, is_known=request.is_known)
         event.set(**outcome.counts, captured=bool(outcome.nodes))
     return _compiled(outcome, request)
 
 
-def resume_call(point: Point, objects: tuple, values: Sequence, request: Request) -> Made:
-    """Runs a call on from `point`, for real, once, and compiles what it did."""
+def resume_call(point: Point, opened: tuple, values: Sequence, request: Request) -> Made:
+    """Runs a call on from `point`, for real, once, and compiles what it did.
+
+    `opened`: what the point's snapshot gives for the values of its slots.
+    """
     with timed("capture", name=request.name) as event:
         outcome = captures.resume(
-            point, objects, tuple(values), limits=request.limits, is_known=request.is_known)
+            point, opened, tuple(values), limits=request.limits, is_known=request.is_known)
         event.set(**outcome.counts, captured=bool(outcome.nodes))
     return _compiled(outcome, request)
 
 
 def interpret_call(
-    point: Point, objects: tuple, values: Sequence, error: BaseException | None = None,
+    point: Point, opened: tuple, values: Sequence, error: BaseException | None = None,
 ) -> Any:
     """The result of a call that runs on from `point` unwatched, as plain Python would."""
-    return captures.interpret(point, objects, tuple(values), error)
+    return captures.interpret(point, opened, tuple(values), error)
 
 
 def _compiled(outcome: Outcome, request: Request) -> Made:

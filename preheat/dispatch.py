@@ -185,7 +185,9 @@ class Compiled:
         from preheat.compiler import interpret_call  # lazy: see _capture
 
         emit("replay", name=self.name, interpreted=True)
-        return interpret_call(place.point, place.objects, values, error)
+        if error is not None:  # it stands where the answer would
+            values = (*values, None)
+        return interpret_call(place.point, place.open(values), values, error)
 
     # ------------------------------------------------------------------ nodes of this process
     def _capture(
@@ -201,7 +203,7 @@ class Compiled:
             made = compile_call(self.target, args, kwargs, request)
         else:
             emit("replay", name=self.name, resumed=True)
-            made = resume_call(place.point, place.objects, args, request)
+            made = resume_call(place.point, place.open(args), args, request)
         outcome = made.outcome
         last = self._keep(place, outcome.nodes, made.artifacts)
         if made.fault is not None:

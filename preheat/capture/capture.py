@@ -59,7 +59,7 @@ class Limits:
         return cls(**{name: value for name, value in (given or {}).items() if name in names})
 
 
-def _never(point: Point, values: tuple) -> bool:
+def _never(point: Point, objects: tuple) -> bool:
     return False
 
 
@@ -71,7 +71,7 @@ def capture(
     """The outcome of `target(*args, **kwargs)`, run for real, once.
 
     `target` is any callable: a function, a bound method, an nn.Module. Where `is_known(point,
-    values)` the capture stops and the outcome goes on from there. Raises nothing of its own: the
+    objects)` (what the point's `Live(k)` means) the capture stops: the outcome goes on from there. Raises nothing of its own: the
     program's exception is `Outcome.error`.
     """
     aside = steps_aside()

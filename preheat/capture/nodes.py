@@ -40,7 +40,8 @@ class Stop(BaseException):
 class Nodes:
     """The nodes of one call so far, and where the one under way starts.
 
-    is_known(point, values)   whether the caller has nodes that start there
+    is_known(point, objects)   whether the caller goes on from there without this capture; `objects`
+                               are those that the point names
     """
 
     def __init__(self, watcher: Any, is_known: Callable[[Point, tuple], bool]) -> None:
@@ -61,8 +62,7 @@ class Nodes:
 
     def arrive(self, point: Point, values: tuple) -> None:
         """The next node starts at `point`, unless one that does is there: a loop is closed."""
-        is_own = any(node.start == point for node in self.list)
-        if is_own or self.is_known(point, values):
+        if self.is_known(point, self.list[-1].objects):
             self.watcher.machine.fault = Stop(point, values)
             raise self.watcher.machine.fault
         self.begin(point)

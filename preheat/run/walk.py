@@ -24,6 +24,7 @@ from preheat.ir.artifact import Artifact
 from preheat.ir.pack import digest
 from preheat.ir.plan import Image
 from preheat.ir.trace import Break, Host, Live, Point, Return, Step
+from preheat.run.recipes import compile_recipe
 from preheat.run.variant import MISS, Variant
 
 
@@ -65,6 +66,10 @@ class Place:
         self.attempts = 0
         self.breaks: tuple[Break, ...] = ()
         self.is_closed = self.is_full = self.is_plain = False
+
+    def open(self, values: Sequence) -> tuple:
+        """What the point's snapshot gives for `values`: its frames, and the functions made anew."""
+        return compile_recipe(self.point.snapshot, self.point.slots, self.objects).function(*values)
 
     @property
     def nodes(self) -> int:

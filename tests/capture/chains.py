@@ -12,6 +12,7 @@ from preheat.capture.capture import Limits, capture, interpret, resume
 from preheat.ir.trace import Goto, Host, Return
 from preheat.run.check import Checker, Failure
 from preheat.run.recipes import compile_recipe
+from preheat.run.walk import Points
 
 ENTRY = None
 
@@ -21,53 +22,60 @@ class Chain:
 
     def __init__(self, target, is_closing=True, **limits):
         self.target, self.is_closing, self.limits = target, is_closing, Limits(**limits)
-        self.places = {}
+        self.places, self.points = {}, Points()
         self.captures = self.replays = self.interpreted = 0
         self.breaks = []
 
     def __call__(self, *args, **kwargs):
-        self.nodes_here = 0
         found = self._replay(ENTRY, self.target, args, kwargs)
         if found is None:
             self.captures += 1
+            self.start, self.reached = ENTRY, set()
             return self._take(capture(
                 self.target, args, kwargs, limits=self.limits, is_known=self._is_known))
         return self._follow(*found)
 
-    def _is_known(self, point, values):
-        return self.is_closing and point in self.places
+    def _is_known(self, point, objects):
+        key, place = self.points.find(point, objects)
+        is_known = key in self.reached or place is not None
+        self.reached.add(key)
+        return self.is_closing and is_known
 
     def _take(self, outcome):
+        start = self.start
         for node in outcome.nodes:
-            self.places.setdefault(node.start, []).append(node)
+            self.places.setdefault(start, []).append(node)
+            point = getattr(node.trace.nodes[0].end, "point", None)
+            start = point and self.points.at(point, node.objects)
         self.breaks += outcome.breaks
         if outcome.error is not None:
             raise outcome.error
         if outcome.goes_on is None:
             return outcome.result
-        return self._at(*outcome.goes_on)
+        point, values = outcome.goes_on
+        return self._at(self.points.at(point, outcome.nodes[-1].objects), values)
 
-    def _at(self, point, values):
-        found = self._replay(point, None, values, {})
+    def _at(self, place, values):
+        found = self._replay(place, None, values, {})
         if found is not None:
             return self._follow(*found)
         self.captures += 1
-        opened = self._open(point, values)
+        self.start, self.reached = place, set()
         return self._take(resume(
-            point, opened, values, limits=self.limits, is_known=self._is_known))
+            place.point, self._open(place, values), values, limits=self.limits,
+            is_known=self._is_known))
 
-    def _open(self, point, values):
-        objects = next(
-            node.objects for nodes in self.places.values() for node in nodes
-            if getattr(node.trace.nodes[0].end, "point", None) is point)
-        return compile_recipe(point.snapshot, point.slots, objects).function(*values)
+    def _open(self, place, values):
+        point = place.point
+        return compile_recipe(point.snapshot, point.slots, place.objects).function(*values)
 
-    def _follow(self, end, given):
+    def _follow(self, end, given, objects):
         """Goes on behind a node that ended with `given`."""
         if isinstance(end, Return):
             return given
+        place = self.points.at(end.point, objects)
         if isinstance(end, Goto):
-            return self._at(end.point, given)
+            return self._at(place, given)
         assert isinstance(end, Host)
         function, args, kwargs, *slots = given
         try:
@@ -75,9 +83,9 @@ class Chain:
         except BaseException as raised:
             error = raised
         else:
-            return self._at(end.point, (*slots, answer))
+            return self._at(place, (*slots, answer))
         self.interpreted += 1
-        return interpret(end.point, self._open(end.point, (*slots, None)), (*slots, None), error)
+        return interpret(end.point, self._open(place, (*slots, None)), (*slots, None), error)
 
     def _replay(self, start, target, args, kwargs):
         for made in reversed(self.places.get(start, ())):
@@ -92,5 +100,6 @@ class Chain:
                 with torch.no_grad():
                     values = run(node.body, [found[source] for source in node.inputs])
             again = compile_recipe(node.end.recipe, len(values), made.objects)
-            return node.end, again.function(*values, *[found[s] for s in again.sources])
+            given = again.function(*values, *[found[s] for s in again.sources])
+            return node.end, given, made.objects
         return None
