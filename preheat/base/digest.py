@@ -16,58 +16,37 @@ import types
 @functools.lru_cache(maxsize=8192)
 def code_digest(code: types.CodeType) -> str:
     """The digest of `code`. Cached: code objects are immutable and compare by content and types."""
-    seen = hashlib.blake2b(digest_size=16)
-    _feed_code(seen, code)
-    return seen.hexdigest()
+    return hashlib.blake2b(_code_text(code).encode(), digest_size=16).hexdigest()
 
 
-def _feed_code(seen, code: types.CodeType) -> None:
-    _feed(seen, b"code", code.co_code)
-    _feed(seen, b"exceptions", getattr(code, "co_exceptiontable", b""))
-    counts = (
-        code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags,
-        code.co_stacksize,
-    )
-    _feed(seen, b"counts", repr(counts).encode())
-    for kind, names in (
-        (b"name", (code.co_name, code.co_qualname)), (b"names", code.co_names),
-        (b"locals", code.co_varnames), (b"cells", code.co_cellvars), (b"free", code.co_freevars),
-    ):
-        _feed_constant(seen, names)
-        seen.update(kind)
-    _feed_constant(seen, code.co_consts)
+def _code_text(code: types.CodeType) -> str:
+    """What counts of `code`, as text that no other code has: `repr` does most of it at once."""
+    head = repr((
+        code.co_code, getattr(code, "co_exceptiontable", b""), code.co_argcount,
+        code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags, code.co_stacksize,
+        code.co_name, code.co_qualname, code.co_names, code.co_varnames, code.co_cellvars,
+        code.co_freevars,
+    ))
+    return f"code[{head}{_text(code.co_consts)}]"
 
 
-def _feed_constant(seen, value: object) -> None:
+def _text(value: object) -> str:
+    """A constant with its type; floats by their bits."""
     kind = type(value)
+    if kind in _PLAIN:
+        return repr(value)
     if kind is types.CodeType:
-        _feed_code(seen, value)
-    elif kind is tuple:
-        _feed(seen, b"tuple", str(len(value)).encode())
-        for item in value:
-            _feed_constant(seen, item)
-    elif kind is frozenset:
-        _feed(seen, b"frozenset", str(len(value)).encode())
-        for item in sorted(_constant_digest(item) for item in value):
-            seen.update(item)
-    elif kind is float:
-        _feed(seen, b"float", struct.pack("<d", value))
-    elif kind is complex:
-        _feed(seen, b"complex", struct.pack("<dd", value.real, value.imag))
-    elif kind is bytes:
-        _feed(seen, b"bytes", value)
-    elif kind is str:
-        _feed(seen, b"str", value.encode("utf-8", "surrogatepass"))
-    else:  # None, True, 12, ...: the compiler makes no other constants
-        _feed(seen, kind.__name__.encode(), repr(value).encode())
+        return _code_text(value)
+    if kind is tuple:
+        return f"({','.join(map(_text, value))})"
+    if kind is frozenset:
+        return f"frozenset[{','.join(sorted(map(_text, value)))}]"
+    if kind is float:
+        return f"float {struct.pack('<d', value).hex()}"
+    if kind is complex:
+        return f"complex {struct.pack('<dd', value.real, value.imag).hex()}"
+    return f"{kind.__name__} {value!r}"  # Ellipsis: the compiler makes no other constants
 
 
-def _constant_digest(value: object) -> bytes:
-    seen = hashlib.blake2b(digest_size=16)
-    _feed_constant(seen, value)
-    return seen.digest()
-
-
-def _feed(seen, kind: bytes, data: bytes) -> None:
-    """Kind and length go first, so that no two sequences of parts give the same bytes."""
-    seen.update(kind + b"%d:" % len(data) + data)
+# Types whose `repr` no value of another type here has, and each value of its own.
+_PLAIN = frozenset((type(None), bool, int, str, bytes))

@@ -40,15 +40,16 @@ def add_claims(
     found     the objects of all sources
     without   names guard kinds and ambient rows that shall count as not native
     """
-    slow, done = [], places.done
+    slow, done, table = [], places.done, places.table
     for kind, rows in _by_kind(claims):
         add_rows = _maker(kind, without)
         is_by_source = add_rows in _BY_SOURCE
         for guard, claim in rows:
-            if is_by_source and (add_rows, guard.source) in done:
+            about = add_rows, guard.source
+            if is_by_source and about in done:
                 continue
-            places.table.owner = guard
-            mark = places.table.mark()
+            table.owner = guard
+            mark = len(table.rows)
             try:
                 add_rows(places, guard, claim.object(found))
             except (NotNative, NoRoom):
@@ -56,7 +57,7 @@ def add_claims(
                 slow.append(guard)
                 continue
             if is_by_source:
-                done.add((add_rows, guard.source))
+                done.add(about)
     return slow
 
 

@@ -14,6 +14,7 @@ import abc
 import ctypes
 import functools
 import os
+import struct
 import types
 import weakref
 from collections.abc import Callable, Iterable, Sequence
@@ -89,6 +90,11 @@ def word(address: int) -> int:
     return _MEMORY[address // WORD]
 
 
+def words_at(address: int, count: int) -> tuple[int, ...]:
+    """The `count` words from `address` on."""
+    return struct.unpack(f"<{count}Q", ctypes.string_at(address, WORD * count))
+
+
 def read(address: int, size: int) -> bytes | None:
     """`size` bytes at `address`, or None where there is no memory: for what may be no address.
 
@@ -126,11 +132,12 @@ def _only(offsets: Iterable[Sequence[int]]) -> int | None:
 
 def _places(value: object, content: int, words: int) -> list[int]:
     """The offsets in the first `words` words of `value` at which the word `content` stands."""
-    return [WORD * i for i in range(words) if word(id(value) + WORD * i) == content]
+    return [WORD * i for i, found in enumerate(_words(value, words)) if found == content]
 
 
-def _words(value: object, words: int) -> list[int]:
-    return [word(id(value) + WORD * i) for i in range(words)]
+def _words(value: object, words: int) -> tuple[int, ...]:
+    """The first `words` words of `value`."""
+    return words_at(id(value), words)
 
 
 class _Plain:

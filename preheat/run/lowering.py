@@ -17,7 +17,7 @@ result needs, and alias outputs.
 import ctypes
 import struct
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -375,7 +375,8 @@ _LOWER: dict[type, Callable] = {
 }
 
 
-def _gemm_words(form: BlasForm, beta: int) -> list[int]:
+@lru_cache(maxsize=1024)
+def _gemm_words(form: BlasForm, beta: int) -> tuple[int, ...]:
     number = struct.Struct("<fxxxx" if form.routine == "sgemm_" else "<d")
     alpha, beta = (int.from_bytes(number.pack(float(x)), "little") for x in (1, beta))
     fields = {
@@ -392,9 +393,10 @@ def _gemm_words(form: BlasForm, beta: int) -> list[int]:
         "group_count": 1,
         "group_size": form.batch,
     }
-    return [fields[name] for name in RECORDS["gemm"]]
+    return tuple(fields[name] for name in RECORDS["gemm"])
 
 
-def _byte_offsets(form: BlasForm, itemsize: int) -> list[int]:
+@lru_cache(maxsize=1024)
+def _byte_offsets(form: BlasForm, itemsize: int) -> tuple[int, ...]:
     order = (0, 1, 2) if form.left == 0 else (1, 0, 2)
-    return [triple[k] * itemsize for triple in form.offsets for k in order]
+    return tuple(triple[k] * itemsize for triple in form.offsets for k in order)

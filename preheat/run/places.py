@@ -18,6 +18,7 @@ caller's data alive): there only dict versions, which no two dicts share, prove 
 
 import collections
 import ctypes
+import functools
 import sys
 import types
 import weakref
@@ -48,6 +49,9 @@ class Place(NamedTuple):
         return self.base == ZERO
 
 
+_place = functools.partial(tuple.__new__, Place)  # of a pair, at half the cost of Place(...)
+
+
 class NotNative(Exception):
     """No row can say this: it is checked in Python on every call."""
 
@@ -74,7 +78,19 @@ class Places:
 
     def add_all(self) -> None:
         """Finds the place of every source."""
-        for number in range(len(self.sources)):
+        where, is_held, done = self.where, self.is_held, self.done
+        for number, source in enumerate(self.sources):
+            parent = source.parent
+            if (
+                source.kind == "item" and ("version", parent) in done
+                and where[parent][0] == ZERO
+            ):  # the usual case: another item of a dict that does not change
+                value = self.found[number]
+                where.append(_place((ZERO, id(value))))
+                is_held.append(is_held[parent])
+                if is_held[parent]:
+                    self.table.holds.append(value)
+                continue
             self.table.owner = number
             self.add(number)
 
@@ -107,10 +123,10 @@ class Places:
 
     def held(self) -> tuple[Any, ...]:
         """The object of each source that is fixed and kept alive, else None."""
-        return tuple(
-            value if held and place is not None and place.is_fixed else None
+        return tuple([
+            value if held and place is not None and place[0] == ZERO else None
             for value, held, place in zip(self.found, self.is_held, self.where)
-        )
+        ])
 
     # ------------------------------------------------------------------ what many steps need
     def at(self, number: int) -> Place:
@@ -336,8 +352,6 @@ def _dict(places: Places, number: int, parent: int, key: Any) -> Place:
 
 
 def _item(places: Places, number: int, parent: int, key: Any) -> Place:
-    if ("version", parent) in places.done and places.where[parent].is_fixed:
-        return Place(ZERO, id(places.found[number]))  # the usual case: another item of one dict
     owner = places.found[parent]
     kind = type(owner)
     if issubclass(kind, dict) and not places.at(parent).is_fixed:

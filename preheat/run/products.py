@@ -10,6 +10,7 @@ Requires: all sizes known, one unit stride a matrix (axes of size 1 count as any
 Guarantees: `blas_form` covers exactly the elements of the three types; `None` when the BLAS cannot.
 """
 
+import functools
 import itertools
 
 from preheat.base.dataclass import dataclass
@@ -48,8 +49,12 @@ class BlasForm:
         return 2 * self.batch * self.m * self.n * self.k
 
 
+@functools.lru_cache(maxsize=1024)
 def blas_form(a: TensorType, b: TensorType, out: TensorType) -> BlasForm | None:
-    """How ?gemm computes out = a @ b, or None if it cannot (dtype, strides, sizes over 2**31)."""
+    """How ?gemm computes out = a @ b, or None if it cannot (dtype, strides, sizes over 2**31).
+
+    Cached: the layers of a model have the same products.
+    """
     if out.dtype not in BLAS_DTYPES or not (a.dtype == b.dtype == out.dtype):
         return None
     axes = _batch_axes(a, b, out)

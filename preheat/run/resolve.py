@@ -138,6 +138,7 @@ C_DESCRIPTORS = (types.GetSetDescriptorType, types.MemberDescriptorType)
 
 # Containers whose items can be read without user code, most derived first: class, item, length.
 _CONTAINERS: tuple[tuple[type, Callable, Callable], ...] = (
+    (collections.OrderedDict, dict.__getitem__, dict.__len__),
     (dict, dict.__getitem__, dict.__len__), (list, list.__getitem__, list.__len__),
     (tuple, tuple.__getitem__, tuple.__len__), (str, str.__getitem__, str.__len__),
     (set, None, set.__len__), (frozenset, None, frozenset.__len__),
