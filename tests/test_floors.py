@@ -43,6 +43,10 @@ DOORS = {
     "transformers": (),
 }
 PRIVATE = re.compile(r"torch\._(dynamo|inductor|functorch)\b")
+# A class of the standard library's decorator costs 0.8 ms on import, one of base/dataclass 0.03.
+SLOW_DATACLASS = re.compile(
+    r"^from dataclasses import .*\b(dataclass|field)\b|@dataclasses\.dataclass\b", re.M
+)
 MACHINE_PATHS = re.compile(r"(?<![\w.])/(home|root|work|Users|tmp/brief)/")
 
 
@@ -109,6 +113,8 @@ def test_text(path):
     assert not PRIVATE.search(text), "names a private compiler module of torch"
     assert not MACHINE_PATHS.search(text), "names a path of some machine"
     assert text.count("\n") <= 600, "split it by subject"
+    is_ours = path == PACKAGE / "base" / "dataclass.py"
+    assert is_ours or not SLOW_DATACLASS.search(text), "use preheat.base.dataclass"
     assert ast.get_docstring(tree(path)) or not text.strip(), "a file says what it is for"
 
 

@@ -47,6 +47,22 @@ def tensor_facts(tensor: torch.Tensor) -> TensorFacts:
     )
 
 
+def has_facts(tensor: torch.Tensor, facts: TensorFacts) -> bool:
+    """Whether `tensor`, which must be plain, has exactly these facts: without making any."""
+    type = facts.type
+    return (
+        tensor.shape == type.sizes
+        and tensor.stride() == type.strides
+        and _DTYPE_NAMES[tensor.dtype] == type.dtype
+        and (_DEVICE_NAMES.get(tensor.device) or str(tensor.device)) == type.device
+        and tensor.requires_grad is facts.requires_grad
+        and tensor.is_inference() is facts.is_view_of_inference
+        and tensor.is_conj() is facts.is_conj
+        and tensor.is_neg() is facts.is_neg
+        and facts.layout == "strided"
+    )
+
+
 def is_plain(tensor: torch.Tensor) -> bool:
     """A strided tensor of class Tensor or Parameter, with storage, no wrapper of any kind."""
     return (

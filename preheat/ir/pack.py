@@ -82,7 +82,7 @@ def _default(value: Any) -> Any:
 
 def _ext_hook(number: int, data: bytes) -> Any:
     if number < len(NOUNS):
-        return NOUNS[number](*decode(data))
+        return _noun(NOUNS[number], decode(data))
     if number == _COMPLEX:
         return complex(*decode(data))
     if number == _ELLIPSIS:
@@ -92,6 +92,17 @@ def _ext_hook(number: int, data: bytes) -> Any:
     if number == _TABLE:
         return _rows(*decode(data))
     raise ValueError(f"unknown noun number {number}")
+
+
+def _noun(cls: type, values: Sequence) -> Any:
+    """The noun with these fields; its `__init__` need not exist for that (see base/dataclass)."""
+    fills = _SLOTS[cls]
+    if len(values) != len(fills):
+        raise ValueError(f"a {cls.__name__} with {len(values)} fields")
+    made = object.__new__(cls)
+    for fill, value in zip(fills, values):
+        fill(made, value)
+    return made
 
 
 # ---------------------------------------------------------------------------- tables

@@ -26,7 +26,7 @@ from preheat.base.errors import Unsupported
 from preheat.base.names import mro_of, raw_attribute
 from preheat.bridge import interpret
 from preheat.bridge.ambient import AMBIENT
-from preheat.bridge.tensors import extent, is_plain, overlaps, tensor_facts, unusual_keys
+from preheat.bridge.tensors import extent, has_facts, is_plain, overlaps, tensor_facts, unusual_keys
 from preheat.ir.text_trace import show_constant, source_path
 from preheat.ir.trace import At, Constant, Guard, Named, TensorFacts, Trace
 from preheat.run import resolve as steps
@@ -368,9 +368,8 @@ def _tensor(value: Any, expected: TensorFacts, found) -> str | None:
         return _text(value)
     if not is_plain(value):
         return f"a {type_name(type(value))} of another class or layout, or wrapped"
-    facts = tensor_facts(value)
-    if facts != expected:
-        return _facts_text(facts)
+    if not has_facts(value, expected):
+        return _facts_text(tensor_facts(value))
     keys = unusual_keys(value)
     return None if keys == expected.dispatch_keys else f"dispatch keys {keys or '(ordinary)'}"
 

@@ -140,6 +140,11 @@ def _words(value: object, words: int) -> tuple[int, ...]:
     return words_at(id(value), words)
 
 
+def _may_be_address(value: int) -> bool:
+    """Whether it is worth asking the system: counts and hashes mostly are no addresses."""
+    return value % WORD == 0 and 1 << 16 <= value < 1 << 57
+
+
 class _Plain:
     """A class with a `__dict__` and nothing else."""
 
@@ -265,7 +270,7 @@ def _dict_keys() -> int | None:
 
     def holds(value: dict, offset: int) -> bool:
         keys = word(id(value) + offset)
-        header = read(keys, KEYS_HEADER)
+        header = read(keys, KEYS_HEADER) if _may_be_address(keys) else None
         if header is None or int.from_bytes(header[KEYS_COUNT:], "little") != len(value):
             return False
         entries = read(
@@ -400,7 +405,8 @@ def _set_mask_of(value: set) -> int:
 
 def _set_table() -> int | None:
     def holds(value: set, offset: int, entries: int) -> bool:
-        table = read(word(id(value) + offset), 16 * entries)
+        address = word(id(value) + offset)
+        table = read(address, 16 * entries) if _may_be_address(address) else None
         if table is None:
             return False
         found = {int.from_bytes(table[16 * i : 16 * i + WORD], "little") for i in range(entries)}

@@ -208,23 +208,26 @@ class Places:
         """
         if ("version", number) in self.done:
             return
-        value = self.found[number]
-        if not self.at(number).is_fixed:
+        value, place = self.found[number], self.at(number)
+        if not place.is_fixed:
             self.entries(number)
+        elif issubclass(type(value), dict):
+            self.dict_version(place, value if self.is_held[number] else None)
         elif type(value) is types.MappingProxyType:
             self.type_version(self.fixed(self.sources[number].parent))
-        elif issubclass(type(value), dict):
-            self.dict_version(self.at(number), value if self.is_held[number] else None)
         else:
             raise NotNative
         self.done.add(("version", number))
 
     def dict_version(self, place: Place, held: dict | None) -> None:
         """Adds a row: the dict at `place` did not change. `held`: the dict, if it is kept alive."""
-        row = self.table.mark()
-        self.word(place, self.layout.dict_version)
-        if held is not None and self.table.mark() > row:
-            self.table.versions[row] = held
+        table, offset = self.table, self.layout.dict_version
+        if offset is None:
+            raise NotNative
+        row = len(table.rows)
+        table.load(place[1] + offset, place[0])
+        if held is not None and len(table.rows) > row:
+            table.versions[row] = held
 
     def type_version(self, cls: type) -> None:
         """Adds a row: nothing changed in `cls` and its bases. A valid version is the proof."""
@@ -240,16 +243,18 @@ class Places:
 
     def type_of(self, number: int) -> type:
         """Adds a row: the object of source `number` still has its type, which is returned."""
-        cls = type(self.found[number])
-        if ("type", number) in self.done:
+        cls, about = type(self.found[number]), ("type", number)
+        if about in self.done:
             return cls
         place = self.at(number)
-        can_change = is_heap_type(cls) or issubclass(cls, types.ModuleType)
-        if can_change or not (place.is_fixed and self.is_held[number]):
+        if (
+            place[0] != ZERO or not self.is_held[number]
+            or is_heap_type(cls) or issubclass(cls, types.ModuleType)  # these can be given another
+        ):
             self.table.holds.append(cls)
             if self.word(place, self.layout.type) != id(cls):
                 raise NotNative
-        self.done.add(("type", number))
+        self.done.add(about)
         return cls
 
 
@@ -494,7 +499,12 @@ def member_offset(descriptor: types.MemberDescriptorType, layout: Layout) -> int
     """Where the object-valued C member of a descriptor lies. Raises NotNative for other members."""
     if layout.member is None:
         raise NotNative
-    definition = word(id(descriptor) + layout.member)
+    return _member_offset(descriptor, layout.member)
+
+
+@functools.lru_cache(maxsize=256)
+def _member_offset(descriptor: types.MemberDescriptorType, member: int) -> int:
+    definition = word(id(descriptor) + member)
     name = descriptor.__name__.encode() + b"\0"
     if read(word(definition), len(name)) != name:
         raise NotNative

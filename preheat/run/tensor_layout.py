@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 from preheat.base.dataclass import dataclass
-from preheat.run.layout import WORD, read, word
+from preheat.run.layout import WORD, read, word, words_at
 
 INLINE_RANK = 5  # sizes and strides of up to five axes lie inside the TensorImpl
 
@@ -88,11 +88,11 @@ def _examples() -> Iterator[torch.Tensor]:
 
 def _offset(examples, base: Callable, content: Callable, words: int = _IMPL_WORDS) -> int | None:
     """The one offset at which `content` of every example stands behind its `base` address."""
-    common = set(range(0, WORD * words, WORD))
+    common = set(range(words))
     for example in examples:
-        start, wanted = base(example), content(example)
-        common = {o for o in common if word(start + o) == wanted}
-    return min(common, default=None)
+        wanted, here = content(example), words_at(base(example), words)
+        common = {place for place in common if here[place] == wanted}
+    return WORD * min(common) if common else None
 
 
 def _sizes_and_strides(examples) -> dict[str, int | None]:
