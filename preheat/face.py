@@ -26,6 +26,7 @@ from preheat.base.options import (
     checked_mode,
     checked_options,
 )
+from preheat.bridge.frames import step_over
 from preheat.bridge.modules import is_module
 from preheat.dispatch import Compiled
 from preheat.module import CompiledModule, compiled_module
@@ -33,6 +34,8 @@ from preheat.report.explain import Explanation, explain_call
 
 Target = TypeVar("Target", bound=Callable[..., Any])
 
+step_over(Compiled.__call__, is_opaque=True)
+step_over(CompiledModule.__call__)
 # Every Compiled alive, for `reset()`; holds none of them.
 _living: "weakref.WeakSet[Compiled]" = weakref.WeakSet()
 
@@ -190,6 +193,7 @@ def _compile(model: Any, settings: dict[str, Any], is_disabled: bool) -> Any:
         return compiled(*args, **kwargs)
 
     setattr(call, marks.COMPILED, compiled)
+    step_over(call)
     return call
 
 

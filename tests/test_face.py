@@ -9,6 +9,7 @@ import pickle
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 import torch
@@ -304,3 +305,10 @@ def test_compile_stays_a_function_after_the_compiler_is_loaded():
         "assert callable(preheat.compile) and callable(preheat.options), preheat.compile\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_other_compilers_around_and_inside():
+    script = Path(__file__).with_name("inside_torch_compile.py")
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", str(script)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-2000:]

@@ -17,7 +17,8 @@ from preheat.base.names import instance_dict
 
 DISABLE = "__preheat_disable__"
 COMPILED = "__preheat__"
-_DISABLING = (DISABLE, "_torchdynamo_disable")
+_OF_TORCH = "_torchdynamo_disable"
+_DISABLING = (DISABLE, _OF_TORCH)
 
 _is_capturing: ContextVar[bool] = ContextVar("preheat_is_capturing", default=False)
 
@@ -26,6 +27,11 @@ def is_disabled(fn: Any) -> bool:
     """Whether `fn` (a function, or the function of a bound method) must not be captured."""
     own = instance_dict(getattr(fn, "__func__", fn)) or {}
     return any(own.get(mark) is True for mark in _DISABLING)
+
+
+def set_disabled_for_torch(fn: Any) -> None:
+    """torch.compile does not look into `fn`."""
+    setattr(fn, _OF_TORCH, True)
 
 
 def compiled_of(fn: Any) -> Any:

@@ -228,15 +228,18 @@ def _policy(function: Any) -> Call:
     row = _NATIVE.get(function) or _ROWS.get(function) or torch_call(function)
     if row is not None:
         return row
+    kind = type(function)
+    row = _named(function) if kind is types.FunctionType else None
+    if row is not None:
+        return row
     if marks.is_disabled(function):
         return Call("refuse", "disabled_function")
-    kind = type(function)
     if kind is weakref.ref:
         return Call("referent")
     if kind is functools._lru_cache_wrapper:
         return Call("cached")
     if kind is types.FunctionType:
-        return _named(function) or Call("refuse", "native_python")
+        return Call("refuse", "native_python")
     owner = getattr(function, "__objclass__", None)
     if owner is not None and kind in (
         types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType,
