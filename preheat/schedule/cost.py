@@ -28,6 +28,7 @@ CACHE_BYTES = 512 * 1024  # a row up to this is still cached when a later stage 
 CHEAP_CYCLES = 4.0  # a value of this much arithmetic is computed again rather than stored
 EXPENSIVE_CYCLES = 8.0  # from here on, never once more for each repeated element
 MOST_PARAMS = 24  # pointers that fit the registers and the stack of a kernel without thrashing
+LONE_CYCLE_BYTES = 32  # a cycle of a vector's work spent on one value: 0.5 ns, twice to be sure
 LAUNCH_BYTES = 16 * 1024  # a call costs about as much as moving this much (0.5 us at 30 GB/s)
 
 

@@ -554,7 +554,18 @@ def traffic(
         key = (memory, is_store, where)
         total[key] = min(total.get(key, 0) + count, max(most, 1))
         waste += count * max(cost.access_penalty(dict(index.terms).get(form.vector, 0)), 1.0)
-    return sum(total.values()), waste
+    return sum(total.values()), waste + _lone_work(form, stages)
+
+
+def _lone_work(form: Form, stages: list[Walk]) -> float:
+    """What work on one value a row costs, in bytes, where a kernel of its own would do it in vectors:
+    after the only walk of a row."""
+    if form.lane is not None or sum(bool(stage.axes) for stage in stages) != 1:
+        return 0.0
+    lone = (op.node.op for stage in stages if not stage.axes for op in stage.ops)
+    cycles = sum(cost.op_cycles(name) for name in lone if name not in ("load", "store"))
+    rows = known(product(a.extent for a in (*form.rows, *form.together)))
+    return rows * cycles * cost.LONE_CYCLE_BYTES
 
 
 # ---------------------------------------------------------------------------- the nouns of ir.loop

@@ -36,6 +36,16 @@ def test_a_row_of_layers_is_a_kernel_each():
     assert len(plan.calls) == calls(plan, KernelCall) == 3 and len(plan.kernels) == 1
 
 
+@pytest.mark.parametrize("is_along,count", [(True, 2), (False, 1)])
+def test_long_arithmetic_after_a_row_is_done_in_vectors(is_along, count):
+    """A row's result is one value: gelu of 256 of them is cheaper in a kernel of its own. Columns
+    have their results in vectors as it is."""
+    m = Make()
+    x, w = m.input(1, 256), m.input(256, 256)
+    plan = compare(m.graph(m.gelu(m.matmul(x, m.permute(w, 1, 0) if is_along else w))))
+    assert len(plan.calls) == calls(plan, KernelCall) == count
+
+
 @pytest.mark.parametrize("rows,is_sum", [(1, True), (8, True), (9, False), (64, False)])
 def test_many_rows_stay_a_product(rows, is_sum):
     m = Make()
