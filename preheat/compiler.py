@@ -32,7 +32,8 @@ from preheat.transform.pipeline import lower
 class Request:
     """What the caller asked for: `backend` "preheat" or "eager", and limits of capture.
 
-    is_known(point, objects)   whether a capture that reaches the point stops there
+    is_known(point, objects)   whether a capture that reaches the point stops there; objects: what
+                               `Live(k)` of the point means
     """
 
     name: str
@@ -63,10 +64,10 @@ def compile_call(target: Any, args: tuple, kwargs: dict, request: Request) -> Ma
     return _compiled(outcome, request)
 
 
-def resume_call(point: Point, opened: tuple, values: Sequence, request: Request) -> Made:
+def resume_call(point: Point, opened: Any, values: Sequence, request: Request) -> Made:
     """Runs a call on from `point`, for real, once, and compiles what it did.
 
-    `opened`: what the point's snapshot gives for the values of its slots.
+    opened   what the recipe `point.snapshot` gave for `values`, the point's slots
     """
     with timed("capture", name=request.name) as event:
         outcome = captures.resume(
@@ -76,7 +77,7 @@ def resume_call(point: Point, opened: tuple, values: Sequence, request: Request)
 
 
 def interpret_call(
-    point: Point, opened: tuple, values: Sequence, error: BaseException | None = None,
+    point: Point, opened: Any, values: Sequence, error: BaseException | None = None,
 ) -> Any:
     """The result of a call that runs on from `point` unwatched, as plain Python would."""
     return captures.interpret(point, opened, tuple(values), error)

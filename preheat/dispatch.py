@@ -35,12 +35,13 @@ from preheat.bridge.tensors import call_facts, module_facts
 from preheat.ir.artifact import Artifact, from_bytes, to_bytes
 from preheat.ir.pack import decode, encode
 from preheat.ir.plan import Image
-from preheat.ir.trace import Break, Captured, Outcome
+from preheat.ir.points import is_portable, point_key
+from preheat.ir.trace import Break, Captured, Outcome, Point
 from preheat.run.load import machine_name
 from preheat.run.recipes import has_effects
 from preheat.run.variant import MISS, CannotBind, Variant
 from preheat.run.walk import (
-    DONE, Bound, Finished, Onward, Place, Points, Unbound, follow, is_portable, leads_to,
+    DONE, Bound, Finished, Onward, Place, Points, Unbound, follow, leads_to,
 )
 from preheat.store.calls import call_hint, call_key, machine_key
 from preheat.store.disk import Disk, default_folder
@@ -185,7 +186,7 @@ class Compiled:
         from preheat.compiler import interpret_call  # lazy: see _capture
 
         emit("replay", name=self.name, interpreted=True)
-        if error is not None:  # it stands where the answer would
+        if error is not None and place.point.has_answer:
             values = (*values, None)
         return interpret_call(place.point, place.open(values), values, error)
 
@@ -198,7 +199,7 @@ class Compiled:
         with paused_collector(is_lasting=True):
             from preheat.compiler import Request, compile_call, resume_call
 
-        request = Request(self.name, self.backend, self.options, self._is_known())
+        request = Request(self.name, self.backend, self._limits(), self._is_known(place))
         if place.point is None:
             made = compile_call(self.target, args, kwargs, request)
         else:
@@ -229,6 +230,8 @@ class Compiled:
             point = leads_to(artifact)
             following = self._points.at(point, captured.objects) if point is not None else None
             begin.unbound = (Unbound(artifact, captured.objects, following), *begin.unbound)
+            if captured.why is not None and not self.fullgraph:  # else it is the break reported
+                self._report_point(captured.why)
             if captured.why_not_stored:
                 emit("cache", hit=None, name=self.name, why=f"not stored: {captured.why_not_stored}")
             elif self._disk is not None and all(map(is_portable, (begin.point, point))):
@@ -250,6 +253,11 @@ class Compiled:
             if place.attempts >= CAPTURE_ATTEMPTS:
                 self._close(place, _break("own_write", node.why))
 
+    def _limits(self) -> dict[str, Any]:
+        """What bounds one capture; with fullgraph the first break ends it."""
+        nodes = self.options.get("node_limit", 64) - self._count_nodes()
+        return {**self.options, "max_nodes": nodes + 1, "is_whole": self.fullgraph}
+
     def _count_attempt(self, place: Place, outcome: Outcome) -> None:
         place.attempts += 1
         place.breaks = outcome.breaks
@@ -260,15 +268,16 @@ class Compiled:
         if outcome.error is None:
             self._report_breaks(outcome.breaks)
 
-    def _is_known(self) -> Callable[[Any, tuple], bool]:
+    def _is_known(self, start: Place) -> Callable[[Any, tuple], bool]:
         """Where a capture stops: at places with nodes, at those that it has made itself, and when
         it has made as many nodes as may be."""
-        seen: set = set()
+        seen = {start.key}
         limit = self.options.get("node_limit", 64) - self._count_nodes()
 
-        def is_known(point: Any, objects: tuple) -> bool:
-            key, place = self._points.find(point, objects)
-            if key in seen or len(seen) >= limit:
+        def is_known(point: Point, objects: tuple) -> bool:
+            key = point_key(point, objects)
+            place = self._points.get(key)
+            if key in seen or len(seen) > limit:
                 return True
             seen.add(key)
             return place is not None and bool(place.bound or place.unbound or place.is_closed)
@@ -365,7 +374,7 @@ class Compiled:
     def _hint(self, place: Place) -> str:
         """Under which the store keeps the nodes of `place`."""
         if place.point is not None:
-            return place.name[:16]
+            return place.key[0][:16]
         return call_hint((place.facts, module_facts(self.target)))
 
     # ------------------------------------------------------------------ limits and faults
@@ -414,8 +423,10 @@ class Compiled:
         what = "variants" if name == "recompile_limit" else "nodes"
         cause = f"because of {failure}" if failure else "at a new place of the program"
         row = _break(name, f"{limit} {what} exist, and another is needed {cause}")
-        if row.reason not in {known.reason for known in self._breaks}:
-            self._warn(f"{row.detail}; {row.hint}")
+        if row.reason in {known.reason for known in self._breaks}:
+            place.is_closed, place.breaks = True, (row,)
+            return
+        self._warn(f"{row.detail}; {row.hint}")
         self._close(place, row)
 
     def _report_fault(self, place: Place, fault: Exception) -> None:
@@ -438,6 +449,11 @@ class Compiled:
         """No more nodes are made at `place`."""
         place.is_closed, place.breaks = True, breaks
         self._report_breaks(breaks)
+
+    def _report_point(self, row: Break) -> None:
+        """Where a node ended and compiled code goes on after what it met."""
+        self._breaks[row] = None
+        emit("break", name=self.name, goes_on=True, **dataclasses.asdict(row))
 
     def _report_breaks(self, breaks: tuple[Break, ...]) -> None:
         self._breaks.update(dict.fromkeys(breaks))

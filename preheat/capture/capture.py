@@ -71,8 +71,8 @@ def capture(
     """The outcome of `target(*args, **kwargs)`, run for real, once.
 
     `target` is any callable: a function, a bound method, an nn.Module. Where `is_known(point,
-    objects)` (what the point's `Live(k)` means) the capture stops: the outcome goes on from there. Raises nothing of its own: the
-    program's exception is `Outcome.error`.
+    objects)` (what the point's `Live(k)` means) the capture stops: the outcome goes on from there.
+    Raises nothing of its own: the program's exception is `Outcome.error`.
     """
     aside = steps_aside()
     if aside:
@@ -137,6 +137,10 @@ class Unwatched(Observer):
         self.machine = machine
         if self.answer is NOT_DONE:
             machine.close()
+
+    def is_native(self, function: Any) -> bool:
+        """A Python function that was called natively is not entered now."""
+        return True
 
     def c_call(self, function: Any, args: tuple, kwargs: dict) -> Any:
         self.machine.close()

@@ -17,14 +17,13 @@ node that has been left is kept.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any, Protocol
 
 from preheat.ir.artifact import Artifact
-from preheat.ir.pack import digest
 from preheat.ir.plan import Image
-from preheat.ir.trace import Break, Host, Live, Point, Return, Step
-from preheat.run.recipes import compile_recipe
+from preheat.ir.points import PointKey, point_key, renumbered
+from preheat.ir.trace import Break, Host, Point, Return
+from preheat.run.recipes import Rebuild, compile_recipe
 from preheat.run.variant import MISS, Variant
 
 
@@ -41,7 +40,7 @@ class Place:
     """A point of the program, or its entry (point None), with the nodes that begin there.
 
     objects    what `Live(k)` of the point's snapshot means
-    name       the digest of the point; facts: of an entry, what tells kinds of calls apart
+    key        of the point; facts: of an entry, what tells kinds of calls apart
     bound      nodes that can be called, the newest first
     unbound    nodes that are checked against memory the next time the place is reached
     by_answer  the bound node whose guards demand this answer of the host call: a guess
@@ -52,29 +51,33 @@ class Place:
     """
 
     __slots__ = (
-        "point", "objects", "name", "facts", "bound", "unbound", "by_answer", "attempts", "breaks",
-        "is_closed", "is_full", "is_plain",
+        "point", "objects", "key", "facts", "bound", "unbound", "by_answer", "attempts", "breaks",
+        "is_closed", "is_full", "is_plain", "_snapshot",
     )
 
     def __init__(
-        self, point: Point | None = None, objects: tuple = (), name: str = "", facts: Any = None,
+        self, point: Point | None = None, objects: tuple = (), key: PointKey = (), facts: Any = None,
     ):
-        self.point, self.objects, self.name, self.facts = point, objects, name, facts
+        self.point, self.objects, self.key, self.facts = point, objects, key, facts
         self.bound: tuple[Bound, ...] = ()
         self.unbound: tuple[Unbound, ...] = ()
         self.by_answer: dict[Any, Bound] = {}
         self.attempts = 0
         self.breaks: tuple[Break, ...] = ()
         self.is_closed = self.is_full = self.is_plain = False
-
-    def open(self, values: Sequence) -> tuple:
-        """What the point's snapshot gives for `values`: its frames, and the functions made anew."""
-        return compile_recipe(self.point.snapshot, self.point.slots, self.objects).function(*values)
+        self._snapshot: Rebuild | None = None
 
     @property
     def nodes(self) -> int:
         """How many nodes begin here."""
         return len(self.bound) + len(self.unbound)
+
+    def open(self, values: Sequence) -> Any:
+        """What the point's snapshot gives for its slots: the frames of the program, to go on from."""
+        if self._snapshot is None:
+            point = self.point
+            self._snapshot = compile_recipe(point.snapshot, point.slots, self.objects)
+        return self._snapshot.function(*values)
 
     def add(self, bound: "Bound") -> None:
         if bound in self.bound:
@@ -206,62 +209,23 @@ class Points:
     """Every place of one compiled object that is not an entry, found by its point's content."""
 
     def __init__(self) -> None:
-        self._places: dict[tuple, Place] = {}
+        self._places: dict[PointKey, Place] = {}
 
     def __iter__(self) -> Iterator[Place]:
         return iter(self._places.values())
 
     def at(self, point: Point, objects: Sequence = ()) -> Place:
         """The place of `point`, whose `Live(k)` is `objects[k]`; made when it is new."""
-        point, objects = _renumbered(point, objects)
-        key = _key(point, objects)
+        point, objects = renumbered(point, objects)
+        key = point_key(point, objects)
         place = self._places.get(key)
         if place is None:
-            place = self._places[key] = Place(point, objects, key[0])
+            place = self._places[key] = Place(point, objects, key)
         return place
 
-    def find(self, point: Point, objects: Sequence = ()) -> tuple[tuple, Place | None]:
-        """The key of `point` and its place, if it is known."""
-        key = _key(*_renumbered(point, objects))
-        return key, self._places.get(key)
-
-
-def is_portable(point: Point | None) -> bool:
-    """Whether another process could rebuild the point; None: the entry, or the end."""
-    return point is None or not any(True for step in point.snapshot.steps for _ in _lives(step.args))
-
-
-def _key(point: Point, objects: tuple) -> tuple:
-    """Equal for points of equal content: by bytes, since True, 1 and 1.0 are equal and yet three
-    values. A place keeps its objects alive, so their ids stay theirs."""
-    return digest(point), *map(id, objects)
-
-
-def _renumbered(point: Point, objects: Sequence) -> tuple[Point, tuple]:
-    """The point with its live objects numbered as they appear in it, and those objects."""
-    order: dict[int, int] = {}
-    for step in point.snapshot.steps:
-        for live in _lives(step.args):
-            order.setdefault(live.index, len(order))
-    if not order:
-        return point, ()
-    steps = tuple(Step(s.kind, _with_numbers(s.args, order)) for s in point.snapshot.steps)
-    point = replace(point, snapshot=replace(point.snapshot, steps=steps))
-    return point, tuple(objects[index] for index in order)
-
-
-def _lives(value: Any) -> Iterator[Live]:
-    if type(value) is Live:
-        yield value
-    elif type(value) is tuple:
-        for part in value:
-            yield from _lives(part)
-
-
-def _with_numbers(value: Any, order: dict[int, int]) -> Any:
-    if type(value) is Live:
-        return Live(order[value.index])
-    return tuple(_with_numbers(part, order) for part in value) if type(value) is tuple else value
+    def get(self, key: PointKey) -> Place | None:
+        """The place with this key, if it is known."""
+        return self._places.get(key)
 
 
 def leads_to(artifact: Artifact) -> Point | None:

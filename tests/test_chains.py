@@ -1,0 +1,304 @@
+"""Programs that meet the outside on their way: compiled as chains of nodes, the same as eager."""
+
+import os
+import random
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy
+import pytest
+import torch
+
+import preheat
+from same import Program, is_enabled, same_program
+
+X = torch.linspace(-1.0, 1.0, 8)
+
+
+def runs(make, calls=6, resumes=None, **rest):
+    """Eager and compiled agree; how often the compiled side had to resume or interpret."""
+    seen = same_program(make, calls=calls, **rest)
+    if is_enabled():
+        assert seen.counters["captures"] >= 1
+        assert seen.counters["fallbacks"] == 0
+    return seen.counters
+
+
+def with_x(fn, watch=None, change=None, calls=6):
+    """A program of one tensor; before call i `change(program, i)` may act."""
+
+    def make():
+        between = {i: (lambda p, i=i: change(p, i)) for i in range(calls)} if change else {}
+        return Program(fn, (X.clone(),), watch=watch, between=between)
+
+    return make
+
+
+# ---------------------------------------------------------------------------- what happens outside
+def test_prints():
+    def program(x):
+        print("largest", x.max().item())
+        return x * 2
+
+    counts = runs(with_x(program))
+    assert counts["interpreted"] == 0
+
+
+def test_lists_outside_grow():
+    def make():
+        log = []
+
+        def program(x):
+            log.append(x * 2)
+            return x + 1
+
+        return Program(program, (X.clone(),), watch=log)
+
+    counts = runs(make)
+    assert counts["captures"] <= 2
+
+
+def test_dicts_outside_are_written_and_read_back():
+    def make():
+        seen = {"last": None, "gone": 1}
+
+        def program(x):
+            seen["last"] = x * 2
+            seen.pop("gone", None)
+            seen["next"] = seen["last"] + 1
+            return seen["next"]
+
+        return Program(program, (X.clone(),), watch=seen)
+
+    runs(make)
+
+
+def test_counters_on_self():
+    class Counting(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.calls, self.last = 0, None
+            self.linear = torch.nn.Linear(8, 8)
+
+        def forward(self, x):
+            self.calls += 1
+            self.last = self.linear(x)
+            return self.last * 2
+
+    runs(lambda: Program(Counting().eval(), (X.clone(),)))
+
+
+def test_nonlocals_and_globals():
+    def make():
+        count = 0
+
+        def program(x):
+            nonlocal count
+            count = count + 1
+            return x * 2
+
+        return Program(program, (X.clone(),), watch=program.__closure__)
+
+    runs(make)
+
+
+# ---------------------------------------------------------------------------- paths
+def test_branches_on_values():
+    def program(x):
+        y = x * 2
+        if y.sum().item() > 0:
+            return y + 1
+        return y - 1
+
+    def change(p, i):
+        p.args = (X + (0.5 if i % 3 else -0.5),)
+
+    counts = runs(with_x(program, change=change), calls=6)
+    assert counts["captures"] <= 6
+
+
+def test_a_loop_until_a_tolerance():
+    def program(x):
+        rounds = 0
+        y = x
+        while float((y * y).sum()) > 0.01:
+            y = y * 0.5
+            rounds += 1
+            if rounds > 50:
+                break
+        return y, rounds
+
+    def change(p, i):
+        p.args = (X * (i + 1.0),)
+
+    runs(with_x(program, change=change))
+
+
+def test_exceptions_of_host_calls_arise_in_the_program():
+    def make():
+        answers = iter((1, "bad", 2, KeyError("worse"), 3, "bad"))
+        log = []
+
+        def ask(x):
+            answer = next(answers)
+            if isinstance(answer, Exception):
+                raise answer
+            if answer == "bad":
+                raise ValueError("bad")
+            return answer
+
+        ask = preheat.disable(ask)
+
+        def program(x):
+            y = x * 2
+            try:
+                n = ask(y)
+            except ValueError as error:
+                log.append(str(error))
+                return y - 1
+            finally:
+                log.append("done")
+            return y * n
+
+        return Program(program, (X.clone(),), watch=log)
+
+    runs(make)
+
+
+def test_random_numbers_of_all_kinds():
+    def program(x):
+        return x + torch.rand(8) + random.random() + float(numpy.random.rand())
+
+    runs(with_x(program))
+
+
+def test_a_seed_is_set_in_the_middle():
+    def program(x):
+        y = torch.rand(8)
+        torch.manual_seed(3)
+        return x + y + torch.rand(8)
+
+    same_program(with_x(program), calls=6)
+
+
+def test_a_host_call_calls_the_compiled_function():
+    def make():
+        depth = []
+
+        def deeper(x):
+            if len(depth) < 3:
+                depth.append(1)
+                return compiled(x)
+            depth.clear()
+            return x
+
+        deeper = preheat.disable(deeper)
+
+        def program(x):
+            return deeper(x * 2) + 1
+
+        compiled = preheat.compile(program, options={"cache": False})
+        return Program(program, (X.clone(),), watch=depth)
+
+    runs(make)
+
+
+def test_grad_mode_is_the_programs_around_host_calls():
+    def make():
+        modes = []
+        note = preheat.disable(lambda: modes.append(torch.is_grad_enabled()))
+
+        def program(x):
+            note()
+            with torch.no_grad():
+                y = x * 2
+                note()
+                y = y + 1
+            note()
+            return y
+
+        return Program(program, (X.clone(),), watch=modes)
+
+    runs(make)
+
+
+def test_an_index_out_of_range_after_a_host_call():
+    def make():
+        indices = iter((0, 3, 99, 5, 99, 1))
+        ask = preheat.disable(lambda: torch.tensor([next(indices)]))
+
+        def program(x):
+            return (x * 2)[ask()] + 1
+
+        return Program(program, (X.clone(),))
+
+    same_program(make, calls=6)
+
+
+def test_threads_share_a_chain():
+    note = preheat.disable(lambda x: None)
+
+    def program(x):
+        y = x * 2
+        note(y)
+        return y + 1
+
+    compiled = preheat.compile(program, options={"cache": False})
+    found = []
+
+    def work():
+        with torch.no_grad():
+            found.extend(bool(torch.equal(compiled(X), X * 2 + 1)) for _ in range(30))
+
+    workers = [threading.Thread(target=work) for _ in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert found == [True] * 120
+
+
+# ---------------------------------------------------------------------------- the second process
+SECOND = '''
+import sys, torch, preheat, chained
+compiled = preheat.compile(chained.program)
+x = torch.linspace(-1, 1, 8)
+with torch.no_grad():
+    for scale in (1.0, -1.0, 1.0, -1.0):
+        print(compiled((x + 0.5) * scale).tolist())
+ours = [n for n in sys.modules if n.startswith(("preheat.capture", "preheat.compiler"))]
+print(sorted(ours)[:3], preheat.counters()["captures"], chained.log)
+'''
+CHAINED = '''
+log = []
+
+def program(x):
+    y = x * 2
+    log.append(1)
+    if y.sum().item() > 0:
+        print("positive")
+        return y + 1
+    return y - 1
+'''
+
+
+def test_a_new_process_walks_stored_nodes_without_a_compiler(tmp_path):
+    if not is_enabled():
+        pytest.skip("nothing is compiled")
+    (tmp_path / "chained.py").write_text(CHAINED)
+    (tmp_path / "go.py").write_text(SECOND)
+    environment = {
+        **os.environ, "PREHEAT_CACHE_DIR": str(tmp_path / "cache"),
+        "PYTHONPATH": os.pathsep.join((str(Path(preheat.__file__).parent.parent), str(tmp_path))),
+    }
+    cold, warm, again = [
+        subprocess.run(
+            [sys.executable, "go.py"], cwd=tmp_path, env=environment, check=True,
+            capture_output=True, text=True,
+        ).stdout.splitlines()
+        for _ in range(3)
+    ]
+    assert cold[:-1] == warm[:-1] == again[:-1]
+    assert warm[-1] == again[-1] == "[] 0 [1, 1, 1, 1]"
