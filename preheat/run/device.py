@@ -27,6 +27,7 @@ import torch
 
 from preheat.base.errors import UserError, nearest
 from preheat.ir.records import RECORDS, WORD_BYTES, offset
+from preheat.ir.types import DTYPES
 
 FEATURES = ("native", "storage", "wrap", "shims", "blas", "batch", "openmp")
 BYTES_PAYLOAD = 32  # the driver's code counts on it; verified by _probe_native
@@ -273,11 +274,8 @@ def _probe_shims(words: Found) -> Found | None:
 
 @functools.cache
 def _dtype_codes() -> dict[str, int]:
-    """dtype name -> the number that torch's shims use, for those that have one."""
-    dtypes = {
-        str(v).removeprefix("torch.") for v in vars(torch).values() if isinstance(v, torch.dtype)
-    }
-    functions = {name: function_of(f"aoti_torch_dtype_{name}") for name in sorted(dtypes)}
+    """dtype name -> the number that torch's shims use, for those that a plan can name."""
+    functions = {name: function_of(f"aoti_torch_dtype_{name}") for name in sorted(DTYPES)}
     return {name: function() for name, function in functions.items() if function is not None}
 
 

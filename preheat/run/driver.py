@@ -8,6 +8,7 @@ inputs, outputs, result, guards. `ir/records.py` has every layout. Tables hold a
 never leave the process; a `Program` keeps alive all that its tables point to.
 """
 
+import copy
 import ctypes
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -65,35 +66,41 @@ class Program:
         scratch_words = max(lowered.scratch_words, len(results))  # `rebuild` gets them there
         self.frames = Frames(executable, lowered.slots, scratch_words, lowered.pinned)
         calls = [_call_words(row) for row in with_releases(lowered.rows)]
-        self._record = self.memory.record(
-            "program",
-            {
-                "context": context.address,
-                "slow": self.memory.object(slow),
-                "positional": signature.positional,
-                "keywords": len(signature.keywords),
-                "keyword_names": (
-                    self.memory.object(signature.keywords) if signature.keywords else 0
-                ),
-                "rows": rows.address,
-                "row_count": rows.count,
-                "new_frame": self.memory.object(self.frames.add),
-                "objects_at": self.frames.objects_at,
-                "scratch_at": self.frames.scratch_at,
-                "deep": self.memory.object(deep) if deep else 0,
-                "inputs": self.memory.words(flat(inputs)),
-                "input_count": len(inputs),
-                "outputs": self.memory.words(flat(lowered.outputs)),
-                "output_count": len(lowered.outputs),
-                "calls": self.memory.words(flat(calls)),
-                "drops": self.memory.words(lowered.drops),
-                "drop_count": len(lowered.drops),
-                "results": self.memory.words(results),
-                "result_count": len(results),
-                "shape": SHAPES.index(shape),
-                "rebuild": self.memory.object(rebuild) if rebuild else 0,
-            },
-        )
+        self._fields = {
+            "context": context.address,
+            "slow": self.memory.object(slow),
+            "positional": signature.positional,
+            "keywords": len(signature.keywords),
+            "keyword_names": (
+                self.memory.object(signature.keywords) if signature.keywords else 0
+            ),
+            "rows": rows.address,
+            "row_count": rows.count,
+            "new_frame": self.memory.object(self.frames.add),
+            "objects_at": self.frames.objects_at,
+            "scratch_at": self.frames.scratch_at,
+            "deep": self.memory.object(deep) if deep else 0,
+            "inputs": self.memory.words(flat(inputs)),
+            "input_count": len(inputs),
+            "outputs": self.memory.words(flat(lowered.outputs)),
+            "output_count": len(lowered.outputs),
+            "calls": self.memory.words(flat(calls)),
+            "drops": self.memory.words(lowered.drops),
+            "drop_count": len(lowered.drops),
+            "results": self.memory.words(results),
+            "result_count": len(results),
+            "shape": SHAPES.index(shape),
+            "rebuild": self.memory.object(rebuild) if rebuild else 0,
+        }
+        self._record = self.memory.record("program", self._fields)
+
+    def beside(self, rows: Any) -> "Program":
+        """The same program behind other guard rows; the two share tables, memory and frames."""
+        twin = copy.copy(self)
+        twin.memory.object(rows)
+        twin._fields = {**self._fields, "rows": rows.address, "row_count": rows.count}
+        twin._record = twin.memory.record("program", twin._fields)
+        return twin
 
     @property
     def address(self) -> int:

@@ -106,6 +106,15 @@ def make_entry(
     return Entry(builtin(program, runtime), program, executable, rebuild, node.inputs)
 
 
+def beside(entry: Entry, rows: Any, runtime: Image) -> Entry:
+    """`entry` behind other guard rows, from the same tables; itself when it is not native."""
+    if not entry.is_native:
+        return entry
+    program = entry._program.beside(rows)
+    return Entry(
+        builtin(program, runtime), program, entry._executable, entry._rebuild, entry._inputs)
+
+
 def builtin(program: Program, runtime: Image) -> Callable:
     """A builtin function that runs `program`, which it keeps alive."""
     driver = load_runtime(runtime)

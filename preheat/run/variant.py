@@ -23,7 +23,7 @@ from preheat.ir.plan import Image, Plan
 from preheat.ir.records import REASONS
 from preheat.run.check import Checker, Failure
 from preheat.run.device import context
-from preheat.run.entry import Entry, make_entry
+from preheat.run.entry import Entry, beside, make_entry
 from preheat.run.executable import Executable
 from preheat.run.interpreted import Interpreted
 from preheat.run.library import Fault
@@ -113,7 +113,7 @@ class Variant:
         self._rows = bind_rows(self.checker, found, arguments) if is_native else None
         self._entry = self._make_entry(found, self._rows)
         if self._rows is not None and self._rows.in_python:
-            self._unchecked = self._make_entry(found, self._rows.native())
+            self._unchecked = beside(self._entry, self._rows.native(), self._runtime)
 
     def _make_entry(self, found: list, rows: Any) -> Entry:
         return make_entry(

@@ -78,11 +78,15 @@ def call_hint(facts: Any) -> str:
 
 def _own_build() -> str:
     """A digest of our own files' names, sizes and times: a changed compiler reuses nothing."""
-    root = Path(__file__).parent.parent
     state = hashlib.blake2b(digest_size=8)
-    for folder, _, names in sorted(os.walk(root)):
-        for name in sorted(names):
+    folders = [str(Path(__file__).parent.parent)]
+    while folders:
+        with os.scandir(folders.pop()) as entries:
+            rows = sorted((entry.name, entry) for entry in entries)
+        for name, entry in rows:
             if name.endswith(".py"):
-                stat = os.stat(os.path.join(folder, name))
+                stat = entry.stat()
                 state.update(f"{name} {stat.st_size} {stat.st_mtime_ns}\n".encode())
+            elif "." not in name and name != "__pycache__" and entry.is_dir():
+                folders.append(entry.path)
     return state.hexdigest()
