@@ -8,9 +8,9 @@ base, the content of that base, slots and instance dict. No constructor and no r
 program runs. Shared objects and cycles come out as they were: an object is planned once.
 
 A function that the call made is rebuilt from the code object in its maker's constants, with its
-cells; an iterator of C from what it iterates and how far it is.
+cells; an iterator of C from what it iterates and how far it is (`iterators.py`).
 
-What has no sound recipe is refused: generators, iterators over dicts and sets, classes made in the
+What has no sound recipe is refused: generators, iterators over sets, classes made in the
 call, locks and other objects of C, a cycle through an immutable.
 """
 
@@ -25,6 +25,7 @@ from preheat.bridge.tensors import Device, Size, Tensor
 from preheat.capture.bytecode import OWN_FOLDER
 from preheat.capture.effects import Effect
 from preheat.capture.guards import has_identity
+from preheat.capture.iterators import BY_REDUCE, OVER_DICTS, dict_of
 from preheat.capture.observer import GiveUp
 from preheat.capture.policies import is_bound
 from preheat.capture.sources import PRIMITIVES, Sources
@@ -319,6 +320,20 @@ def _iterator(planner: Planner, value: Any) -> int:
     return place
 
 
+def _dict_iterator(planner: Planner, value: Any) -> int:
+    """A new iterator, moved as far: it fails as the old one would when the dict changes."""
+    try:
+        over, taken = dict_of(value)
+    except RuntimeError:
+        raise GiveUp("no_recipe", "an iterator over a dict that has changed since") from None
+    if over is None:
+        over = {}
+    view = planner.step("call", *planner.many((OVER_DICTS[type(value)], over)))
+    place = planner.step("call", planner.plan(iter), view)
+    planner.step("advance", place, taken)
+    return place
+
+
 def _device(planner: Planner, value: Any) -> int:
     return planner.step("call", planner.plan(type(value)), planner.plan(str(value)))
 
@@ -329,8 +344,5 @@ _BY_KIND: dict[type, Callable[[Planner, Any], int]] = {
     range: _by_attributes("start", "stop", "step"), types.MethodType: _method,
     types.BuiltinFunctionType: _c_method, functools.partial: _partial, Size: _size, Device: _device,
     types.CellType: _cell, super: _by_attributes("__thisclass__", "__self__"),
-    **{type(i): _iterator for i in (
-        iter([]), iter(()), iter(range(0)), iter(range(1 << 70)), iter(""), reversed([]),
-        enumerate(()), zip(),
-    )},
+    **dict.fromkeys(BY_REDUCE, _iterator), **dict.fromkeys(OVER_DICTS, _dict_iterator),
 }

@@ -25,11 +25,12 @@ from preheat.bridge.tensors import Tensor
 from preheat.capture.effects import BLIND, Effects, consumed
 from preheat.capture.frames import Frame
 from preheat.capture.guards import Guards, has_identity
+from preheat.capture.iterators import containers
 from preheat.capture.looks import Looks
 from preheat.capture.native import CALLS, describe
 from preheat.capture.nodes import Nodes, Stop, break_at
 from preheat.capture.observer import ABSENT, NOT_DONE, GiveUp, Observer
-from preheat.capture.policies import is_bound, is_native, policy
+from preheat.capture.policies import is_bound, is_fresh_iterator, is_native, policy
 from preheat.capture.reads import Reads
 from preheat.capture.recorder import Recorder
 from preheat.capture.snapshots import frames_of
@@ -388,6 +389,9 @@ class Watcher(Reads, Looks, Observer):
         acted, ops = mark
         if not self._stands(acted):
             raise given
+        everything = (getattr(function, "__self__", None), *args, *kwargs.values())
+        if given.result is not NOT_DONE and any(is_fresh_iterator(type(a)) for a in everything):
+            raise given  # it has been consumed: a call made again would find it as it is now
         self.failure = None
         self.recorder.rewind(ops)
         try:
@@ -462,6 +466,10 @@ class Watcher(Reads, Looks, Observer):
                 self.guards.globals_of(frame.function)
             elif not frame.code.is_own:
                 self.entered(frame.function)
+            for value in (*frame.locals, *frame.stack):
+                for container in containers(value):
+                    if id(container) in self.known:  # its elements come without another read
+                        self.guards.whole(container)
 
     def refuse_if_whole(self) -> None:
         """Under fullgraph the first break ends the run, before anything else is done."""

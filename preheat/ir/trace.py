@@ -167,6 +167,7 @@ class Step:
                      keyword name (str) and step                (a method of C's own; an effect)
     ambient          args: name (str), Constant                 (a row of bridge/ambient is set; an effect)
     cell             args: () or (content,); set_cell: cell, content
+    advance          args: iterator step, how many elements it skips (no result)
     code             args: function step, place (int) among the constants of its code object
     function         args: code step, globals step, name, defaults, closure cells ..., see recipes
     method           args: function step, self step

@@ -267,6 +267,10 @@ def _code(w: _Writer, place: int, function: int, index: int) -> None:
     w.assign(place, f"{w.name(function)}.__code__.co_consts[{index}]")
 
 
+def _advance(w: _Writer, place: int, iterator: int, count: int) -> None:
+    w.lines.append(f"advance({w.name(iterator)}, {count})")
+
+
 def _method(w: _Writer, place: int, function: int, owner: int) -> None:
     w.assign(place, f"new_method({w.all((function, owner))})")
 
@@ -296,6 +300,7 @@ _STEPS: dict[str, Callable] = {
     "mutate": _mutate,
     "ambient": _ambient,
     "code": _code,
+    "advance": _advance,
     "function": _function,
     "method": _method,
 }
@@ -311,7 +316,13 @@ def _empty(cell: types.CellType) -> None:
     del cell.cell_contents
 
 
+def _advance_by(iterator: Any, count: int) -> None:
+    for _ in range(count):
+        next(iterator)
+
+
 _HELPERS: dict[str, Any] = {
+    "advance": _advance_by,
     "c_method": _c_method,
     "empty": _empty,
     "setattribute": object.__setattr__,

@@ -1,0 +1,51 @@
+"""Iterators of C: what they iterate and how far they are, asked without moving them.
+
+    it = iter([a, b, c]); next(it)        where(it)         (iter, ([a, b, c],), 1)
+    it = iter(table.values()); next(it)   dict_of(it)       (table, 1)
+    enumerate(iter([a]))                  containers(it)    [[a]]
+
+Sources: `__reduce__` of CPython `Objects/listobject.c`, `tupleobject.c`, `rangeobject.c`,
+`enumobject.c`, `Python/bltinmodule.c`; `Objects/dictobject.c` `dictiter_traverse`.
+"""
+
+import gc
+from collections.abc import Callable, Iterator
+from typing import Any
+
+# These say by `__reduce__` what makes them again; nothing of the program runs.
+BY_REDUCE = frozenset(type(i) for i in (
+    iter([]), iter(()), iter(range(0)), iter(range(1 << 70)), iter(""), reversed([]),
+    enumerate(()), zip(),
+))
+# An iterator over a dict, and the view that it came from.
+OVER_DICTS: dict[type, Callable[[dict], Any]] = {
+    type(iter({})): dict.keys, type(iter({}.values())): dict.values,
+    type(iter({}.items())): dict.items,
+}
+
+
+def dict_of(iterator: Any) -> tuple[dict | None, int]:
+    """The dict, or None of an exhausted iterator, and how many entries were taken.
+
+    Raises RuntimeError where the dict has changed its size since.
+    """
+    over = next((o for o in gc.get_referents(iterator) if isinstance(o, dict)), None)
+    if over is None:
+        return None, 0
+    _, (rest,) = iterator.__reduce__()
+    return over, dict.__len__(over) - len(rest)
+
+
+def containers(value: Any) -> Iterator[Any]:
+    """The containers that an iterator of C takes its elements from, through enumerate and zip."""
+    kind = type(value)
+    if kind in OVER_DICTS:
+        over = dict_of(value)[0]
+        if over is not None:
+            yield over
+    elif kind in BY_REDUCE:
+        for part in value.__reduce__()[1]:
+            if type(part) in BY_REDUCE or type(part) in OVER_DICTS:
+                yield from containers(part)
+            elif isinstance(part, list | tuple):
+                yield part
