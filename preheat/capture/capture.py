@@ -29,7 +29,6 @@ from preheat.base import marks
 from preheat.base.dataclass import dataclass
 from preheat.bridge.ambient import ambient_now, steps_aside
 from preheat.capture import machine
-from preheat.capture.machine import DECODE
 from preheat.capture.nodes import Stop, break_at
 from preheat.capture.observer import NOT_DONE, GiveUp, Observer
 from preheat.capture.snapshots import rebuild
@@ -96,8 +95,8 @@ def resume(
 
     opened    what the recipe `point.snapshot` gave for `values`, the slots of the point
     """
-    rows, made = opened
-    frames = rebuild(DECODE, rows)
+    rows, made, revived = opened
+    frames = rebuild(rows)
     aside = steps_aside()
     if aside:
         place = (frames[-1].source.co_filename, frames[-1].line())
@@ -111,7 +110,7 @@ def resume(
     except GiveUp as given:
         outcome = Outcome(breaks=(break_at(given.reason, given.detail, *place),))
         return _settle(outcome, lambda: interpret(point, opened, values))
-    return _watched(watcher, lambda: machine.resume(frames, watcher), place)
+    return _watched(watcher, lambda: machine.resume(frames, watcher, None, revived), place)
 
 
 def interpret(
@@ -121,9 +120,9 @@ def interpret(
 
     `error`: raised where the point's host call stands, instead of its answer.
     """
-    frames = rebuild(DECODE, opened[0])
+    rows, _, revived = opened
     answer = values[-1] if point.has_answer and error is None else NOT_DONE
-    return machine.resume(frames, Unwatched(answer), error)
+    return machine.resume(rebuild(rows), Unwatched(answer), error, revived)
 
 
 class Unwatched(Observer):

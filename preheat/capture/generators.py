@@ -27,32 +27,72 @@ class Returned:
         self.value = value
 
 
+class Seat:
+    """Where the machine of a generator stands: a generator that is made again gets another one."""
+
+    __slots__ = ("machine",)
+
+    def __init__(self, machine: Any = None):
+        self.machine = machine
+
+
 def new_generator(m, frame: Frame) -> GeneratorType:
     """The generator of a frame that has just reached RETURN_GENERATOR; the frame's locals move to
     it.
     """
     body = Frame(frame.code, frame.function, frame.locals)
     body.pc = frame.pc
-    made = drive(m, body)
+    made = drive(Seat(m), body)
     made.__name__, made.__qualname__ = frame.function.__name__, frame.function.__qualname__
     return made
 
 
-def drive(m, frame: Frame) -> Generator:
-    """Runs `frame` from yield to yield."""
+def revive(body: Frame, is_started: bool) -> GeneratorType:
+    """A generator whose body stands where `state` found it; its seat is empty yet."""
+    made = drive(Seat(), body, is_started)
+    made.__name__, made.__qualname__ = body.function.__name__, body.function.__qualname__
+    if is_started:
+        next(made)
+    return made
+
+
+def state(made: GeneratorType) -> tuple[Frame, bool] | None:
+    """The body of a generator of the machine's and whether it has started; None for one that is
+    running, has ended, handles an exception, or is no machine's.
+    """
+    if made.gi_code is not drive.__code__ or made.gi_frame is None or made.gi_running:
+        return None
+    here = made.gi_frame.f_locals
+    is_started = "handled" in here
+    if is_started and here["handled"].error is not None:
+        return None
+    return here["frame"], is_started
+
+
+def seat_of(made: GeneratorType) -> Seat:
+    """The seat of a generator that has not ended."""
+    return made.gi_frame.f_locals["seat"]
+
+
+def drive(seat: Seat, frame: Frame, is_waiting: bool = False) -> Generator:
+    """Runs `frame` from yield to yield; `is_waiting`: it stands at one already."""
     handled = Handled(None, None)
-    sent, error = None, None
+    sent, error, value = None, None, None
     while True:
-        if error is None:
-            frame.stack.append(sent)
-            frame.pc += 1
-        handled.below, m.handled, m.has_context = m.handled, handled, None
-        try:
-            value = m.execute(frame, error)
-        finally:
-            m.handled, handled.below = handled.below, None
-        if not m.take_yield():
-            return value
+        if is_waiting:
+            is_waiting = False
+        else:
+            m = seat.machine
+            if error is None:
+                frame.stack.append(sent)
+                frame.pc += 1
+            handled.below, m.handled, m.has_context = m.handled, handled, None
+            try:
+                value = m.execute(frame, error)
+            finally:
+                m.handled, handled.below = handled.below, None
+            if not m.take_yield():
+                return value
         sent, error = None, None
         while True:
             try:
@@ -62,7 +102,7 @@ def drive(m, frame: Frame) -> Generator:
                 error = thrown
             if frame.pc not in frame.code.delegations:
                 break
-            value, error = delegate(m, frame, error)
+            value, error = delegate(seat.machine, frame, error)
             if error is not None or value is END:
                 sent = frame.stack.pop() if error is None else None
                 break

@@ -2,13 +2,14 @@
 
     it = iter([a, b, c]); next(it)        where(it)         (iter, ([a, b, c],), 1)
     it = iter(table.values()); next(it)   dict_of(it)       (table, 1)
-    enumerate(iter([a]))                  containers(it)    [[a]]
+    enumerate(iter([a]))                  feeds(it)         [[a]]
 
 Sources: `__reduce__` of CPython `Objects/listobject.c`, `tupleobject.c`, `rangeobject.c`,
 `enumobject.c`, `Python/bltinmodule.c`; `Objects/dictobject.c` `dictiter_traverse`.
 """
 
 import gc
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -36,16 +37,19 @@ def dict_of(iterator: Any) -> tuple[dict | None, int]:
     return over, dict.__len__(over) - len(rest)
 
 
-def containers(value: Any) -> Iterator[Any]:
-    """The containers that an iterator of C takes its elements from, through enumerate and zip."""
+def feeds(value: Any) -> Iterator[Any]:
+    """What the elements of an iterator come from, through enumerate and zip: lists, dicts,
+    generators. Of anything else, nothing."""
     kind = type(value)
-    if kind in OVER_DICTS:
+    if kind is types.GeneratorType:
+        yield value
+    elif kind in OVER_DICTS:
         over = dict_of(value)[0]
         if over is not None:
             yield over
     elif kind in BY_REDUCE:
         for part in value.__reduce__()[1]:
-            if type(part) in BY_REDUCE or type(part) in OVER_DICTS:
-                yield from containers(part)
-            elif isinstance(part, list | tuple):
+            if isinstance(part, list | tuple):
                 yield part
+            else:
+                yield from feeds(part)

@@ -18,7 +18,7 @@ import itertools
 import operator
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from preheat.base.errors import InternalError
@@ -28,6 +28,7 @@ from preheat.capture import (
     containers,
     expressions,
     flow,
+    generators,
     introspection,
     statements,
 )
@@ -68,12 +69,18 @@ def run(function: Callable, args: tuple, kwargs: dict, observer: Observer) -> An
         machine.end()
 
 
-def resume(frames: list[Frame], observer: Observer, error: BaseException | None = None) -> Any:
+def resume(
+    frames: list[Frame], observer: Observer, error: BaseException | None = None,
+    revived: Iterable[types.GeneratorType] = (),
+) -> Any:
     """What the call of `frames[0]` gives, gone on with from where the frames stand, innermost last.
 
-    The innermost instruction is executed anew; `error` is raised in it instead.
+    The innermost instruction is executed anew; `error` is raised in it instead. `revived`: the
+    generators made again, which run in this machine.
     """
     machine = Machine(observer)
+    for made in revived:
+        generators.seat_of(made).machine = machine
     try:
         machine.depth += len(frames) - 1
         return machine.execute(frames[0], error, frames[-1])

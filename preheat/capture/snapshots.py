@@ -6,20 +6,23 @@
 
 `take` plans the frames as they stand before the innermost instruction. Leaves are *slots*: tensors,
 objects from outside, and fresh objects that have escaped; other fresh objects (lists in locals,
-closures, cells, iterators over known things) are rebuilt. `rebuild` makes frames again.
+closures, cells, iterators, generators of the machine's) are rebuilt. `rebuild` makes frames again.
 
-Refused (GiveUp "no_snapshot"): frames with native frames of ours in between, an instruction that
-has already acted, a handler of an exception, generators under way, class bodies, and whatever has
-no recipe.
+Refused: frames with native frames of ours in between (inside a generator, a sort key), an
+instruction that has already acted, a handler of an exception, class bodies, and whatever has no
+recipe.
 """
 
 import types
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from preheat.bridge.tensors import Tensor
+from preheat.capture import generators
 from preheat.capture.frames import NULL, Frame
 from preheat.capture.guards import has_identity
+from preheat.capture.iterators import feeds
+from preheat.capture.machine import DECODE
 from preheat.capture.observer import GiveUp
 from preheat.capture.recipes import Planner
 from preheat.capture.sources import Sources
@@ -38,6 +41,7 @@ class SnapshotPlanner(Planner):
         self.escaped = escaped
         self.slots: list[Any] = []
         self.functions: list[int] = []  # steps: (function that the call made, its maker)
+        self.generators: list[int] = []  # steps of generators: they need the new machine
 
     def _place(self, value: Any, kind: type) -> int:
         if value is NULL:
@@ -45,6 +49,8 @@ class SnapshotPlanner(Planner):
         if self._is_slot(value, kind):
             self.slots.append(value)
             return self.step("value", len(self.slots) - 1)
+        if kind is types.GeneratorType:
+            return self._generator(value)
         place = super()._place(value, kind)
         if kind is types.FunctionType and id(value) in self.made:
             maker = self.plan(self.made[id(value)][1])
@@ -56,6 +62,16 @@ class SnapshotPlanner(Planner):
             return False
         is_outside = id(value) in self.sources.known
         return is_outside or id(value) in self.escaped or issubclass(kind, Tensor)
+
+    def _generator(self, value: types.GeneratorType) -> int:
+        found = generators.state(value)
+        if found is None or found[0].then:
+            raise GiveUp("no_recipe", f"the generator {value.__qualname__}")
+        body, is_started = found
+        parts = (body.function, body.pc, tuple(body.locals), tuple(body.stack), is_started)
+        place = self.step("call", self.plan(revived), *self.many(parts))
+        self.generators.append(place)
+        return place
 
     def frame(self, frame: Frame) -> int:
         if frame.function is None or frame.names is not None:
@@ -75,7 +91,8 @@ def take(
     planner = SnapshotPlanner(sources, made, escaped)
     frames = [planner.frame(frame) for frame in frames_of(machine)]
     result = planner.step(
-        "tuple", planner.step("tuple", *frames), planner.step("tuple", *planner.functions))
+        "tuple",
+        *[planner.step("tuple", *parts) for parts in (frames, planner.functions, planner.generators)])
     return planner.recipe(result), planner.slots
 
 
@@ -88,15 +105,38 @@ def frames_of(machine: Any) -> list[Frame]:
     return frames[::-1]
 
 
-def rebuild(decode: Callable, rows: Sequence[tuple]) -> list[Frame]:
+def with_bodies(frames: Iterable[Frame]) -> Iterator[Frame]:
+    """`frames`, and the bodies of the generators that wait in them."""
+    for frame in frames:
+        yield frame
+        for value in (*frame.locals, *frame.stack):
+            for feed in feeds(value):
+                if type(feed) is types.GeneratorType and (found := generators.state(feed)):
+                    yield from with_bodies((found[0],))
+
+
+def rebuild(rows: Sequence[tuple]) -> list[Frame]:
     """Frames from what a snapshot's recipe gave, linked, outermost first."""
     frames: list[Frame] = []
     for function, pc, values, stack, deliver, drop, then in rows:
-        frame = Frame(decode(function.__code__), function, list(values))
-        frame.stack[:] = stack
-        frame.pc, frame.deliver, frame.drop = pc, deliver, drop
+        frame = _frame(function, pc, values, stack)
+        frame.deliver, frame.drop = deliver, drop
         frame.then = list(then) or None
         frame.back = frames[-1] if frames else None
         frames.append(frame)
     frames[0].is_base = True
     return frames
+
+
+def revived(
+    function: types.FunctionType, pc: int, values: tuple, stack: tuple, is_started: bool,
+) -> types.GeneratorType:
+    """A generator as `_generator` found it: what its step calls."""
+    return generators.revive(_frame(function, pc, values, stack), is_started)
+
+
+def _frame(function: types.FunctionType, pc: int, values: tuple, stack: tuple) -> Frame:
+    frame = Frame(DECODE(function.__code__), function, list(values))
+    frame.stack[:] = stack
+    frame.pc = pc
+    return frame

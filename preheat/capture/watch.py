@@ -25,7 +25,7 @@ from preheat.bridge.tensors import Tensor
 from preheat.capture.effects import BLIND, Effects, consumed
 from preheat.capture.frames import Frame
 from preheat.capture.guards import Guards, has_identity
-from preheat.capture.iterators import containers
+from preheat.capture.iterators import feeds
 from preheat.capture.looks import Looks
 from preheat.capture.native import CALLS, describe
 from preheat.capture.nodes import Nodes, Stop, break_at
@@ -33,7 +33,7 @@ from preheat.capture.observer import ABSENT, NOT_DONE, GiveUp, Observer
 from preheat.capture.policies import is_bound, is_fresh_iterator, is_native, policy
 from preheat.capture.reads import Reads
 from preheat.capture.recorder import Recorder
-from preheat.capture.snapshots import frames_of
+from preheat.capture.snapshots import frames_of, with_bodies
 from preheat.capture.sources import Sources
 from preheat.ir.graph import Graph
 from preheat.ir.trace import Break, Point
@@ -461,15 +461,15 @@ class Watcher(Reads, Looks, Observer):
         self._claim_ambient(ambient)
         for position, value in enumerate(values):
             self.guards.meet(self.sources.root("arg", position), value)
-        for frame in frames:
+        for frame in with_bodies(frames):
             if id(frame.function) in self.made:
                 self.guards.globals_of(frame.function)
             elif not frame.code.is_own:
                 self.entered(frame.function)
             for value in (*frame.locals, *frame.stack):
-                for container in containers(value):
-                    if id(container) in self.known:  # its elements come without another read
-                        self.guards.whole(container)
+                for feed in feeds(value):
+                    if id(feed) in self.known and type(feed) is not types.GeneratorType:
+                        self.guards.whole(feed)  # its elements come without another read
 
     def refuse_if_whole(self) -> None:
         """Under fullgraph the first break ends the run, before anything else is done."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from preheat.capture.machine import DECODE, resume, run
+from preheat.capture.machine import resume, run
 from preheat.capture.nodes import Stop
 from preheat.capture.observer import NOT_DONE, Observer
 from preheat.capture.snapshots import rebuild, take
@@ -52,9 +52,9 @@ def run_with_leaves(function, args, kwargs, observer: Leaver):
             return start()
         except Stop:
             recipe, slots = observer.left
-            rows, _ = compile_recipe(recipe, len(slots)).function(*slots)
-            frames, observer = rebuild(DECODE, rows), Leaver(every, observer.made)
-            start = lambda: resume(frames, observer)  # noqa: B023, E731
+            rows, _, revived = compile_recipe(recipe, len(slots)).function(*slots)
+            frames, observer = rebuild(rows), Leaver(every, observer.made)
+            start = lambda: resume(frames, observer, None, revived)  # noqa: B023, E731
 
 
 @pytest.mark.parametrize("every", [0, 3])
