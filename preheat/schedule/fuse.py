@@ -29,11 +29,11 @@ from preheat.ir.types import TensorType
 from preheat.rules.raising import can_raise
 from preheat.schedule import cost
 from preheat.schedule.affine import elems, known
+from preheat.schedule.forms import FEW_ROWS
 from preheat.schedule.groups import Group, Groups, Shapes
 from preheat.schedule.library import is_blas
 from preheat.schedule.links import Links
 from preheat.schedule.problem import CallUnit, Problem, state
-from preheat.schedule.tile import FEW_ROWS
 from preheat.schedule.views import View, store_through
 
 MOST_ROOTS = 48

@@ -6,9 +6,9 @@
           product b3 @ b2 -> b4
           kernel add_1 (b4 inout, b5) over 8
 
-The steps: `sums` makes products of few rows sums, `split` cuts long reductions, `problem` names the values that need memory, `fuse` groups
-values into loop nests (`loops`, `tile`), `memory` gives every value a buffer; here they become the
-nouns of `ir.plan`.
+The steps: `sums` makes products of few rows sums, `split` cuts long reductions, `problem` names the
+values that need memory, `fuse` groups values into loop nests (`loops`, `forms`, `tile`), `memory`
+gives every value a buffer; here they become the nouns of `ir.plan`.
 
 Requires level core. Guarantees: outputs have the strides of their types; in the order of the calls
 reads of an input precede its write, and checks precede every write; kernels are distinct.

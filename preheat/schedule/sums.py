@@ -28,7 +28,7 @@ from preheat.ir.types import Type, tensor
 from preheat.schedule.affine import elems, known
 from preheat.schedule.views import view_of
 
-MOST_ROWS = 8  # as many rows as are reduced together (tile.MOST_TOGETHER)
+MOST_ROWS = 8  # as many rows as are reduced together (forms.MOST_TOGETHER)
 MOST_ROWS_BYTES = 80 << 10  # of several rows, which are read for each row of weights: near L1
 LEAST_INNER = 16  # shorter rows of weights do not fill a vector
 # Columns are walked down in strips, and a strip of a matrix beyond the caches wastes its pages.

@@ -1,6 +1,7 @@
-"""Products of few rows: sums in kernels of their own, with what follows them, as exact as before."""
+"""Products of few rows: sums in kernels of their own, with what follows, as exact as before."""
 
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -224,3 +225,15 @@ def test_infinities_and_nans_stay_in_their_columns():
     values[1][1, 39], values[1][2, 0] = float("inf"), float("nan")
     (found,) = Executable(plan, load(build(plan.kernels, host_target())))(values)
     assert found[0, 0] == 40 and found[0, 1] == float("inf") and found[0, 2].isnan()
+
+
+@pytest.mark.parametrize("vector_bytes", [64, 32])
+def test_as_many_rows_together_as_registers_hold(vector_bytes):
+    """Two results a row: 24 registers hold those of 8 rows, 12 do not."""
+    m = Make()
+    x, w, v = m.input(8, 64), m.input(64, 128), m.input(64, 128)
+    made = m.op("mul", m.matmul(x, w), m.matmul(x, v))
+    target = replace(host_target(), arch="x86_64", vector_bytes=vector_bytes)
+    plan = schedule(m.graph(made), target)
+    (kernel,) = plan.kernels
+    assert tuple(a.extent for a in kernel.axes[kernel.parallel :]) == (8,) * (vector_bytes == 64)
