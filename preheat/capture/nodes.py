@@ -11,6 +11,7 @@ escaped: it is a slot, so that it stays the same object.
 """
 
 import linecache
+import logging
 import platform
 from collections.abc import Callable
 from typing import Any
@@ -95,7 +96,7 @@ class Nodes:
         call = planner.many((function, args, kwargs))
         recipe, snapshot, slots = self._cut(planner, call)
         point = Point(snapshot, len(slots) + 1, has_answer=True)
-        self._finish(outputs, Host(recipe, point), self.broken(why))
+        self._finish(outputs, Host(recipe, point, self.where()), self.broken(why))
         return point, slots
 
     def goto(self, why: GiveUp) -> tuple[Point, list[Any]]:
@@ -151,6 +152,13 @@ class Nodes:
             self.signature, tuple(sources.table), (node,), tuple(watcher.guards.codes), _PYTHON)
         self.list.append(Captured(
             trace, tuple(sources.objects), sources.why_not_stored, self.start, why))
+
+    def where(self) -> tuple[str, int, str]:
+        """The line that makes the present call; the lines of `logging` act for their callers."""
+        frame = self.watcher.machine.user_frame()
+        while frame.back is not None and frame.source.co_filename == logging._srcfile:
+            frame = frame.back
+        return frame.source.co_filename, frame.line(), frame.source.co_name
 
     def broken(self, given: GiveUp) -> Break:
         """The break at the program's present line."""

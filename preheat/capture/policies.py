@@ -155,6 +155,7 @@ _NATIVE: dict[Any, Call] = {
         inspect.signature, inspect.getfullargspec, inspect.unwrap, inspect.isclass,
         inspect.isfunction, inspect.ismethod,
     )},
+    logging.Logger._log: HOST,  # it looks at its caller's line, the time and the thread
     logging.Logger.isEnabledFor: AGAIN, logging.Logger.getEffectiveLevel: AGAIN,
     marks.is_compiling: Call("constant"),
     typing.cast: IDENTITY, typing.get_origin: IDENTITY, typing.get_args: IDENTITY,

@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from preheat.base.callers import caller
 from preheat.base.names import raw_attribute
 from preheat.bridge.ambient import why_aside
 from preheat.bridge.calls import LIBRARY_FOLDERS, is_tensor_attribute, reads_memory
@@ -155,9 +156,12 @@ class Watcher(Reads, Looks, Observer):
         if not issubclass(kind, Tensor):
             if raw_attribute(kind, "__bool__") is None and raw_attribute(kind, "__len__") is None:
                 return True
+            given = None
             try:
                 self.look(value, 0)
-            except GiveUp as given:
+            except GiveUp as raised:
+                given = raised
+            if given is not None:
                 return self._host(given, self._mark(), bool, (value,), {})
         elif not self.recorder.is_fixed(value) and self.recorder.test_of(value) is None:
             given = GiveUp("data_dependent_branch", "the truth of a tensor")
@@ -315,13 +319,14 @@ class Watcher(Reads, Looks, Observer):
         try:
             row = policy(function)
             return CALLS[row.kind](self, function, args, kwargs, row)
-        except GiveUp as given:
-            return self._host(given, mark, function, args, kwargs)
+        except GiveUp as raised:
+            given = raised  # outside this block the host call sees no exception of ours
         except Stop:
             raise
         except BaseException as error:
             self.judge(error)
             raise
+        return self._host(given, mark, function, args, kwargs)
 
     def operate(self, function: Any, args: tuple) -> Any:
         if self._answer is not NOT_DONE:
@@ -332,13 +337,14 @@ class Watcher(Reads, Looks, Observer):
         mark = self._mark()
         try:
             return self._operate(function, args)
-        except GiveUp as given:
-            return self._host(given, mark, function, args, {})
+        except GiveUp as raised:
+            given = raised
         except Stop:
             raise
         except BaseException as error:
             self.judge(error)
             raise
+        return self._host(given, mark, function, args, {})
 
     def perform(self, function: Any, args: tuple, kwargs: dict) -> Any:
         """Calls `function`, and remembers what came of it."""
@@ -424,10 +430,12 @@ class Watcher(Reads, Looks, Observer):
         return can_resume and self.machine.stands_before()
 
     def _call_host(self, function: Any, args: tuple, kwargs: dict) -> Any:
+        call = caller(*self.nodes.list[-1].trace.nodes[0].end.where)
         try:
             with self.recorder.away():
-                return function(*args, **kwargs)
+                return call(function, args, kwargs)
         except BaseException as error:
+            error.__traceback__ = error.__traceback__.tb_next.tb_next  # without ours and the caller's
             self.machine.give_up("host_raised", f"{describe(function)}: {type(error).__name__}")
             raise
 

@@ -217,11 +217,13 @@ class Return:
 class Host:
     """An opaque call, done again on every call: the recipe gives (function, args, kwargs, *slots).
 
-    `point` takes the slots and then the answer.
+    `point` takes the slots and then the answer. `where`: file, line and function of the program
+    that makes the call.
     """
 
     recipe: Recipe
     point: Point
+    where: tuple[str, int, str] = ("", 0, "")
 
 
 @dataclass(frozen=True, slots=True)

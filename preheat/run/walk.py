@@ -19,6 +19,7 @@ node that has been left is kept.
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
+from preheat.base.callers import caller
 from preheat.ir.artifact import Artifact
 from preheat.ir.plan import Image
 from preheat.ir.points import PointKey, point_key, renumbered
@@ -118,15 +119,17 @@ class Unbound:
 class Bound:
     """A node that can be called: `entry(*slots)` gives MISS, or Finished, or what its end says.
 
+    call      makes the host call of its end, as from the user's line
     answers   the answers of the host call before it that its guards name
     """
 
-    __slots__ = ("entry", "variant", "next", "is_host", "answers")
+    __slots__ = ("entry", "variant", "next", "is_host", "call", "answers")
 
     def __init__(self, variant: Variant, place: Place | None):
         (node,) = variant.artifact.trace.nodes
         self.variant, self.entry = variant, variant.entry
         self.next, self.is_host = place, isinstance(node.end, Host)
+        self.call = caller(*node.end.where) if self.is_host else None
         self.answers = tuple(_answers(variant.artifact))
 
 
@@ -166,10 +169,10 @@ def follow(owner: Owner, kind: Place, bound: Bound | Onward, made: Any) -> Any:
             function, args, kwargs, *values = made
             made = None
             try:
-                values.append(function(*args, **kwargs))
+                values.append(bound.call(function, args, kwargs))
             except BaseException as raised:
                 # outside this block: what arises there has no other context than in eager
-                error = raised.with_traceback(raised.__traceback__.tb_next)
+                error = raised.with_traceback(raised.__traceback__.tb_next.tb_next)
             if error is not None:
                 break
             function = args = kwargs = None

@@ -7,8 +7,10 @@
 
 import torch
 
+from preheat.base.callers import caller
 from preheat.bridge.interpret import run
 from preheat.capture.capture import Limits, capture, interpret, resume
+from preheat.ir.points import point_key, renumbered
 from preheat.ir.trace import Goto, Host, Return
 from preheat.run.check import Checker, Failure
 from preheat.run.recipes import compile_recipe
@@ -36,8 +38,8 @@ class Chain:
         return self._follow(*found)
 
     def _is_known(self, point, objects):
-        key, place = self.points.find(point, objects)
-        is_known = key in self.reached or place is not None
+        key = point_key(*renumbered(point, objects))
+        is_known = key in self.reached or self.points.get(key) is not None
         self.reached.add(key)
         return self.is_closing and is_known
 
@@ -79,9 +81,9 @@ class Chain:
         assert isinstance(end, Host)
         function, args, kwargs, *slots = given
         try:
-            answer = function(*args, **kwargs)
+            answer = caller(*end.where)(function, args, kwargs)
         except BaseException as raised:
-            error = raised
+            error = raised.with_traceback(raised.__traceback__.tb_next.tb_next)
         else:
             return self._at(place, (*slots, answer))
         self.interpreted += 1
