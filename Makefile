@@ -10,7 +10,7 @@ WORKERS ?= 2
 PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -q -n $(WORKERS)
 # addopts of pyproject.toml leave the slow suites out; -m replaces that choice.
 
-.PHONY: demo test test-slow test-opinfo test-fuzz fuzz test-conformance test-nocompiler bench clean
+.PHONY: demo test test-slow test-opinfo test-fuzz fuzz zoo test-conformance test-nocompiler bench clean
 
 demo: $(VENV)/installed
 	$(PY) -m preheat demo

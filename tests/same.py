@@ -3,8 +3,8 @@
     same(fn, x, y)                 three calls of `fn(x, y)`, eager and compiled, on deep copies
     same_program(make, calls=4)    make() -> Program: fresh state a side, mutations in between
 
-Compared after every call: the result or the exception (type, message, cause), the arguments, the state
-of the module, whatever the program asks to watch, what was printed, and the random generators of
+Compared after every call: the result or the exception (type, message, cause), the arguments, the
+state of the module, whatever the program asks to watch, what was printed, and the generators of
 torch, Python and numpy; at the end, all results again. Of a tensor: dtype, sizes, strides, class,
 requires_grad, value, and which other tensors share its storage and where. Of objects: type,
 content, and which are one and the same.
@@ -260,10 +260,11 @@ class _Walk:
         if value is None or isinstance(value, _PLAIN):
             self.rows.append((path, "value", value if value == value else "nan"))
             return
-        if id(value) in self.objects:
-            self.rows.append((path, "same as", self.objects[id(value)]))
-            return
-        self.objects[id(value)] = len(self.objects)
+        if not _is_value(value):
+            if id(value) in self.objects:
+                self.rows.append((path, "same as", self.objects[id(value)]))
+                return
+            self.objects[id(value)] = len(self.objects)
         self.alive.append(value)
         if isinstance(value, torch.Tensor):
             self._tensor(path, value)
@@ -371,6 +372,13 @@ _OPAQUE = (
     types.CodeType,
     torch.Generator,
 )
+
+
+def _is_value(value: Any) -> bool:
+    """Whether it is immutable through and through: Python itself shares such constants, or not."""
+    if type(value) in (tuple, torch.Size, frozenset):
+        return all(part is None or isinstance(part, _PLAIN) or _is_value(part) for part in value)
+    return type(value) in (range, slice)
 
 
 # ---------------------------------------------------------------------------- comparing

@@ -43,7 +43,7 @@ SMALL: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Architecture:
-    """One row: `settings` go over `SMALL`, ... takes one of it away; `inputs`: a key of `INPUTS`."""
+    """One row: `settings` go over `SMALL`, ... takes one away; `inputs`: a key of `INPUTS`."""
 
     model: str
     inputs: str = "tokens"
@@ -154,8 +154,8 @@ ARCHITECTURES: dict[str, Architecture] = {
     "mobilenet_v2": _row("MobileNetV2Model", "image", depth_multiplier=0.25),
     "mobilevit": _row("MobileViTModel", "image", hidden_sizes=[16, 16, 16], patch_size=2,
                       neck_hidden_sizes=[8, 8, 16, 16, 16, 16, 16]),
-    "poolformer": _row("PoolFormerModel", "image", hidden_sizes=[8, 16, 16, 16], depths=[1, 1, 1, 1],
-                       patch_size=7),
+    "poolformer": _row("PoolFormerModel", "image", hidden_sizes=[8, 16, 16, 16],
+                       depths=[1, 1, 1, 1], patch_size=7),
     "pvt": _row("PvtModel", "image", hidden_sizes=[8, 16, 16, 16], depths=[1, 1, 1, 1],
                 num_attention_heads=[1, 2, 2, 2]),
     "regnet": _row("RegNetModel", "image", embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1],
