@@ -2,8 +2,8 @@
 
 `{M}`, `{V}`, `{S}` take an expression that is a tensor of sizes [4, 4], [4], []; `{N}`, `{B}`,
 `{T}` a whole number, a condition, a text; `{L}` a list of tensors [4, 4]; `{X}` anything. A small
-letter takes a name with such a value. `{c}` is a small number, `{k}` a key, `{E}` a class of exceptions;
-`{{` is a brace. The world of `world.py` is `w`, and its globals are there.
+letter takes a name with such a value. `{c}` is a small number, `{k}` a key, `{E}` a class of
+exceptions; `{{` is a brace. The world of `world.py` is `w`, and its globals are there.
 """
 
 EXPRESSIONS: dict[str, str] = {

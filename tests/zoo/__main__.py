@@ -87,8 +87,8 @@ def document(ours: dict[str, Count], theirs: dict[str, Count]) -> str:
         "# The transformers zoo",
         "Written by `make zoo`: architectures of transformers from configuration, tiny, with "
         "random weights, in eval mode on the CPU; each was called once without a compiler before "
-        "it was counted. A break is a place where a call is not one graph, as `preheat.explain` and "
-        "`torch._dynamo.explain` list them; ! means that the compiler raised. Equal: two compiled "
+        "it was counted. A break is a place where a call is not one graph, as `preheat.explain` "
+        "and `torch._dynamo.explain` list them; ! means that the compiler raised. Equal: two compiled "
         "calls give what eager gives, by tests/same.py.",
         f"transformers {transformers.__version__}, torch {torch.__version__.partition('+')[0]}.",
         _sums("Forward passes", forward, ours, theirs),
@@ -116,8 +116,8 @@ def _sums(title: str, names: list[str], ours: dict[str, Count], theirs: dict[str
     return (
         f"{title}: {len(names)}, of which {equal} equal eager. Without a break: Preheat "
         f"{whole[0]}, torch.compile {whole[1]}; of the {len(theirs_whole)} that torch.compile does "
-        f"not break, Preheat breaks {len(theirs_whole) - also}. Breaks in total: Preheat {total[0]}, "
-        f"torch.compile {total[1]}; raised: {failed[0]} and {failed[1]}."
+        f"not break, Preheat breaks {len(theirs_whole) - also}. Breaks in total: Preheat "
+        f"{total[0]}, torch.compile {total[1]}; raised: {failed[0]} and {failed[1]}."
     )
 
 
