@@ -31,6 +31,7 @@ from preheat.ir.text_trace import show_constant, source_path
 from preheat.ir.trace import At, Constant, Guard, Named, TensorFacts, Trace
 from preheat.run import resolve as steps
 from preheat.run.resolve import Call, NotThere, constant, resolve_source, type_name
+from preheat.run.sweeps import SWEEPS
 
 
 @dataclass(frozen=True)
@@ -66,12 +67,11 @@ class Checker:
     ):
         self.trace, self.target, self.objects = trace, target, tuple(objects)
         self.guards = trace.nodes[node].guards if only is None else tuple(only)
-        self.claims = list(zip(self.guards, _claims(self.guards, self.objects)))
-        self._ambient, self._due = _schedule(self.claims, len(trace.sources))
-        count = len(trace.sources)
-        self._order = (
-            tuple(range(count)) if only is None else tuple(sorted(_needed(trace, self.guards)))
-        )
+        self.by_kind = _by_kind(self.guards, _claims(self.guards, self.objects))
+        self._ambient = [
+            row for kind in _WITHOUT_SOURCE for row in self.by_kind.get(kind, ()) if row[1].last < 0
+        ]
+        self._only = None if only is None else tuple(sorted(_needed(trace, self.guards)))
 
     def check(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Failure | None:
         """None if every guard holds in a call with these arguments, else the first failure."""
@@ -87,23 +87,61 @@ class Checker:
         if failure is not None:
             return failure
         call = Call(self.target, args, kwargs, self.objects)
+        if self._only is None:
+            everything = self._everything(call)
+            if everything is not None and self._all_hold(everything):
+                return everything
+        return self._in_order(call)
+
+    def _everything(self, call: Call) -> list[Any] | None:
+        """The object of every source, no guard checked; None if one is not there, or is asked for
+        by a call, which its guards have to allow first."""
+        found: list[Any] = []
+        try:
+            for source in self.trace.sources:
+                if source.kind == "result":
+                    return None
+                found.append(resolve_source(source, call, found))
+        except NotThere:
+            return None
+        return found
+
+    def _all_hold(self, found: Sequence[Any]) -> bool:
+        """Whether every guard holds: kind by kind, most kinds in one sweep."""
+        for kind in sorted(self.by_kind, key=_LATE.__contains__):
+            rows, sweep = self.by_kind[kind], SWEEPS.get(kind)
+            if kind == "ambient" or sweep is not None and sweep(rows, found):
+                continue
+            if any(claim.wrong(guard, found) is not None for guard, claim in rows):
+                return False
+        return True
+
+    def _in_order(self, call: Call) -> list[Any] | Failure:
+        """As `resolve`: each guard as soon as what it speaks of is there, so the first that fails
+        is the one to report."""
         sources, due = self.trace.sources, self._due
         found: list[Any] = [None] * len(sources)
-        for number in self._order:
+        for number in range(len(sources)) if self._only is None else self._only:
             try:
                 found[number] = resolve_source(sources[number], call, found)
             except NotThere as why:
                 return Failure(None, source_path(self.trace, number), "", str(why))
-            for guard, claim in due[number]:  # as `Claim.wrong`, without the call: thousands
-                reads = claim.reads
-                expected = claim.expected if reads is None else reads(found)
-                try:  # a guard without a source gets any object: its test looks at none
-                    wrong = claim.test(found[guard.source], expected, found)
-                except NotThere as why:
-                    wrong = str(why)
+            for guard, claim in due[number]:
+                wrong = claim.wrong(guard, found)
                 if wrong is not None:
                     return self._failure(guard, wrong)
         return found
+
+    @functools.cached_property
+    def _due(self) -> list[list]:
+        """For each source the guards, with their claims, to judge once it is resolved."""
+        due: list[list[tuple[Guard, Claim]]] = [[] for _ in self.trace.sources]
+        for kind, rows in self.by_kind.items():
+            for guard, claim in rows if kind != "ambient" else ():
+                last = max(guard.source, claim.last)
+                if last >= 0:
+                    due[last].append((guard, claim))
+        return due
 
     def _check_signature(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Failure | None:
         """None if the call has the trace's shape; keywords in its order, as `**kwargs` shows it."""
@@ -117,7 +155,7 @@ class Checker:
         )
 
     def check_ambient(self) -> Failure | None:
-        """None if every ambient guard holds now."""
+        """None if every guard that speaks of no source holds now."""
         for guard, claim in self._ambient:
             wrong = claim.wrong(guard, ())
             if wrong is not None:
@@ -195,15 +233,23 @@ def _claim(kind: str, expected: Any, objects: Sequence[Any]) -> Claim:
     return Claim(CLAIMS[kind], constant(expected, objects), None, last)
 
 
-def _schedule(claims, sources: int) -> tuple[list, list[list]]:
-    """Ambient claims, and for each source the claims to judge once it is resolved."""
-    ambient: list[tuple[Guard, Claim]] = []
-    due: list[list[tuple[Guard, Claim]]] = [[] for _ in range(sources)]
-    for row in claims:
-        guard, claim = row
-        last = guard.source if guard.source > claim.last else claim.last
-        (ambient if last < 0 else due[last]).append(row)
-    return ambient, due
+_WITHOUT_SOURCE = ("ambient", "alias", "distinct", "test")
+# Kinds that count on what others prove of the same objects, or that may run code.
+_LATE = frozenset(("alias", "overlap", "distinct", "test", "isinstance", "issubclass"))
+
+
+def _by_kind(
+    guards: Sequence[Guard], claims: Iterator[Claim],
+) -> dict[str, list[tuple[Guard, Claim]]]:
+    """The guards of each kind with their claims; "ambient" is there and comes first."""
+    kinds: dict[str, list] = {"ambient": []}
+    for row in zip(guards, claims):
+        kind = row[0].kind
+        if kind in kinds:
+            kinds[kind].append(row)
+        else:
+            kinds[kind] = [row]
+    return kinds
 
 
 def _needed(trace: Trace, guards) -> frozenset[int]:
@@ -528,3 +574,4 @@ CLAIMS: Mapping[str, Callable[[Any, Any, Sequence[Any]], str | None]] = types.Ma
     "issubclass": _issubclass, "distinct": _distinct, "test": _test,
     "ambient": _ambient, "overlap": _overlap, "alias": _alias,
 })
+

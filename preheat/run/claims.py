@@ -32,16 +32,17 @@ _BYTE = 0xFF
 
 
 def add_claims(
-    places: Places, claims: Sequence[tuple[Guard, Claim]], found: Sequence[Any],
+    places: Places, claims: Mapping[str, Sequence[tuple[Guard, Claim]]], found: Sequence[Any],
     without: tuple[str, ...] = (),
 ) -> list[Guard]:
     """Adds the rows of all claims, kind by kind; returns the guards that have none.
 
+    claims    of each kind; tensors' memory comes after what proves that they are plain
     found     the objects of all sources
     without   names guard kinds and ambient rows that shall count as not native
     """
     slow, done, table = [], places.done, places.table
-    for kind, rows in _by_kind(claims):
+    for kind, rows in sorted(claims.items(), key=lambda row: row[0] in ("overlap", "alias")):
         add_rows = _maker(kind, without)
         is_by_source = add_rows in _BY_SOURCE
         for guard, claim in rows:
@@ -59,14 +60,6 @@ def add_claims(
             if is_by_source:
                 done.add(about)
     return slow
-
-
-def _by_kind(claims: Sequence[tuple[Guard, Claim]]) -> list[tuple[str, list]]:
-    """The claims of each kind. Tensors' memory comes after what proves that they are plain."""
-    kinds: dict[str, list] = {"ambient": []}
-    for row in claims:
-        kinds.setdefault(row[0].kind, []).append(row)
-    return sorted(kinds.items(), key=lambda item: item[0] in ("overlap", "alias"))
 
 
 def _maker(kind: str, without: tuple[str, ...]) -> Callable[[Places, Guard, Any], None]:

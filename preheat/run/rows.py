@@ -188,7 +188,7 @@ def bind_rows(
     }
     places = Places(table, where, tensors, trace.sources, found, keywords)
     places.add_all()
-    slow = add_claims(places, checker.claims, found, without)
+    slow = add_claims(places, checker.by_kind, found, without)
     objects = list(checker.objects)
     for number in _remembered(trace, places):
         slow.append(Guard(number, "is", Live(len(objects))))
