@@ -41,7 +41,7 @@ from preheat.run.load import machine_name
 from preheat.run.recipes import has_effects
 from preheat.run.variant import MISS, CannotBind, Variant
 from preheat.run.walk import (
-    DONE, Bound, Finished, Onward, Place, Points, Unbound, follow, leads_to,
+    DONE, Bound, Finished, Onward, Place, Points, Unbound, follow, is_host, leads_to,
 )
 from preheat.store.calls import call_hint, call_key, machine_key
 from preheat.store.disk import Disk, default_folder
@@ -64,7 +64,7 @@ _MOST_REFUSALS = 16
 class Compiled:
     """`target` compiled; called like it. Made by `preheat.compile`.
 
-    fullgraph   a call that cannot be captured whole raises UserError after it ran
+    fullgraph   a call that is not one graph raises UserError at its first break
     backend     "preheat" or "eager" (captured graphs run op by op)
     options     a full mapping, as `base.options` checked it
     """
@@ -87,6 +87,7 @@ class Compiled:
         self._breaks: dict[Break, None] = {}  # in the order they happened
         self._broke_at: collections.Counter = collections.Counter()
         self._lock = threading.Lock()
+        self.told: Callable[[Place], None] | None = None  # see walk.Owner
         present.follow(self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -206,6 +207,8 @@ class Compiled:
             emit("replay", name=self.name, resumed=True)
             made = resume_call(place.point, place.open(args), args, request)
         outcome = made.outcome
+        if self.fullgraph and outcome.breaks:
+            self._count_attempt(place, outcome)  # raises: no node before the break may run alone
         last = self._keep(place, outcome.nodes, made.artifacts)
         if made.fault is not None:
             self._report_fault(last, made.fault)
@@ -230,8 +233,9 @@ class Compiled:
             point = leads_to(artifact)
             following = self._points.at(point, captured.objects) if point is not None else None
             begin.unbound = (Unbound(artifact, captured.objects, following), *begin.unbound)
-            if captured.why is not None and not self.fullgraph:  # else it is the break reported
-                self._report_point(captured.why)
+            if captured.why is not None:
+                following.why = captured.why
+                self._report_point(following)
             if captured.why_not_stored:
                 emit("cache", hit=None, name=self.name, why=f"not stored: {captured.why_not_stored}")
             elif self._disk is not None and all(map(is_portable, (begin.point, point))):
@@ -320,6 +324,8 @@ class Compiled:
             ):
                 try:
                     artifact = from_bytes(found.payload)
+                    if self.fullgraph and is_host(artifact):
+                        continue  # kept by a call that may leave the graph
                     point = leads_to(artifact)
                     node = Unbound(artifact, (), self._points.at(point) if point else None)
                     bound = self._bind(place, node, args, kwargs)
@@ -450,10 +456,15 @@ class Compiled:
         place.is_closed, place.breaks = True, breaks
         self._report_breaks(breaks)
 
-    def _report_point(self, row: Break) -> None:
-        """Where a node ended and compiled code goes on after what it met."""
-        self._breaks[row] = None
-        emit("break", name=self.name, goes_on=True, **dataclasses.asdict(row))
+    def _report_point(self, place: Place) -> None:
+        """A node ended, and compiled code goes on at `place` after what it met."""
+        if place.why is not None:
+            self._breaks[place.why] = None
+            emit("break", name=self.name, goes_on=True, **dataclasses.asdict(place.why))
+
+    def tell_all(self) -> None:
+        """From now on each host call of a walk is reported, not only those of captures."""
+        self.told = self._report_point
 
     def _report_breaks(self, breaks: tuple[Break, ...]) -> None:
         self._breaks.update(dict.fromkeys(breaks))

@@ -82,7 +82,8 @@ def compile(
                A `torch.nn.Module`: returns a module that shares its parameters, buffers, hooks and
                attributes and is an instance of its class. A class: its instances are called
                compiled; returns the class. Left out: returns a decorator.
-    fullgraph  a call that cannot be captured as one graph raises `UserError`
+    fullgraph  a call that is not one graph raises `UserError` at its first break, before the
+               function that breaks it is called
     dynamic    accepted; sizes are static in this version (each new size is one more variant)
     backend    "preheat", or "eager": captured graphs run op by op
     mode       a name of `base.options.MODES`; what a mode lacks so far is said in a warning
@@ -157,6 +158,8 @@ def explain(fn: Any) -> Callable[..., Explanation]:
         target,
         **{**settings, "fullgraph": False, "options": {**settings["options"], "cache": False}},
     )
+
+    fresh.tell_all()
 
     def explained(*args: Any, **kwargs: Any) -> Explanation:
         return explain_call(lambda: fresh(*args, **kwargs), fresh.name)

@@ -223,8 +223,9 @@ def test_explain_tells_captures_and_breaks():
         broken = preheat.explain(_with_a_print)(X)
     assert whole.graph_count == 1 and whole.break_count == 0 and whole.kernels >= 1 and whole.guards
     assert "1 graph" in str(whole) and torch.equal(whole.result, torch.relu(X) + 1)
-    assert broken.break_count == 1 and broken.graph_count == 0
-    (row,) = broken.breaks
+    assert broken.break_count == 2 and broken.graph_count == 3
+    assert [row.kind for row in broken.breaks] == ["path", "host"]
+    row = broken.breaks[0]
     assert row.file == __file__ and 'print("value"' in row.code and row.hint and row.reason
     assert row.line == _with_a_print.__code__.co_firstlineno + 2
 
@@ -312,3 +313,64 @@ def test_other_compilers_around_and_inside():
     done = subprocess.run(
         [sys.executable, "-W", "ignore", str(script)], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_explain_counts_what_a_loop_does():
+    def fn(x):
+        for _ in range(5):
+            x = torch.tanh(x)
+            seen.append(outside(x))
+        return x
+
+    @preheat.disable
+    def outside(x):
+        return len(seen)
+
+    seen = []
+    with torch.no_grad():
+        found = preheat.explain(fn)(X)
+    assert len(seen) == 5
+    assert sum(row.count for row in found.breaks if row.reason == "disabled_function") == 5
+
+
+def test_fullgraph_raises_before_the_call_that_breaks():
+    done = []
+
+    @preheat.disable
+    def outside(x):
+        done.append("outside")
+
+    def fn(x):
+        y = x * 2
+        outside(y)
+        done.append("after")
+        return y
+
+    compiled = preheat.compile(fn, fullgraph=True, options=NO_CACHE)
+    for _ in range(4):
+        with torch.no_grad(), pytest.raises(preheat.UserError) as error:
+            compiled(X)
+        text = str(error.value)
+        assert f"{__file__}:{fn.__code__.co_firstlineno + 2} calls" in text
+        assert "\n    outside(y)\n" in text and "[disabled_function]" in text
+    assert done == []
+
+
+def test_fullgraph_says_the_rewrite_and_takes_none_from_a_store(tmp_path, monkeypatch):
+    monkeypatch.setenv("PREHEAT_CACHE_DIR", str(tmp_path))
+    with torch.no_grad():
+        broken = preheat.compile(_with_a_branch)
+        for _ in range(2):
+            assert torch.allclose(broken(X), _with_a_branch(X))
+        whole = preheat.compile(_with_a_branch, fullgraph=True)
+        for _ in range(2):
+            with pytest.raises(preheat.UserError, match="instead: x = torch.where\\(x.max"):
+                whole(X)
+
+
+def _with_a_branch(x):
+    for _ in range(20):
+        x = torch.tanh(x)
+    if x.max() > 0.1:
+        x = x * 2
+    return x

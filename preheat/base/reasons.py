@@ -155,23 +155,6 @@ y, total = step(x)
 total = total.tolist()
 """,
     ),
-    "tensor_attribute": Reason(
-        "reads {detail} of a tensor, which no guard covers",
-        "read it outside the compiled function",
-        "eager",
-        """
-def step(x):
-    return x * 2, x._version
-
-step(x)
-""",
-        """
-def step(x):
-    return x * 2
-
-step(x), x._version
-""",
-    ),
     "tensor_subclass": Reason(
         "uses a tensor that is not plain and dense ({detail})",
         "convert it to a plain tensor before the call",
@@ -196,7 +179,7 @@ step(x.to_sparse().to_dense())
     "metadata_write": Reason(
         "changes the sizes, strides or storage of an existing tensor ({detail})",
         "use the form of the op that returns a new tensor",
-        "eager",
+        "host",
         """
 def step(x):
     return x.unsqueeze_(0)
@@ -220,8 +203,31 @@ step(x)
     ),
     # -------------------------------------------------------------- effects
     "write_outside": Reason(
-        "changes an object that exists outside the call ({detail})",
+        "changes an object outside the call in a way that cannot be done anew ({detail})",
         "return the new value and store it in the caller",
+        "eager",
+        """
+import contextvars
+depth = contextvars.ContextVar("depth", default=0)
+def step(x):
+    depth.set(1)
+    return x * 2
+
+step(x)
+""",
+        """
+import contextvars
+depth = contextvars.ContextVar("depth", default=0)
+def step(x):
+    return x * 2
+
+depth.set(1)
+step(x)
+""",
+    ),
+    "own_write_read": Reason(
+        "reads what it has just written ({detail})",
+        "use the value that was written instead of reading it back",
         "write",
         """
 seen = []
@@ -234,19 +240,16 @@ step(x)
         """
 seen = []
 def step(x):
-    return x * 2
+    count = len(seen) + 1
+    seen.append(x * 2)
+    return count
 
-seen.append(step(x))
+step(x)
 """,
     ),
     "own_write": Reason(
         "changes what it has read, so its guards do not hold when it ends ({detail})",
         "move the change out of the compiled function",
-    ),
-    "own_write_read": Reason(
-        "reads what it has just written ({detail})",
-        "use the value that was written instead of reading it back",
-        "write",
     ),
     "no_snapshot": Reason(
         "is at a place from which no later call can go on ({detail})",
@@ -255,6 +258,22 @@ seen.append(step(x))
     "host_raised": Reason(
         "lets a function that is called on every call raise ({detail})",
         "test for the failure before the call",
+        "eager",
+        """
+def step(x):
+    try:
+        return x * len(open("absent").read())
+    except FileNotFoundError:
+        return x * 2
+
+step(x)
+""",
+        """
+def step(x, text):
+    return x * 2 if text is None else x * len(text)
+
+step(x, None)
+""",
     ),
     "limit_nodes": Reason(
         "is cut into more pieces than the limit ({detail})",
@@ -399,7 +418,7 @@ step(x, str(Name()))
     "outside_iterator": Reason(
         "advances an iterator that existed before the call ({detail})",
         "pass a list, or make the iterator inside",
-        "eager",
+        "host",
         """
 def step(x, numbers):
     return x * next(numbers)
@@ -473,10 +492,12 @@ def explain(reason: str, detail: str) -> tuple[str, str]:
 
 
 def kind_of(reason: str, goes_on: bool = False) -> str:
-    """What a break costs, as a row of `KINDS`: its reason's kind where the graph goes on after it,
-    else an eager part. A limit is one either way."""
+    """What a break costs, as a row of `KINDS`: its reason's kind where the graph goes on after it
+    (a host step, if it mostly does not), else an eager part. A limit is one either way."""
     kind = REASONS[reason].kind if reason in REASONS else "eager"
-    return kind if goes_on or kind == "limit" else "eager"
+    if goes_on:
+        return "host" if kind == "eager" else kind
+    return kind if kind == "limit" else "eager"
 
 
 def whole_message(
@@ -487,4 +508,5 @@ def whole_message(
     place = f"{file}:{line}" if file else name
     shown = f"\n    {code.strip()}" if code else ""
     return (
-        f"fullgraph=True, but {name} is not one graph: {place} {sentence} [{reason}]{shown}\n{hint}")
+        f"fullgraph=True, but {name} is not one graph: {place} {sentence} [{reason}]{shown}\n"
+        f"{hint}")

@@ -106,7 +106,7 @@ def _is_arithmetic(
         return False
     child = parent
     while (outer := above.get(child)) is not None and not isinstance(child, ast.stmt):
-        if isinstance(outer, ast.JoinedStr | ast.Compare | ast.Dict):
+        if isinstance(outer, ast.JoinedStr | ast.Compare | ast.Dict | ast.Lambda):
             return False
         if isinstance(outer, ast.Subscript) and outer.slice is child:
             return False

@@ -517,9 +517,10 @@ class Watcher(Reads, Looks, Observer):
             self._answer = values[-1]
 
     def first_break(self) -> Break:
-        """Where the run left, or first had to leave, the tensor ops."""
-        ends = [node.why for node in self.nodes.list if node.why is not None]
-        return ends[0] if ends else break_at(*self.gave)
+        """Where a run that must be whole was ended."""
+        if self.gave is not None:
+            return break_at(*self.gave)
+        return self.nodes.list[-1].why
 
     def unfinished(self) -> tuple[str, str] | None:
         """What the call left undone that a replay would have to do: a reason and its detail."""

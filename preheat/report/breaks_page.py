@@ -12,11 +12,9 @@ _HEAD = """\
 
 `preheat.explain(f)(*args)` and `PREHEAT_LOGS=graph_breaks` name the reason, the line and a hint for
 each break; where the line has a known rewrite, the hint is that rewrite with the names of the
-program. `fullgraph=True` raises at a break. This page is made from the table in
+program. `fullgraph=True` raises at the first break but a write read back. This page is made from the table in
 `base/reasons.py` by `preheat doctor --reasons`; each example is run by the tests. In the examples
 `x` is a tensor of four floats.
-
-**For now a break of any kind makes the whole call run as plain Python.**
 
 ## What a break costs
 | kind | cost |

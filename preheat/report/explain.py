@@ -58,7 +58,7 @@ class ExplainedBreak:
 
 @dataclass(frozen=True)
 class Explanation:
-    """graph_count  graphs captured;  break_count  places where the call is not one graph
+    """graph_count  graphs compiled, the pieces between breaks;  break_count  places where the call is not one graph
     breaks       an `ExplainedBreak` for each, in the order they were met
     guards       what the next call checks, as text
     kernels      kernels generated;  fallbacks  parts that run op by op, and why
@@ -129,7 +129,7 @@ def _explanation(name: str, seen: list[Event], result: Any, error: Exception | N
     traces = [e.data["text"] for e in seen if e.kind == "stage" and e.data.get("name") == "trace"]
     return Explanation(
         name=name,
-        graph_count=sum(e.data.get("graphs", bool(e.data.get("captured"))) for e in seen
+        graph_count=sum(e.data.get("nodes", bool(e.data.get("captured"))) for e in seen
                         if e.kind == "capture"),
         breaks=_breaks([event for event in seen if event.kind == "break"]),
         guards=tuple(line for text in traces for line in guard_lines(text)),

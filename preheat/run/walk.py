@@ -41,6 +41,7 @@ class Place:
     """A point of the program, or its entry (point None), with the nodes that begin there.
 
     objects    what `Live(k)` of the point's snapshot means
+    why        the break that the call goes on from here after
     key        of the point; facts: of an entry, what tells kinds of calls apart
     bound      nodes that can be called, the newest first
     unbound    nodes that are checked against memory the next time the place is reached
@@ -52,14 +53,15 @@ class Place:
     """
 
     __slots__ = (
-        "point", "objects", "key", "facts", "bound", "unbound", "by_answer", "attempts", "breaks",
-        "is_closed", "is_full", "is_plain", "_snapshot",
+        "point", "objects", "why", "key", "facts", "bound", "unbound", "by_answer", "attempts",
+        "breaks", "is_closed", "is_full", "is_plain", "_snapshot",
     )
 
     def __init__(
         self, point: Point | None = None, objects: tuple = (), key: PointKey = (), facts: Any = None,
     ):
         self.point, self.objects, self.key, self.facts = point, objects, key, facts
+        self.why: Break | None = None
         self.bound: tuple[Bound, ...] = ()
         self.unbound: tuple[Unbound, ...] = ()
         self.by_answer: dict[Any, Bound] = {}
@@ -147,7 +149,12 @@ DONE = Onward(None)
 
 
 class Owner(Protocol):
-    """What the walk asks for when it cannot go on by itself. `kind` is the entry of the call."""
+    """What the walk asks for when it cannot go on by itself. `kind` is the entry of the call.
+
+    told   is told the place behind each host call, before it is made; None: nobody wants to know
+    """
+
+    told: Callable[[Place], None] | None
 
     def missed(self, kind: Place, place: Place, values: Sequence) -> tuple[Bound | Onward, Any]:
         """A node that was called at `place` and what it gave; no bound node there fitted."""
@@ -168,6 +175,8 @@ def follow(owner: Owner, kind: Place, bound: Bound | Onward, made: Any) -> Any:
         if bound.is_host:
             function, args, kwargs, *values = made
             made = None
+            if owner.told is not None:
+                owner.told(place)
             try:
                 values.append(bound.call(function, args, kwargs))
             except BaseException as raised:
@@ -229,6 +238,11 @@ class Points:
     def get(self, key: PointKey) -> Place | None:
         """The place with this key, if it is known."""
         return self._places.get(key)
+
+
+def is_host(artifact: Artifact) -> bool:
+    """Whether the artifact's node ends with a host call."""
+    return isinstance(artifact.trace.nodes[0].end, Host)
 
 
 def leads_to(artifact: Artifact) -> Point | None:

@@ -15,18 +15,18 @@ ROOT = pathlib.Path(preheat.__file__).parent
 # Nothing that a person would write breaks with these: other programs, in other tests, raise them.
 WITHOUT_EXAMPLE = {
     "untracked_tensor", "overlapping_write", "op_argument", "own_write", "foreign_state", "fault",
-    "internal_error", "limit_ops", "bytecodes", "limit_guards", "recompile_limit", "node_limit",
+    "internal_error", "limit_ops", "limit_nodes", "no_snapshot", "bytecodes", "limit_guards", "recompile_limit", "node_limit",
 }
 
 
-def breaks_of(program: str) -> set[str]:
-    """The reasons of the breaks of `step` in `program`, whose statements after `step` call it."""
-    seen: set[str] = set()
+def breaks_of(program: str) -> set[tuple[str, str]]:
+    """The reasons and kinds of the breaks of `step` in `program`, whose statements after `step` call it."""
+    seen: set[tuple[str, str]] = set()
     space = {"torch": torch, "preheat": preheat, "x": torch.arange(1.0, 5.0)}
 
     def explained(*args):
         found = preheat.explain(space["plain"])(*args)
-        seen.update(row.reason for row in found.breaks)
+        seen.update((row.reason, row.kind) for row in found.breaks)
         assert found.error is None, found.error
         return found.result
 
@@ -44,7 +44,7 @@ def breaks_of(program: str) -> set[str]:
 def test_the_example_breaks_and_the_rewrite_does_not(name):
     depth = sys.getrecursionlimit()
     try:
-        assert name in breaks_of(REASONS[name].before)
+        assert (name, REASONS[name].kind) in breaks_of(REASONS[name].before)
         assert breaks_of(REASONS[name].after) == set()
     finally:
         sys.setrecursionlimit(depth)
@@ -78,7 +78,8 @@ def test_every_reason_reads_as_a_sentence():
 
 def test_kinds():
     assert kind_of("host_call", goes_on=True) == "host"
-    assert kind_of("host_call") == kind_of("unknown", goes_on=True) == "eager"
+    assert kind_of("host_call") == kind_of("unknown") == "eager"
+    assert kind_of("no_recipe", goes_on=True) == "host"
     assert kind_of("recompile_limit") == "limit"
 
 

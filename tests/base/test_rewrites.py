@@ -177,6 +177,7 @@ UNKNOWN = [
     ("def f(x):\n    n = x.sum().item()  #<\n    return [0] * 3, range(n), x * n", NUMBER),
     ("def f(x):\n    n = int(x.sum())  #<\n    return x[n + 1]", NUMBER),
     ("def f(x):\n    n = x.sum().item()  #<\n    return n", NUMBER),
+    ("def f(x):\n    return sorted([3, 1], key=lambda n: n * x.sum().item())  #<", NUMBER),
     ("def f(x):\n    return torch.unique(x)  #<", SHAPE),
     ("def f(x):\n    y = np.fft.fft(x.numpy())  #<\n    return y", "tensor_escape"),
     ("def f(x):\n    return x +  #<", BRANCH),

@@ -116,7 +116,7 @@ def test_explanation_of_a_break_and_of_an_exception():
 
 def test_all_breaks_of_one_run_with_counts_and_costs():
     def call():
-        emit("capture", name="f", captured=True, graphs=3)
+        emit("capture", name="f", captured=True, nodes=3)
         for seconds in (0.25, 0.5):
             bus.send(Event("break", {**BREAK, "goes_on": True}, seconds=seconds))
         emit("break", **{**BREAK, "line": 14, "reason": "write_outside", "hint": "a\n    b"})
