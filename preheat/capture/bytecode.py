@@ -94,6 +94,7 @@ class Code:
     why_native     "" or why the machine must not enter it
     looks_at_frames   it may ask for its caller's frame: run natively it would find ours
     stub           a code object for tracebacks, made when an exception first passes
+    live           locals that are live before each instruction (`liveness.py`), when first asked
     """
 
     __slots__ = (
@@ -110,6 +111,7 @@ class Code:
         "is_own",
         "stub",
         "lines",
+        "live",
     )
 
     def __init__(self, code: CodeType):
@@ -126,6 +128,7 @@ class Code:
         self.why_native = ""
         self.stub: CodeType | None = None
         self.lines: tuple[int, ...] | None = None
+        self.live: list[int] | None = None
 
     def line(self, code: CodeType, index: int) -> int:
         """Line in the user's file of instruction `index`; `code` is what this was decoded from."""

@@ -22,6 +22,7 @@ from preheat.capture import generators
 from preheat.capture.frames import NULL, Frame
 from preheat.capture.guards import has_identity
 from preheat.capture.iterators import feeds
+from preheat.capture.liveness import live_before
 from preheat.capture.machine import DECODE
 from preheat.capture.observer import GiveUp
 from preheat.capture.recipes import Planner
@@ -68,7 +69,7 @@ class SnapshotPlanner(Planner):
         if found is None or found[0].then:
             raise GiveUp("no_recipe", f"the generator {value.__qualname__}")
         body, is_started = found
-        parts = (body.function, body.pc, tuple(body.locals), tuple(body.stack), is_started)
+        parts = (body.function, body.pc, _live(body), tuple(body.stack), is_started)
         place = self.step("call", self.plan(revived), *self.many(parts))
         self.generators.append(place)
         return place
@@ -78,10 +79,16 @@ class SnapshotPlanner(Planner):
             raise GiveUp("no_snapshot", "the body of a class")
         then = [] if frame.then is None else frame.then
         parts = (
-            frame.function, frame.pc, tuple(frame.locals), tuple(frame.stack), frame.deliver,
-            frame.drop, tuple(then),
+            frame.function, frame.pc, _live(frame), tuple(frame.stack), frame.deliver, frame.drop,
+            tuple(then),
         )
         return self.plan(parts)
+
+
+def _live(frame: Frame) -> tuple:
+    """The locals that the rest of the function may read; the others are let go."""
+    live = live_before(frame.code, frame.pc)
+    return tuple([value if live >> i & 1 else NULL for i, value in enumerate(frame.locals)])
 
 
 def take(
