@@ -391,13 +391,13 @@ class Compiled:
             return False
         failure = self._failure(kind, place, args, kwargs)
         count = self._count_variants() if place is kind else place.nodes
-        for name, limit, reached in (
+        for reason, limit, reached in (
             ("recompile_limit", self.options.get("recompile_limit", 8), count),
-            ("node_limit", self.options.get("node_limit", 64), self._count_nodes()),
+            ("limit_nodes", self.options.get("node_limit", 64), self._count_nodes()),
         ):
             if reached >= limit:
                 place.is_full = True
-                self._report_limit(place, name, limit, failure)
+                self._report_limit(place, reason, limit, failure)
                 return False
         if failure is not None and present.name == "default":
             emit("guard_failed", name=self.name, why=str(failure))
@@ -425,10 +425,10 @@ class Compiled:
     def _count_nodes(self) -> int:
         return self._count_variants() + sum(place.nodes for place in self._points)
 
-    def _report_limit(self, place: Place, name: str, limit: int, failure: Any) -> None:
-        what = "variants" if name == "recompile_limit" else "nodes"
+    def _report_limit(self, place: Place, reason: str, limit: int, failure: Any) -> None:
+        what = "variants" if reason == "recompile_limit" else "nodes"
         cause = f"because of {failure}" if failure else "at a new place of the program"
-        row = _break(name, f"{limit} {what} exist, and another is needed {cause}")
+        row = _break(reason, f"{limit} {what} exist, and another is needed {cause}")
         if row.reason in {known.reason for known in self._breaks}:
             place.is_closed, place.breaks = True, (row,)
             return

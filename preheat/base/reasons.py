@@ -277,7 +277,9 @@ step(x, None)
     ),
     "limit_nodes": Reason(
         "is cut into more pieces than the limit ({detail})",
-        "raise node_limit, or compile a part of it", "limit",
+        "keep loops that call the outside out of the compiled function, or raise "
+        "options={'node_limit': n}",
+        "limit",
     ),
     "ambient_change": Reason(
         "leaves torch's state changed ({detail})",
@@ -474,12 +476,6 @@ step(x)
         "needs more variants than the limit ({detail})",
         "keep what changes the same, pass it as a tensor, or raise "
         "options={'recompile_limit': n}",
-        "limit",
-    ),
-    "node_limit": Reason(
-        "has more compiled parts between its host calls than the limit ({detail})",
-        "keep loops that call the outside out of the compiled function, or raise "
-        "options={'node_limit': n}",
         "limit",
     ),
 }
