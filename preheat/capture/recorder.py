@@ -37,7 +37,7 @@ from preheat.bridge.tensors import dtype_name, is_plain, overlaps, storage_key, 
 from preheat.ir.graph import Arg, Builder, Graph, Op, Ref, Token, refs_of
 from preheat.ir.types import NoneType, ScalarType, TensorType, Type, contiguous_strides
 
-MAX_TEST_OPS = 16  # a branch that is decided by so few ops on inputs becomes a guard
+MAX_TEST_OPS = 4  # a branch of the entry that so few ops on inputs decide becomes a guard
 MAX_CONSTANT_ELEMS = 64  # a longer list of numbers in the program is kept as a live tensor
 
 _is_grad_enabled = torch.is_grad_enabled
@@ -81,8 +81,13 @@ class Recorder(TorchDispatchMode):
         self.is_stopped = self.is_entered = False
         self.begin()
 
-    def begin(self) -> None:
-        """A new graph: every tensor that exists is from outside of it."""
+    def begin(self, has_tests: bool = True) -> None:
+        """A new graph: every tensor that exists is from outside of it.
+
+        `has_tests`: a branch may become a guard; a chain that has been cut already asks the answer
+        as a host call, once, where guards of many nodes would compute it again.
+        """
+        self.has_tests = has_tests
         self.builder = Builder("aten")
         self.input_sources: list[int] = []
         self._inputs: list[torch.Tensor] = []  # from outside: the sources keep them alive anyway
@@ -116,6 +121,8 @@ class Recorder(TorchDispatchMode):
         """
         known = self.values.get(id(tensor))
         if known is None or tensor.dtype is not torch.bool or tensor.numel() != 1:
+            return None
+        if not self.has_tests:
             return None
         wanted, taken = {known.value}, []
         for op in reversed(self.builder.ops):

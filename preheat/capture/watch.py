@@ -455,7 +455,7 @@ class Watcher(Reads, Looks, Observer):
         self.guards = Guards(self.sources, self.limits.max_guards)
         self.effects = Effects()
         self._entered.clear()
-        self.recorder.begin()
+        self.recorder.begin(has_tests=False)
         self.machine.forget_views()
         try:
             self._meet_slots(values, frames_of(self.machine))
@@ -512,6 +512,7 @@ class Watcher(Reads, Looks, Observer):
     def begin_at(self, point: Point, values: tuple, frames: Sequence[Frame]) -> None:
         """The guards of a node that starts at `point`, where a call has got to without us."""
         self.nodes.begin(point)
+        self.recorder.begin(has_tests=False)
         self._meet_slots(values, frames)
         if point.has_answer:
             self._answer = values[-1]
