@@ -212,7 +212,7 @@ def _unwrapped(fn: Any) -> tuple[Any, dict[str, Any] | None]:
         return CompiledModule.original(fn), CompiledModule.settings(fn)
     compiled = marks.compiled_of(fn)
     if compiled is None:
-        return fn, None
+        return marks.compiled_by_torch(fn) or fn, None
     names = ("fullgraph", "dynamic", "backend", "mode", "options")
     return compiled.target, {name: getattr(compiled, name) for name in names}
 

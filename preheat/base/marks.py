@@ -2,6 +2,7 @@
 
     @preheat.disable              f.__preheat_disable__ is True: capture calls f natively
     torch.compiler.disable(f)     sets the mark of torch's own; it means the same to us
+    torch.compile(f)              is called natively, and compiled as `f` itself
     preheat.compile(f)            wrapper.__preheat__ is the Compiled; capture enters its `.target`
 
 Marks are read from the object's own `__dict__`, so that no user code runs and a class does not
@@ -18,6 +19,7 @@ from preheat.base.names import instance_dict
 DISABLE = "__preheat_disable__"
 COMPILED = "__preheat__"
 _OF_TORCH = "_torchdynamo_disable"
+_ORIGINAL_OF_TORCH = "_torchdynamo_orig_callable"
 _DISABLING = (DISABLE, _OF_TORCH)
 
 _is_capturing: ContextVar[bool] = ContextVar("preheat_is_capturing", default=False)
@@ -32,6 +34,12 @@ def is_disabled(fn: Any) -> bool:
 def set_disabled_for_torch(fn: Any) -> None:
     """torch.compile does not look into `fn`."""
     setattr(fn, _OF_TORCH, True)
+
+
+def compiled_by_torch(fn: Any) -> Any:
+    """What torch.compile made the function `fn` from; None for any other, and for what
+    torch.compiler.disable made."""
+    return None if is_disabled(fn) else (instance_dict(fn) or {}).get(_ORIGINAL_OF_TORCH)
 
 
 def compiled_of(fn: Any) -> Any:

@@ -342,7 +342,7 @@ step(x), time.time()
 """,
     ),
     "disabled_function": Reason(
-        "calls {detail}, which is marked as not to be compiled",
+        "calls {detail}, which is marked as not to be compiled, or compiled by torch.compile",
         "remove the mark, or call the function outside",
         "host",
         """

@@ -173,7 +173,7 @@ def is_native(function: Any) -> bool | types.FunctionType:
         return True
     if function.__code__.co_qualname in _BY_NAME and _named(function) is not None:
         return True
-    return bool(function.__dict__) and marks.is_disabled(function)
+    return bool(function.__dict__) and _is_left_alone(function)
 
 
 def policy(function: Any) -> Call:
@@ -210,6 +210,11 @@ def is_fresh_iterator(kind: type) -> bool:
     return kind in _ITERATORS
 
 
+def _is_left_alone(function: Any) -> bool:
+    """By the user's mark, or since torch.compile, which watches frames as we do, has compiled it."""
+    return marks.is_disabled(function) or marks.compiled_by_torch(function) is not None
+
+
 def _named(function: types.FunctionType) -> Call | None:
     module, row = _BY_NAME.get(function.__qualname__, ("", None))
     return row if row is not None and (function.__module__ or "").endswith(module) else None
@@ -233,7 +238,7 @@ def _policy(function: Any) -> Call:
     row = _named(function) if kind is types.FunctionType else None
     if row is not None:
         return row
-    if marks.is_disabled(function):
+    if _is_left_alone(function):
         return Call("refuse", "disabled_function")
     if kind is weakref.ref:
         return Call("referent")
