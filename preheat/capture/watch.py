@@ -44,6 +44,7 @@ _COMPARERS = frozenset((
     operator.contains, operator.getitem, operator.setitem, operator.delitem,
     operator.eq, operator.ne,
 ))
+_WRITERS = frozenset((operator.setitem, operator.delitem))
 # What no host call can stand for: the state it leaves cannot be gone on from.
 _NOT_HOSTED = frozenset((
     "training", "limit_ops", "limit_guards", "limit_nodes", "bytecodes", "fault", "foreign_state",
@@ -368,6 +369,8 @@ class Watcher(Reads, Looks, Observer):
         if function in _MOVERS:
             self.shallow(args[0])
         elif function in _COMPARERS:
+            if function in _WRITERS and not issubclass(type(args[0]), Tensor):
+                self.refuse_write(args[0], f"an item of {type(args[0]).__name__}")
             for arg in args:
                 self.compare(arg)
             if issubclass(type(args[0]), Tensor) and reads_memory(function, args):

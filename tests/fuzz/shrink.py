@@ -42,28 +42,42 @@ def _smaller(script: Script) -> Iterator[Script]:
 
 
 def _without_statements(text: str) -> Iterator[str]:
+    """Halves of the suites first, then quarters ..., then statements opened to their bodies."""
     tree = ast.parse(text)
-    places = [
-        (node_number, suite, number)
-        for node_number, node in enumerate(ast.walk(tree))
-        for suite in _SUITES
-        for number in range(len(_suite(node, suite)))
+    suites = [
+        (number, name, len(_suite(node, name)))
+        for number, node in enumerate(ast.walk(tree))
+        for name in _SUITES
     ]
-    for node_number, suite, number in places:
-        for is_opened in (False, True):
-            changed = copy.deepcopy(tree)
-            statements = _suite(list(ast.walk(changed))[node_number], suite)
-            body = getattr(statements[number], "body", []) if is_opened else []
-            if is_opened and (not body or not isinstance(body[0], ast.stmt)):
-                continue
-            if isinstance(statements[number], (ast.FunctionDef, ast.ClassDef)) and is_opened:
-                continue
-            if isinstance(statements[number], ast.Pass):
-                continue
-            statements[number : number + 1] = body
-            if suite == "body" and not statements:
-                statements.append(ast.Pass())
-            yield _text(changed)
+    cuts = [
+        (length, start, number, name)
+        for number, name, size in suites
+        for length in {size >> shift for shift in range(size.bit_length())}
+        for start in range(0, size, length)
+    ]
+    for length, start, number, name in sorted(cuts, key=lambda cut: -cut[0]):
+        yield from _cut(tree, number, name, slice(start, start + length), is_opened=False)
+    for number, name, size in suites:
+        for start in range(size):
+            yield from _cut(tree, number, name, slice(start, start + 1), is_opened=True)
+
+
+def _cut(tree: ast.AST, number: int, name: str, where: slice, is_opened: bool) -> Iterator[str]:
+    changed = copy.deepcopy(tree)
+    statements = _suite(list(ast.walk(changed))[number], name)
+    cut = statements[where]
+    if all(isinstance(one, ast.Pass) for one in cut):
+        return
+    body = []
+    if is_opened:
+        body = getattr(cut[0], "body", [])
+        is_scope = isinstance(cut[0], ast.FunctionDef | ast.ClassDef)
+        if is_scope or not body or not isinstance(body[0], ast.stmt):
+            return
+    statements[where] = body
+    if name == "body" and not statements:
+        statements.append(ast.Pass())
+    yield _text(changed)
 
 
 def _without_operands(text: str) -> Iterator[str]:
