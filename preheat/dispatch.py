@@ -42,6 +42,7 @@ from preheat.run.recipes import has_effects
 from preheat.run.variant import MISS, CannotBind, Variant
 from preheat.run.walk import (
     DONE, Bound, Finished, Onward, Place, Points, Unbound, follow, is_host, leads_to,
+    why_not_opened,
 )
 from preheat.store.calls import call_hint, call_key, machine_key
 from preheat.store.disk import Disk, default_folder
@@ -326,10 +327,7 @@ class Compiled:
                     artifact = from_bytes(found.payload)
                     if self.fullgraph and is_host(artifact):
                         continue  # kept by a call that may leave the graph
-                    point = leads_to(artifact)
-                    node = Unbound(artifact, (), self._points.at(point) if point else None)
-                    bound = self._bind(place, node, args, kwargs)
-                    rejected = node.why
+                    bound, rejected = self._bind_read(place, artifact, args, kwargs)
                 except ValueError as why:
                     bound, rejected = None, str(why)
                 if bound is not None:
@@ -339,6 +337,16 @@ class Compiled:
         if rejected:
             emit("cache", hit=False, name=self.name, why=f"no entry fits; the last one: {rejected}")
         return None
+
+    def _bind_read(
+        self, place: Place, artifact: Artifact, args: Sequence, kwargs: Mapping,
+    ) -> tuple[Bound | None, str]:
+        """The node of an artifact of another process, or why it cannot be bound here."""
+        point = leads_to(artifact)
+        if point is not None and (why := why_not_opened(point)):
+            return None, why  # nobody could go on where it ends
+        node = Unbound(artifact, (), self._points.at(point) if point is not None else None)
+        return self._bind(place, node, args, kwargs), node.why
 
     def _bind(
         self, place: Place, node: Unbound, args: Sequence, kwargs: Mapping,

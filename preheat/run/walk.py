@@ -16,14 +16,16 @@ threads and recursions may be anywhere in one chain. Values die as they would in
 node that has been left is kept.
 """
 
+import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from preheat.base.callers import caller
+from preheat.base.names import find
 from preheat.ir.artifact import Artifact
 from preheat.ir.plan import Image
 from preheat.ir.points import PointKey, point_key, renumbered
-from preheat.ir.trace import Break, Host, Point, Return
+from preheat.ir.trace import Break, Host, Named, Point, Return
 from preheat.run.recipes import Rebuild, compile_recipe
 from preheat.run.variant import MISS, Variant
 
@@ -181,7 +183,7 @@ def follow(owner: Owner, kind: Place, bound: Bound | Onward, made: Any) -> Any:
                 values.append(bound.call(function, args, kwargs))
             except BaseException as raised:
                 # outside this block: what arises there has no other context than in eager
-                error = raised.with_traceback(raised.__traceback__.tb_next.tb_next)
+                error = raised.with_traceback(_behind_the_call(raised.__traceback__))
             if error is not None:
                 break
             function = args = kwargs = None
@@ -199,6 +201,13 @@ def follow(owner: Owner, kind: Place, bound: Bound | Onward, made: Any) -> Any:
         return owner.failed(place, values, error)
     finally:
         error = None  # its traceback holds this frame
+
+
+def _behind_the_call(entry: types.TracebackType | None) -> types.TracebackType | None:
+    """The traceback of an exception without the entries of `follow` and of the caller's line."""
+    for _ in ("follow", "caller"):
+        entry = entry.tb_next if entry is not None else None
+    return entry
 
 
 # Answers that a place can look up: hashing them runs no code of the user.
@@ -238,6 +247,29 @@ class Points:
     def get(self, key: PointKey) -> Place | None:
         """The place with this key, if it is known."""
         return self._places.get(key)
+
+
+def why_not_opened(point: Point) -> str:
+    """The name that the point's frames need and this process does not have, or ""."""
+    for step in point.snapshot.steps:
+        for name in _names(step.args):
+            try:
+                find(name.module, name.qualname)
+            except LookupError as why:
+                if not name.module.startswith(_CAPTURE):
+                    return str(why)
+    return ""
+
+
+_CAPTURE = "preheat.capture."  # is there when a point is opened, and only then
+
+
+def _names(value: Any) -> Iterator[Named]:
+    if type(value) is Named:
+        yield value
+    elif type(value) is tuple:
+        for part in value:
+            yield from _names(part)
 
 
 def is_host(artifact: Artifact) -> bool:

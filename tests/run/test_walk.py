@@ -3,6 +3,7 @@
 import gc
 import sys
 import threading
+import types
 import warnings
 import weakref
 
@@ -440,3 +441,44 @@ def test_what_a_call_did_is_counted(monkeypatch):
         unsubscribe()
     change = {k: v - before[k] for k, v in preheat.counters().items() if v != before[k]}
     assert change["resumes"] == 1 and change["interpreted"] == 1 and "graph_replays" not in change
+
+
+def test_a_stored_node_is_bound_only_where_its_end_can_be_gone_on_from(monkeypatch, tmp_path):
+    """The frames behind a host call name functions: a process without them starts anew."""
+    monkeypatch.setenv("PREHEAT_CACHE_DIR", str(tmp_path))
+    module = types.ModuleType("walked_elsewhere")
+    module.helper = lambda x: None
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    place = Point(recipe(("const", Named(module.__name__, "helper")), ("tuple", 0)), 2, True)
+    end = Host(
+        recipe(
+            ("source", 0), ("tuple", 0), ("dict",), ("const", Named("builtins", "len")),
+            ("tuple", 3, 1, 2, 0)),
+        place)
+    begin = node(end, guards=(Guard(0, "tensor", tensor_facts(X)),))
+    rest = node(Return(recipe(("source", 1))), arguments=2, start=place)
+    whole = Outcome("first", nodes=(begin, rest))
+    script = Script(monkeypatch, [whole])
+    program = lambda x: "plain"  # noqa: E731
+    assert Compiled(program, options={"cache": True})(X) == "first"
+    assert Compiled(program, options={"cache": True})(X) == 4  # from the store
+    del module.helper
+    script.calls.append(Outcome("anew"))
+    assert Compiled(program, options={"cache": True})(X) == "anew"
+
+
+def test_an_interrupt_between_calls_is_seen_by_the_program(monkeypatch):
+    """An exception that no host call raised has no frame of one."""
+    script = Script(
+        monkeypatch, [Outcome("first", nodes=(first(lambda x: 1), second(1, 2.0)))], (),
+        ["handled"])
+    call = compiled()
+    assert call(X) == "first" and torch.equal(call(X), X * 2)
+
+    def interrupted(function, args, kwargs):
+        raise KeyboardInterrupt
+
+    (kind,) = call._kinds.values()
+    kind.bound[0].call = interrupted
+    assert call(X) == "handled"
+    assert type(script.asked[-1][3]) is KeyboardInterrupt
