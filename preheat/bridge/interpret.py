@@ -22,8 +22,14 @@ Tensor = torch.Tensor
 
 
 def run(graph: Graph, inputs: Sequence) -> list:
-    """The outputs of `graph` on `inputs` (tensors, or numbers where the type says so)."""
-    values: dict[int, object] = {i.id: value for i, value in zip(graph.inputs, inputs, strict=True)}
+    """The outputs of `graph` on `inputs`: tensors, or numbers where the type says so.
+
+    A number may stand for a 0-d input of a level core graph too.
+    """
+    values: dict[int, object] = {
+        i.id: as_tensor(value, i.type) if isinstance(i.type, TensorType) else value
+        for i, value in zip(graph.inputs, inputs, strict=True)
+    }
     step = _run_aten if graph.level == "aten" else _run_core
     for op in graph.ops:
         if op.regions:
@@ -32,6 +38,16 @@ def run(graph: Graph, inputs: Sequence) -> list:
     if graph.level == "aten":
         return [values[output] for output in graph.outputs]
     return _finish(graph, inputs, values)
+
+
+def as_tensor(value: object, type: TensorType) -> object:
+    """`value`, or the 0-d tensor of `type` that holds it, if it is a number.
+
+    Raises OverflowError or RuntimeError for an integer that torch does not take as a number either.
+    """
+    if isinstance(value, Tensor):
+        return value
+    return torch.full((), value, dtype=dtype(type.dtype))
 
 
 def _finish(graph: Graph, inputs: Sequence, values: dict) -> list:

@@ -19,9 +19,9 @@ import torch
 
 from preheat.base.dataclass import dataclass
 from preheat.base.errors import InternalError
-from preheat.ir.graph import Arg, Op, Ref, Token
+from preheat.ir.graph import Arg, Item, Op, Ref, Token
 from preheat.ir.scalar import Scalar
-from preheat.ir.types import NoneType, TensorType, Type, tensor
+from preheat.ir.types import NoneType, ScalarType, TensorType, Type, tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,9 @@ def constant(token: Token) -> Any:
 
 def encode(value: Any) -> Arg:
     """A Python or torch constant as an argument of the IR. Raises TypeError for anything else."""
-    if value is None or isinstance(value, (bool, int, float, complex, str, Token, Ref, Scalar)):
+    if value is None or isinstance(
+        value, (bool, int, float, complex, str, Token, Ref, Item, Scalar)
+    ):
         return value
     if isinstance(value, (tuple, list)):
         return tuple(encode(part) for part in value)
@@ -179,9 +181,11 @@ def encode(value: Any) -> Arg:
 
 
 def decode(arg: Arg, values: Any) -> Any:
-    """`arg` as torch takes it, with each `Ref` looked up in `values`."""
+    """`arg` as torch takes it, with each `Ref` and `Item` looked up in `values`."""
     if isinstance(arg, Ref):
         return values[arg.id]
+    if isinstance(arg, Item):
+        return values[arg.id].item()
     if isinstance(arg, Token):
         return constant(arg)
     if isinstance(arg, tuple):
@@ -201,6 +205,9 @@ def private(path: str) -> Any:
         return operator.attrgetter(path)(torch)
     except AttributeError:
         return None
+
+
+NUMBERS = {"int": int, "float": float, "bool": bool}
 
 
 def infer(op: Op, types: Callable[[int], Type], written: Sequence[TensorType]) -> tuple[Type, ...]:
@@ -236,7 +243,9 @@ def _result_dtypes(op: Op, values: dict[int, torch.Tensor]) -> list[str]:
     return [str(tensor.dtype).removeprefix("torch.") for tensor in tensors]
 
 
-def _one_element(type: Type, fill: int) -> torch.Tensor:
+def _one_element(type: Type, fill: int) -> torch.Tensor | int | float | bool:
+    if isinstance(type, ScalarType):
+        return NUMBERS[type.type](fill)
     if not isinstance(type, TensorType):
         raise NotImplementedError(f"an operand of type {type}")
     return torch.full((1,) * type.rank, fill, dtype=dtype(type.dtype), device="cpu")
@@ -258,7 +267,9 @@ def _infer_without_memory(op: Op, types: Callable[[int], Type]) -> tuple[Type, .
     )
 
 
-def _without_memory(type: Type) -> torch.Tensor:
+def _without_memory(type: Type) -> torch.Tensor | int | float | bool:
+    if isinstance(type, ScalarType):
+        return NUMBERS[type.type](1)
     if not isinstance(type, TensorType):
         raise NotImplementedError(f"an operand of type {type}")
     return torch.empty_strided(type.sizes, type.strides, dtype=dtype(type.dtype), device="meta")

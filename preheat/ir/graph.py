@@ -41,14 +41,25 @@ class Token:
         return f"{self.kind}:{self.name}"
 
 
-Arg: TypeAlias = Union[Ref, Token, Scalar, int, float, bool, complex, str, None, tuple["Arg", ...]]
+@dataclass(frozen=True, slots=True)
+class Item:
+    """The one element of the 0-d value `id`, as a Python number: what torch takes as a number."""
+
+    id: int
+
+    def __str__(self) -> str:
+        return f"item %{self.id}"
+
+
+Arg: TypeAlias = Union[Ref, Item, Token, Scalar, int, float, bool, complex, str, None, tuple["Arg", ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class Op:
     """One operation. `name`: "aten.add.Tensor" (namespace.op.overload) at level aten, "add" at core.
 
-    args, attrs   level aten: positional and keyword arguments as torch got them.
+    args, attrs   level aten: positional and keyword arguments as torch got them; a number that
+                  is only known at run time is a `Ref` to an input of a `ScalarType`.
                   level core: args are only `Ref`s, attrs are the constants of `ops.CORE[name]`.
     results       the values defined, one for each tensor or number returned (-1: result unused
                   and not representable); a list result is flattened.
@@ -96,7 +107,7 @@ class Op:
 
 def refs_of(arg: Arg) -> Iterator[int]:
     """The values named in `arg`, however deep."""
-    if isinstance(arg, Ref):
+    if isinstance(arg, (Ref, Item)):
         yield arg.id
     elif isinstance(arg, tuple):
         for part in arg:
@@ -104,9 +115,11 @@ def refs_of(arg: Arg) -> Iterator[int]:
 
 
 def map_refs(arg: Arg, change) -> Arg:
-    """`arg` with each `Ref` replaced by `change(ref.id)` (an Arg)."""
+    """`arg` with each `Ref` replaced by `change(ref.id)` (an Arg); an `Item` stays one."""
     if isinstance(arg, Ref):
         return change(arg.id)
+    if isinstance(arg, Item):
+        return Item(change(arg.id).id)
     if isinstance(arg, tuple):
         return tuple(map_refs(part, change) for part in arg)
     return arg

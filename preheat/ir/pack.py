@@ -33,6 +33,7 @@ NOUNS: tuple[type, ...] = (
     trace.Signature, trace.Trace,
     graph.OutputAlias,
     graph.Store,
+    graph.Item,
 )
 _NUMBER = {cls: i for i, cls in enumerate(NOUNS)}
 _FIELDS = {cls: tuple(f.name for f in dataclasses.fields(cls)) for cls in NOUNS}

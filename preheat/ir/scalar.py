@@ -3,12 +3,13 @@
     s0*8 + 1        Scalar("add", (Scalar("mul", (s0, 8)), 1), "int")
 
 A number that is known is a plain `int`, `float` or `bool`, so a static size is its own constant
-`Dim`. Building an expression folds constants; equal expressions are equal objects by value.
+`Dim`. Building an expression folds constants; equal expressions are equal objects by value. The
+operations are Python's own, on unbounded integers and on floats, with Python's errors.
 """
 
 import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias, Union
 
 from preheat.base.dataclass import dataclass
@@ -70,10 +71,15 @@ EVALUATE: dict[str, Callable] = {
     "abs": abs, "min": min, "max": max, "eq": operator.eq, "ne": operator.ne, "lt": operator.lt,
     "le": operator.le, "gt": operator.gt, "ge": operator.ge, "not": operator.not_,
     "and": lambda a, b: a and b, "or": lambda a, b: a or b, "float": float, "int": int,
-    "bool": bool, "floor": math.floor, "ceil": math.ceil, "sqrt": math.sqrt,
+    "bool": bool, "floor": math.floor, "ceil": math.ceil, "trunc": math.trunc, "round": round,
+    "sqrt": math.sqrt, "exp": math.exp, "log": math.log, "log2": math.log2, "log10": math.log10,
+    "sin": math.sin, "cos": math.cos, "tan": math.tan, "tanh": math.tanh, "fpow": math.pow,
 }
 _BOOL = {"eq", "ne", "lt", "le", "gt", "ge", "not", "and", "or", "bool"}
-_FLOAT = {"truediv", "float", "sqrt"}
+_FLOAT = {
+    "truediv", "float", "sqrt", "exp", "log", "log2", "log10", "sin", "cos", "tan", "tanh", "fpow",
+}
+_INT = {"int", "floor", "ceil", "trunc", "round"}
 
 
 def symbol(name: str, type: str = "int") -> Scalar:
@@ -105,6 +111,8 @@ def apply(op: str, *args: Number) -> Number:
             return a
     if op in _BOOL:
         result = "bool"
+    elif op in _INT:
+        result = "int"
     elif op in _FLOAT or not is_integer:
         result = "float"
     else:
@@ -126,6 +134,35 @@ def evaluate(value: Number, symbols: Mapping[str, Number]) -> Number:
     if value.op == "sym":
         return symbols[value.args[0]]
     return EVALUATE[value.op](*(evaluate(a, symbols) for a in value.args))
+
+
+def symbols(value: object) -> Iterator[str]:
+    """The names of the symbols in `value`, each time they occur."""
+    if isinstance(value, Scalar):
+        for arg in value.args:
+            if value.op == "sym":
+                yield arg
+            else:
+                yield from symbols(arg)
+
+
+def python(value: Number, name: Callable[[str], str]) -> str:
+    """`value` as a Python expression, `name(symbol)` for each symbol.
+
+    Functions are called by their names in `FUNCTIONS`, infinities and NaNs are made by `float`.
+    """
+    if not isinstance(value, Scalar):
+        is_odd = type(value) is float and not math.isfinite(value)
+        return f"float('{value}')" if is_odd else f"({value!r})"
+    if value.op == "sym":
+        return name(value.args[0])
+    args = [python(arg, name) for arg in value.args]
+    sign = INFIX.get(value.op)
+    return f"({args[0]} {sign} {args[1]})" if sign else f"op_{value.op}({', '.join(args)})"
+
+
+FUNCTIONS: Mapping[str, Callable] = {f"op_{name}": function for name, function in EVALUATE.items()}
+"""What the text of `python` calls."""
 
 
 def product(dims) -> Dim:

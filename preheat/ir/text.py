@@ -13,7 +13,7 @@ spelled in `text_loop`, traces in `text_trace`, constants and types in `words`.
 """
 
 from preheat.base.errors import UserError
-from preheat.ir.graph import Arg, Graph, Input, Op, OutputAlias, Ref, Store
+from preheat.ir.graph import Arg, Graph, Input, Item, Op, OutputAlias, Ref, Store
 from preheat.ir.loop import Kernel
 from preheat.ir.plan import Buffer, Call, KernelCall, LibraryCall, Output, Plan, ProductCall
 from preheat.ir.text_loop import read_kernel, show_kernel
@@ -238,6 +238,8 @@ def _show_call(call: Call, plan: Plan) -> str:
 def _in_buffers(arg: Arg) -> str:
     if isinstance(arg, Ref):
         return f"b{arg.id}"
+    if isinstance(arg, Item):
+        return f"item b{arg.id}"
     if isinstance(arg, tuple):
         return "(" + ", ".join(map(_in_buffers, arg)) + ")"
     return show_arg(arg)

@@ -1,6 +1,6 @@
 """Words: how constants, scalars and types are spelled in the text of the IR, and read back.
 
-    (1, -1, 'abc', 0.5, None, %3, dtype:float32)      arguments
+    (1, -1, 'abc', 0.5, None, %3, dtype:float32)      arguments; item %3: the number in %3
     (s0 * 8), s1!float                                scalars; an unmarked symbol is an int
     f32[8, 128]{1, 8}@cuda:0                          types
 
@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable
 
 from preheat.base.errors import UserError
-from preheat.ir.graph import Arg, Ref, Token
+from preheat.ir.graph import Arg, Item, Ref, Token
 from preheat.ir.scalar import INFIX, Number, Scalar, apply
 from preheat.ir.types import SHORT, NoneType, ScalarType, TensorType, Type, contiguous_strides
 
@@ -34,7 +34,7 @@ _SIGNS = {sign: op for op, sign in INFIX.items()}
 # ---------------------------------------------------------------------------- nouns to text
 def show_arg(arg: Arg) -> str:
     """`arg` as text; a string is quoted, a tuple in parentheses."""
-    if isinstance(arg, (Ref, Token)):
+    if isinstance(arg, (Ref, Item, Token)):
         return str(arg)
     if isinstance(arg, Scalar):
         return show_number(arg)
@@ -134,6 +134,9 @@ class Reader:
         token = self.peek()
         if token == "%":
             return Ref(self.value())
+        if token == "item":
+            self.take()
+            return Item(self.value())
         if token[:1] in "'\"":
             return ast.literal_eval(self.take())
         if ":" in token and len(token) > 1:

@@ -20,7 +20,7 @@ import torch
 
 from preheat.base.errors import InternalError, PreheatError
 from preheat.bridge.ops import constant, dtype as torch_dtype, overload, private
-from preheat.ir.graph import Arg, Ref, Token
+from preheat.ir.graph import Arg, Item, Ref, Token
 from preheat.ir.plan import LibraryCall, Plan
 from preheat.ir.scalar import Scalar
 from preheat.ir.types import TensorType
@@ -114,6 +114,8 @@ class _Writer:
     def argument(self, arg: Arg) -> str:
         if isinstance(arg, Ref):
             return f"b{arg.id}"
+        if isinstance(arg, Item):
+            return f"b{arg.id}.item()"
         if isinstance(arg, tuple):
             return "[" + ", ".join(self.argument(part) for part in arg) + "]"
         if isinstance(arg, Scalar):

@@ -21,7 +21,7 @@ import torch
 
 from preheat.base.dataclass import dataclass
 from preheat.bridge.ops import Parameter, arguments, decode, overload, schema
-from preheat.ir.graph import Arg, Op, Ref
+from preheat.ir.graph import Arg, Item, Op, Ref
 from preheat.ir.plan import LibraryCall
 from preheat.ir.records import SHIM_DOUBLE_LIMIT, SHIM_WORD_LIMIT
 from preheat.run.device import Context, address_of, function_of, wrapped
@@ -62,6 +62,8 @@ def shim_call(call: LibraryCall, context: Context) -> ShimCall | None:
 def _call(op: str, args: tuple[Arg, ...], attrs: tuple[tuple[str, Arg], ...]) -> ShimCall | None:
     shim, function = SHIMS[op], function_of(SHIMS[op].symbol)
     if function is None:
+        return None
+    if any(isinstance(arg, Item) for arg in (*args, *(arg for _, arg in attrs))):
         return None
     given = arguments(Op(op, args, (), (), attrs))
     words: list[tuple[str, Any]] = []

@@ -10,26 +10,39 @@
 Requires level aten without writes (`functionalize`). Guarantees level core; results have exactly
 the recorded dtypes, sizes and strides. One row an overload (`decompositions`); what has no row, or
 what its row declines, becomes `library`. Complex, quantised, sparse and float8 values are the
-library's.
+library's. A number that is an input becomes a 0-d tensor; rows get it as a symbol (`NUMBER_ROWS`
+can), the library as an `Item` of it.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TypeAlias
 
 from preheat.base.errors import InternalError, Unsupported
 from preheat.bridge.ops import arguments, schema
-from preheat.ir.graph import Builder, Graph, Op, Ref, map_refs
-from preheat.ir.types import TensorType
-from preheat.transform.decompositions import ROWS
+from preheat.ir.graph import Arg, Builder, Graph, Item, Op, Ref
+from preheat.ir.scalar import Scalar, symbol
+from preheat.ir.types import ScalarType, TensorType, tensor
+from preheat.transform.decompositions import NUMBER_ROWS, ROWS
 from preheat.transform.lowering import SUPPORTED, Declined, Lowering, Value, values_of
+
+# The core value of each recorded one; of a number that is an input, a symbol that names its value.
+Known: TypeAlias = dict[int, int | Scalar]
+
+NUMBER_DTYPES = {"int": "int64", "float": "float64", "bool": "bool"}
 
 
 def decompose(graph: Graph, rows: Mapping[str, Callable] = ROWS) -> Graph:
     """`graph` at level core. Raises Unsupported for an op with regions."""
     builder = Builder("core", next_id=graph.next_id())
+    known: Known = {}
     for input in graph.inputs:
+        known[input.id] = input.id
+        if isinstance(input.type, ScalarType):
+            known[input.id] = symbol(f"%{input.id}", input.type.type)
+            input = replace(input, type=tensor(NUMBER_DTYPES[input.type.type], ()))
         builder.inputs.append(input)
         builder.type_of[input.id] = input.type
-    known: dict[int, int] = {input.id: input.id for input in graph.inputs}
     for op in graph.ops:
         if op.regions:
             raise Unsupported("higher_order_op", op.name)
@@ -40,7 +53,7 @@ def decompose(graph: Graph, rows: Mapping[str, Callable] = ROWS) -> Graph:
     )
 
 
-def _lower(builder: Builder, op: Op, known: dict[int, int], rows: Mapping[str, Callable]) -> None:
+def _lower(builder: Builder, op: Op, known: Known, rows: Mapping[str, Callable]) -> None:
     """Appends the core ops for `op`; notes in `known` which value each of its results became."""
     row = rows.get(op.name)
     length = len(builder.ops)
@@ -57,9 +70,15 @@ def _lower(builder: Builder, op: Op, known: dict[int, int], rows: Mapping[str, C
     _keep_whole(builder, op, known)
 
 
-def _is_supported(builder: Builder, op: Op, known: dict[int, int]) -> bool:
-    """All tensors dense, of dtypes that core ops have, on one device (0-d CPU tensors apart)."""
-    operands = [builder.type_of[known[ref]] for ref in op.refs()]
+def _is_supported(builder: Builder, op: Op, known: Known) -> bool:
+    """All tensors dense, of dtypes that core ops have, on one device (0-d CPU tensors apart).
+
+    Numbers that are inputs only where the row is known to take them.
+    """
+    values = [known[ref] for ref in op.refs()]
+    if op.name not in NUMBER_ROWS and any(isinstance(value, Scalar) for value in values):
+        return False
+    operands = [builder.type_of[value] for value in values if not isinstance(value, Scalar)]
     types = [t for t in (*operands, *op.types) if isinstance(t, TensorType)]
     same_kind = all(isinstance(t, TensorType) for t in operands)
     return (
@@ -69,7 +88,7 @@ def _is_supported(builder: Builder, op: Op, known: dict[int, int]) -> bool:
     )
 
 
-def _bind(builder: Builder, c: Lowering, op: Op, made: object, known: dict[int, int]) -> None:
+def _bind(builder: Builder, c: Lowering, op: Op, made: object, known: Known) -> None:
     """Gives each result of `op` the value made for it, with exactly the recorded type."""
     results = made if isinstance(made, tuple) else (made,)
     if len(results) != len(op.results):
@@ -96,21 +115,27 @@ def _with_strides(builder: Builder, c: Lowering, value: Value, type: TensorType)
     return c.copy(value, type.strides)
 
 
-def _is_integer_index(builder: Builder, op: Op, known: dict[int, int]) -> bool:
+def _is_integer_index(builder: Builder, op: Op, known: Known) -> bool:
     """Whether `op` is indexing by integers: its result's size is data only for masks."""
+    if op.name != "aten.index.Tensor":
+        return False
     indices = [builder.type_of[known[ref]].dtype for ref in op.refs()][1:]
-    return op.name == "aten.index.Tensor" and "bool" not in indices and "uint8" not in indices
+    return "bool" not in indices and "uint8" not in indices
 
 
-def _keep_whole(builder: Builder, op: Op, known: dict[int, int]) -> None:
+def _keep_whole(builder: Builder, op: Op, known: Known) -> None:
     """`op` as a `library` op, with values of its own."""
     if schema(op.name).is_data_dependent and not _is_integer_index(builder, op, known):
         raise Unsupported("data_dependent_shape", op.name)
     results = tuple(-1 if r == -1 else builder.fresh() for r in op.results)
     known.update({old: new for old, new in zip(op.results, results) if old != -1})
 
-    def renamed(arg):
-        return map_refs(arg, lambda ref: Ref(known[ref]))
+    def renamed(arg: Arg) -> Arg:
+        if isinstance(arg, tuple):
+            return tuple(map(renamed, arg))
+        if not isinstance(arg, Ref):
+            return arg
+        return Item(arg.id) if isinstance(known[arg.id], Scalar) else Ref(known[arg.id])
 
     args = tuple(renamed(a) for a in op.args)
     attrs = (("op", op.name), *((key, renamed(a)) for key, a in op.attrs))

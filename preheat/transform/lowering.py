@@ -193,8 +193,18 @@ class Lowering:
         return self.cast(x, dtype, free=dtype in SMALL_FLOATS and x.dtype == "float32")
 
     def full(self, value: Number, sizes: Sequence[Dim], dtype: str) -> Value:
-        decline_if(isinstance(value, Scalar), "a number known only at run time")
-        return self.emit("full", [], dtype, sizes, value=as_number(value, dtype))
+        """The constant `value`, or the number that an input gives: then its one element, repeated.
+
+        Declines for an integer that might not fit into `dtype`.
+        """
+        if not isinstance(value, Scalar):
+            return self.emit("full", [], dtype, sizes, value=as_number(value, dtype))
+        decline_if(value.op != "sym", "a number that is computed at run time")
+        fits = is_float(dtype) or (dtype == "int64" and value.type == "int")
+        decline_if(not fits, f"a number known only at run time as {dtype}")
+        number = Value(self, int(value.args[0].removeprefix("%")))
+        # torch makes a 16-bit float of a number by way of float32
+        return self.expand(self.cast(self.cast(number, compute_dtype(dtype)), dtype), sizes)
 
     def iota(
         self,
@@ -343,10 +353,11 @@ def token_name(arg: Arg) -> str:
     return arg.name if isinstance(arg, Token) else ""
 
 
-def values_of(c: Lowering, arg: Arg, known: dict[int, int]) -> object:
-    """`arg` with each `Ref` replaced by the `Value` it has at level core."""
+def values_of(c: Lowering, arg: Arg, known: dict[int, int | Scalar]) -> object:
+    """`arg` with each `Ref` replaced by the `Value` it has at level core, or its symbol."""
     if isinstance(arg, Ref):
-        return Value(c, known[arg.id])
+        value = known[arg.id]
+        return value if isinstance(value, Scalar) else Value(c, value)
     if isinstance(arg, tuple):
         return tuple(values_of(c, part, known) for part in arg)
     return arg

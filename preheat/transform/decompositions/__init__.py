@@ -15,3 +15,5 @@ ROWS = {
     **arithmetic.ROWS, **activations.ROWS, **reductions.ROWS, **normalization.ROWS, **movement.ROWS,
     **creation.ROWS, **indexing.ROWS, **products.ROWS,
 }
+# The rows that may be given numbers that are only known at run time, as symbols.
+NUMBER_ROWS = arithmetic.NUMBER_ROWS | creation.NUMBER_ROWS

@@ -299,9 +299,11 @@ def addcdiv(c: Lowering, self: Value, tensor1: Value, tensor2: Value, value: Num
 def lerp(c: Lowering, self: Value, end: Value, weight: Operand) -> Value:
     """eager takes the nearer end as the base: aten/src/ATen/native/Lerp.h."""
     x, y = _computed(c, self, end)
+    if isinstance(weight, Scalar):
+        weight = c.full(weight, (), x.dtype)
     if not isinstance(weight, Value):
         return c.down(x + (y - x) * weight if abs(weight) < 0.5 else y - (y - x) * (1 - weight))
-    (w,) = _computed(c, weight)
+    w = c.up(weight, c.result.dtype)
     near = c.unary("abs", w) < 0.5
     return c.down(c.where(near, x + w * (y - x), y - (y - x) * (1 - w)))
 
@@ -360,6 +362,15 @@ _UNARY = (
 _SPECIAL = ("expm1", "exp2", "erf", "erfc", "log1p")
 _TENSOR_AND_SCALAR = ("Tensor", "Scalar")
 _COPIES = "alias detach lift lift_fresh contiguous alias_copy detach_copy lift_fresh_copy".split()
+
+# Rows that may be given a number that is only known at run time: a Scalar, for `Lowering.full`.
+NUMBER_ROWS = frozenset((
+    *(f"aten.{name}.{v}" for name in "add sub rsub mul div eq ne lt le gt ge".split()
+      for v in _TENSOR_AND_SCALAR),
+    "aten.pow.Scalar", "aten.addcmul.default", "aten.addcdiv.default", "aten.lerp.Scalar",
+    "aten.clamp.default", "aten.clamp_min.default", "aten.clamp_max.default",
+    "aten.masked_fill.Scalar",
+))
 
 ROWS: dict[str, Callable] = {
     **{f"aten.{name}.default": unary(name) for name in _UNARY},

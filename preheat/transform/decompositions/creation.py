@@ -68,6 +68,11 @@ _SOURCES = (
     "zero.default",
 )
 
+NUMBER_ROWS = frozenset((
+    "aten.full.default", "aten.full_like.default", "aten.new_full.default",
+    "aten.scalar_tensor.default", "aten.fill.Scalar",
+))
+
 ROWS: dict[str, Callable] = {
     **{f"aten.{name}": filled(0) for name in _SOURCES},
     **{f"aten.{name}.default": filled(1) for name in ("ones", "ones_like", "new_ones")},
