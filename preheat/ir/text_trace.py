@@ -11,6 +11,7 @@ A trace is only printed: it is read back from its bytes (`pack`), never from tex
 
 from collections.abc import Callable
 
+from preheat.ir.scalar import python
 from preheat.ir.trace import (
     At, Constant, Goto, Guard, Host, Live, Named, Node, Point, Recipe, Return, Step, TensorFacts,
     Trace,
@@ -61,6 +62,7 @@ _ROOTS: dict[str, Callable[[Trace, Constant], str]] = {
     "named": lambda trace, key: show_constant(trace, key),
     "live": lambda trace, key: show_constant(trace, key),
     "slot": lambda trace, key: f"slot{key}",
+    "number": lambda trace, key: python(key, lambda name: source_path(trace, int(name[1:]))),
 }
 _STEPS: dict[str, Callable[[str, str], str]] = {
     "attr": lambda o, key: f"{o}.{key}",

@@ -59,6 +59,7 @@ class Source:
       kwarg name       keyword argument, as passed
       named (m, q)     an importable object;  live k: object k of this process
       slot k           a runtime value of the trace (host result, carried value)
+      number scalar    the value of a Scalar, whose symbols "s12" are the numbers of sources before it
     steps
       attr name        getattr(o, name) of a C-level attribute that runs no Python (fn.__defaults__)
       dict             object.__getattribute__(o, "__dict__"), or the namespace of a module
@@ -85,6 +86,9 @@ class Source:
 @dataclass(frozen=True, slots=True)
 class Guard:
     """A claim about memory at the start of a node. `source` indexes `Trace.sources`, or is -1.
+
+    An outside int or float that is not pinned by `value` but by its `type` is a number that each run
+    has anew: symbol of Scalars, input of bodies.
 
     kind         expected                claim
     type         Named | Live            type(o) is it
@@ -150,7 +154,7 @@ class Step:
     value k          the k-th output of the node's body
     source s         the object that source s resolved to
     const c          a Constant
-    number n         the value of a Scalar
+    number n         the value of a Scalar over sources (as the source `number`) that cannot fail
     list, tuple, set, frozenset   args: steps
     dict             args: key step, value step, ...
     new              args: class step, then arguments of cls.__new__

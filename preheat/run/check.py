@@ -27,6 +27,7 @@ from preheat.base.names import mro_of, raw_attribute
 from preheat.bridge import interpret
 from preheat.bridge.ambient import AMBIENT
 from preheat.bridge.tensors import extent, has_facts, is_plain, overlaps, tensor_facts, unusual_keys
+from preheat.ir.scalar import Scalar, symbols
 from preheat.ir.text_trace import show_constant, source_path
 from preheat.ir.trace import At, Constant, Guard, Named, TensorFacts, Trace
 from preheat.run import resolve as steps
@@ -279,12 +280,16 @@ def mentioned(kind: str, expected: Any) -> Iterator[int]:
         yield from expected[1]
 
 
-def references(value: Constant) -> Iterator[int]:
+def references(value: Constant | Scalar) -> Iterator[int]:
+    """The sources that a constant names, or that the symbols of a Scalar stand for."""
     if value.__class__ is At:
         yield value.index
     elif value.__class__ is tuple:
         for part in value:
             yield from references(part)
+    elif value.__class__ is Scalar:
+        for name in symbols(value):
+            yield int(name[1:])
 
 
 # ---------------------------------------------------------------------------- text

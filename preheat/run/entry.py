@@ -89,7 +89,8 @@ def make_entry(
     (node,) = trace.nodes
     if rows is None or runtime is None or context is None or "native" not in context.have:
         return Entry(_python_call(slow), None, executable, rebuild, node.inputs)
-    reached = reach(trace, (*node.inputs, *rebuild.sources), found, live)
+    reached = reach(
+        trace, (*node.inputs, *rebuild.sources), found, live, executable.plan.inputs)
     count = len(node.inputs)
     program = Program(
         executable,

@@ -19,7 +19,9 @@ import torch
 from torch.autograd.graph import increment_version
 
 from preheat.base.errors import InternalError
+from preheat.bridge.interpret import as_tensor
 from preheat.ir.plan import Call, KernelCall, LibraryCall, Plan, ProductCall
+from preheat.ir.types import TensorType
 from preheat.run.buffers import (
     Place,
     empty,
@@ -77,7 +79,7 @@ class Executable:
         self._arenas: list[torch.Tensor] = []  # append and pop are atomic: a pool without a lock
 
     def __call__(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The results of the plan. Raises Fault, or what a library call raises after a write.
+        """The results of the plan; a 0-d input may be given as a number. Raises Fault, or what a library call raises after a write.
 
         An error that is found too late, after a write, is an InternalError: nothing can be rerun.
         """
@@ -114,7 +116,7 @@ class Executable:
         values: Values = [None] * len(self.plan.buffers) + [ctypes.c_int64(0)]
         for number, (buffer, place) in enumerate(zip(self.plan.buffers, self.places)):
             if buffer.kind == "input":
-                values[number] = inputs[buffer.index]
+                values[number] = _given(inputs[buffer.index], buffer.type)
             elif place.kind == "arena":
                 values[number] = show_bytes(arena, place.offset_bytes, buffer.type)
             elif buffer.kind == "output" and number not in self.library_results:
@@ -163,6 +165,14 @@ class Executable:
                 offset_bytes = known(output.offset) * output.type.itemsize
                 results[number] = show_view(base, offset_bytes, output.type)
         return results
+
+
+def _given(value: Any, type: TensorType) -> torch.Tensor:
+    """The tensor of an input; of a number, a 0-d one that holds it. Raises Fault if none does."""
+    try:
+        return as_tensor(value, type)
+    except (OverflowError, RuntimeError) as why:
+        raise Fault(f"the number {value} is no {type}: {why}") from why
 
 
 def _test(values: Values) -> None:

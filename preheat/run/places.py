@@ -65,9 +65,11 @@ class Places:
     def __init__(
         self, table: Table, layout: Layout, tensors: TensorLayout | None, sources: Sequence[Source],
         found: Sequence[Any], keyword_index: Mapping[str, int],
+        numbers: frozenset[int] = frozenset(),
     ):
         self.table, self.layout, self.tensors = table, layout, tensors
         self.sources, self.found, self.keyword_index = sources, found, keyword_index
+        self.numbers = numbers  # sources that may lead to another number on each call
         self.where: list[Place | None] = []
         self.is_held: list[bool] = []
         self.origin: dict[int, Place] = {}  # of a slot: the place it was loaded from
@@ -335,7 +337,7 @@ def _python_only(places: Places, number: int, *step: Any) -> Place:
 
 ROOTS: Mapping[str, Callable[[Places, int, Any], Place]] = types.MappingProxyType({
     "entry": _entry, "live": _entry, "named": _named, "arg": _argument, "kwarg": _argument,
-    "slot": _python_only,
+    "slot": _python_only, "number": _python_only,
 })
 
 
@@ -380,6 +382,8 @@ def _list_item(places: Places, number: int, parent: int, index: int) -> Place:
     if not (place.is_fixed and places.is_held[parent]):
         return arrive(places, number, places.items(parent), WORD * index)
     items = places.word(place, layout.list_items)
+    if number in places.numbers:
+        return arrive(places, number, Place(ZERO, items), WORD * index)
     if places.word(Place(ZERO, items), WORD * index) != id(places.found[number]):
         raise NotNative
     return Place(ZERO, id(places.found[number]))
@@ -425,6 +429,8 @@ def _class(places: Places, number: int, parent: int, key: Any) -> Place:
 
 
 def _cell(places: Places, number: int, parent: int, key: Any) -> Place:
+    if number in places.numbers and places.is_held[parent] and places.layout.cell is not None:
+        return arrive(places, number, places.at(parent), places.layout.cell)
     return places.pointer(number, parent, places.layout.cell)
 
 

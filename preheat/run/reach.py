@@ -3,10 +3,13 @@
     s0 = entry                       Origin("object", the module)
     s1 = arg 0                       Origin("argument", 0)
     s2 = s1.__dict__; s3 = s2["h"]   Origin("deep", 0)     deep(args...)[0]
+    s5 = number (s4 + 1)             Origin("deep", 1)     deep(args...)[1]
 
 What hangs on the compiled object itself was resolved when the trace was bound, and guards hold it
-there. What lies inside an argument is another object on each call: one straight-line function
-fetches all of it. Guards have passed before it runs, so types and keys are as they were.
+there. What lies inside an argument is another object on each call, and so is a number that moves
+(`resolve.moving_numbers`), wherever it is: one straight-line function fetches all of it, computes
+expressions, and makes the 0-d tensors in which the plan takes numbers. Guards have passed before
+it runs, so types and keys are as they were; what it raises is a fault of the call.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,8 +17,11 @@ from typing import Any
 
 from preheat.base.dataclass import dataclass
 from preheat.base.errors import InternalError
+from preheat.bridge.interpret import as_tensor
+from preheat.ir.scalar import FUNCTIONS, python
 from preheat.ir.trace import Source, Trace
-from preheat.run.resolve import STEPS, constant
+from preheat.ir.types import TensorType
+from preheat.run.resolve import STEPS, constant, moving_numbers
 
 _EXACT = (list, tuple, dict)
 
@@ -37,11 +43,18 @@ class Reach:
 
 
 def reach(
-    trace: Trace, wanted: Sequence[int], found: Sequence[Any], live: Sequence[Any] = ()
+    trace: Trace, wanted: Sequence[int], found: Sequence[Any], live: Sequence[Any] = (),
+    types: Sequence[TensorType] = (),
 ) -> Reach:
-    """Where the sources `wanted` are found. `found`: the objects of all sources when bound."""
+    """Where the sources `wanted` are found. `found`: the objects of all sources when bound.
+
+    types   of the first ones, as the plan takes them: a number is made a tensor of its type
+    """
     writer = _Writer(trace, found, live)
-    origins = tuple(writer.origin(source) for source in wanted)
+    origins = tuple(
+        writer.origin(source, types[place] if place < len(types) else None)
+        for place, source in enumerate(wanted)
+    )
     return Reach(origins, writer.function() if writer.results else None)
 
 
@@ -52,17 +65,24 @@ class _Writer:
         self.trace, self.found, self.live = trace, found, live
         self.names: dict[int, str] = {}
         self.lines: list[str] = []
-        self.results: dict[int, int] = {}
-        self.constants: dict[str, Any] = {"read_attribute": object.__getattribute__}
+        self.results: dict[str, int] = {}
+        self.constants: dict[str, Any] = {
+            "read_attribute": object.__getattribute__, "as_tensor": as_tensor, **FUNCTIONS,
+        }
+        self.moving = moving_numbers(trace)
 
-    def origin(self, index: int) -> Origin:
+    def origin(self, index: int, type: TensorType | None) -> Origin:
         root = self.root(index)
-        if root.kind not in ("arg", "kwarg"):
+        is_number = index in self.moving or root.kind == "number"
+        if root.kind not in ("arg", "kwarg") and not is_number:
             return Origin("object", self.found[index])
-        if self.trace.sources[index].parent < 0:
-            return Origin("argument", self.position(root))
-        self.name(index)
-        return Origin("deep", self.results.setdefault(index, len(self.results)))
+        if self.trace.sources[index].parent < 0 and root.kind != "number":
+            if type is None or not is_number:
+                return Origin("argument", self.position(root))
+        result = self.name(index)
+        if is_number and type is not None:
+            result = f"as_tensor({result}, {self.bind(type)})"
+        return Origin("deep", self.results.setdefault(result, len(self.results)))
 
     def root(self, index: int) -> Source:
         source = self.trace.sources[index]
@@ -85,7 +105,14 @@ class _Writer:
         """The variable that holds source `index`, after the lines that fetch it."""
         if index in self.names:
             return self.names[index]
-        source = self.trace.sources[index]
+        source, root = self.trace.sources[index], self.root(index)
+        if root.kind == "number":
+            self.lines.append(
+                f"d{index} = {python(source.key, lambda symbol: self.name(int(symbol[1:])))}")
+            self.names[index] = f"d{index}"
+            return self.names[index]
+        if root.kind not in ("arg", "kwarg") and index not in self.moving:
+            return self.names.setdefault(index, self.bind(self.found[index]))
         if source.parent < 0:
             self.names[index] = f"a{self.position(source)}"
             return self.names[index]
@@ -112,7 +139,7 @@ class _Writer:
         signature = self.trace.signature
         count = signature.positional + len(signature.keywords)
         parameters = ", ".join(f"a{k}" for k in range(count))
-        results = "".join(f"{self.names[index]}, " for index in self.results)
+        results = "".join(f"{result}, " for result in self.results)
         text = (
             f"def deep({parameters}):\n    "
             + "\n    ".join((*self.lines, f"return ({results})"))

@@ -19,7 +19,7 @@ from preheat.base.dataclass import dataclass
 from preheat.base.errors import InternalError, Unsupported
 from preheat.base.names import c_base
 from preheat.bridge.ambient import SETTABLE
-from preheat.ir.scalar import Scalar
+from preheat.ir.scalar import FUNCTIONS, Scalar, python
 from preheat.ir.trace import At, Constant, Recipe, Step
 from preheat.run.resolve import NotThere, constant
 
@@ -47,7 +47,8 @@ class Rebuild:
 def compile_recipe(recipe: Recipe, values: int, objects: tuple[Any, ...] = ()) -> Rebuild:
     """`recipe` as a function of `values` plan results; `Live(k)` means `objects[k]`.
 
-    Raises Unsupported for a name that does not resolve and for a number only known at run time.
+    A number that only the run knows is computed from its sources. Raises Unsupported for a name that
+    does not resolve.
     """
     writer = _Writer(objects)
     for place, step in enumerate(recipe.steps):
@@ -56,7 +57,7 @@ def compile_recipe(recipe: Recipe, values: int, objects: tuple[Any, ...] = ()) -
     parameters = [f"v{k}" for k in range(values)] + [f"s{s}" for s in sources]
     body = [*writer.lines, f"return {writer.name(recipe.result)}"]
     text = f"def rebuild({', '.join(parameters)}):\n    " + "\n    ".join(body) + "\n"
-    namespace = {**_HELPERS, **writer.constants}
+    namespace = {**_HELPERS, **FUNCTIONS, **writer.constants}
     exec(
         compile(text, "<preheat recipe>", "exec"), namespace
     )  # noqa: S102 - our own text of closed form
@@ -166,8 +167,9 @@ def _const(w: _Writer, place: int, value: Constant) -> None:
 
 def _number(w: _Writer, place: int, value: Any) -> None:
     if isinstance(value, Scalar):
-        raise Unsupported("symbolic", f"the result holds {value}, which is only known at run time")
-    w.names[place] = w.bind(value)
+        w.assign(place, python(value, lambda name: w.source(int(name[1:]))))
+    else:
+        w.names[place] = w.bind(value)
 
 
 def _list(w: _Writer, place: int, *items: int) -> None:

@@ -10,12 +10,13 @@ of type can not smuggle a `__getattr__` or `__getitem__` in. `ir/trace.Source` s
 
 import collections
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from preheat.base.dataclass import dataclass
 from preheat.base.errors import Unsupported
 from preheat.base.names import find, raw_attribute
+from preheat.ir.scalar import Scalar, evaluate
 from preheat.ir.trace import At, Constant, Live, Named, Source, Trace
 
 
@@ -61,6 +62,8 @@ class Call:
 def resolve_source(source: Source, call: Call, found: Sequence[Any]) -> Any:
     """The object of `source`; `found` holds those of the sources before it. Raises NotThere."""
     if source.parent < 0:
+        if source.kind == "number":
+            return number(source.key, found)
         return ROOTS[source.kind](call, source.key)
     key = source.key
     if key.__class__ in _NAMES:
@@ -87,6 +90,39 @@ def constant(value: Constant, objects: Sequence[Any], found: Sequence[Any] = ())
     return value
 
 
+def number(value: Scalar, found: Sequence[Any]) -> int | float:
+    """The value of a Scalar over sources. Raises NotThere where Python has none (1 / 0)."""
+    try:
+        return evaluate(value, _Symbols(found))
+    except (ArithmeticError, ValueError, TypeError) as why:
+        raise NotThere(f"{value} has no value: {why}") from None
+
+
+class _Symbols(Mapping):
+    """The objects of sources by the names of symbols: "s12" is that of source 12."""
+
+    def __init__(self, found: Sequence[Any]):
+        self._found = found
+
+    def __getitem__(self, name: str) -> Any:
+        return self._found[int(name[1:])]
+
+    def __iter__(self) -> Iterator[str]:
+        return (f"s{place}" for place in range(len(self._found)))
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+
+def moving_numbers(trace: Trace) -> frozenset[int]:
+    """The sources of numbers that each run has anew: outside ints and floats known by type alone."""
+    return frozenset(
+        guard.source for node in trace.nodes for guard in node.guards
+        if guard.kind == "type" and guard.expected in _NUMBER_TYPES
+    )
+
+
+_NUMBER_TYPES = (Named("builtins", "int"), Named("builtins", "float"))
 _NAMES = frozenset((Named, Live, At, tuple))
 
 

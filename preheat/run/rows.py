@@ -30,7 +30,7 @@ from preheat.run.check import Checker, Failure, mentioned, references
 from preheat.run.claims import add_claims
 from preheat.run.layout import Layout, layout, word
 from preheat.run.places import Places
-from preheat.run.resolve import Call, NotThere, resolve_source
+from preheat.run.resolve import Call, NotThere, moving_numbers, resolve_source
 from preheat.run.table import Table
 from preheat.run.tensor_layout import TensorLayout, tensor_layout
 
@@ -134,7 +134,8 @@ class Rows:
                 now = resolve_source(self.checker.trace.sources[number], call, self.held)
             except NotThere:
                 return False
-            if now is not self.held[number]:
+            held = self.held[number]
+            if now is not held and (number not in self._moving or type(now) is not type(held)):
                 return False
         others = (n for guard in guards for n in mentioned(guard.kind, guard.expected))
         if any(self.held[number] is None for number in others):
@@ -144,6 +145,10 @@ class Rows:
         return all(
             self.checker.judge(guard, self.held) is None for guard in guards
         )
+
+    @functools.cached_property
+    def _moving(self) -> frozenset[int]:
+        return moving_numbers(self.checker.trace)
 
     @functools.cached_property
     def _readers(self) -> dict[int, tuple[list[int], list[Guard]]]:
@@ -186,7 +191,8 @@ def bind_rows(
     keywords = {
         name: trace.signature.positional + i for i, name in enumerate(trace.signature.keywords)
     }
-    places = Places(table, where, tensors, trace.sources, found, keywords)
+    places = Places(
+        table, where, tensors, trace.sources, found, keywords, moving_numbers(trace))
     places.add_all()
     slow = add_claims(places, checker.by_kind, found, without)
     objects = list(checker.objects)
@@ -218,7 +224,11 @@ def _remembered(trace: Trace, places: Places) -> list[int]:
     steps = node.end.recipe.steps
     wanted = {*node.inputs, *(step.args[0] for step in steps if step.kind == "source")}
     lost = (number for number in sorted(wanted) if places.where[number] is None)
-    return [number for number in lost if _root_kind(trace, number) not in ("arg", "kwarg")]
+    moving = moving_numbers(trace)  # these are read anew on each call
+    return [
+        number for number in lost
+        if number not in moving and _root_kind(trace, number) not in ("arg", "kwarg", "number")
+    ]
 
 
 def _root_kind(trace: Trace, number: int) -> str:

@@ -1,0 +1,213 @@
+"""Symbolic numbers: how a number of the program goes through torch without being looked at.
+
+    box(symbol("s3", "float"), 0.5)       a torch.SymFloat that C++ passes on, down to the op
+    scalar_of(box(...))                   Scalar s3: the recorder takes it as the op's argument
+
+A box stands for an int or float whose expression and present value are known. It exists only while a
+torch function runs: the program itself holds the plain number. torch passes a box along, or asks its
+node for arithmetic (`add`, `mul`, ...), which gives the node of an expression; whatever C++ or Python
+cannot do with a symbolic number asks for the value (`guard_int`, `guard_float`, `guard_bool`), and
+the owner is told: the expression is pinned. That is the catch-all that makes this sound. A node's
+arithmetic is Python's (`ir.scalar`): what that table lacks is pinned too.
+
+Ops must not run on boxes: C++ would compute with a placeholder. Whoever boxes stands in front of
+every op, puts the plain numbers back (`plain`), and boxes nothing that autograd would save.
+
+Guarantees: with `is_available` False nothing of torch's private names is touched; then numbers stay
+guards. Source: torch/csrc/utils/python_symnode.h, torch/fx/experimental/sym_node.py.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from preheat.base.errors import is_strict
+from preheat.bridge.ops import private
+from preheat.ir.scalar import EVALUATE, Number, Scalar, apply, symbol
+
+_CLASSES: dict[type, Any] = {int: private("SymInt"), float: private("SymFloat")}
+_BOXES = tuple(cls for cls in (*_CLASSES.values(), private("SymBool")) if cls is not None)
+
+
+class Node:
+    """What stands in a box: `scalar` (an expression, or a known number) and its value now.
+
+    pinned   told the expression when its value is asked for
+    """
+
+    __slots__ = ("scalar", "value", "pinned")
+
+    def __init__(self, scalar: Number, value: int | float | bool, pinned: Callable):
+        self.scalar, self.value, self.pinned = scalar, value, pinned
+
+    # what torch asks of every node
+    def is_int(self) -> bool:
+        return type(self.value) is int
+
+    def is_float(self) -> bool:
+        return type(self.value) is float
+
+    def is_bool(self) -> bool:
+        return type(self.value) is bool
+
+    def is_symbolic(self) -> bool:
+        return True
+
+    def has_hint(self) -> bool:
+        return True
+
+    def is_constant(self) -> bool:
+        return False
+
+    def is_nested_int(self) -> bool:
+        return False
+
+    def nested_int(self) -> None:
+        return None
+
+    maybe_as_int = maybe_as_float = maybe_as_bool = constant_int = constant_bool = nested_int
+
+    def clone(self) -> "Node":
+        return self
+
+    def wrap_int(self, value: int) -> "Node":
+        return Node(value, value, self.pinned)
+
+    wrap_float = wrap_bool = wrap_int
+
+    def guard(self, *place: Any) -> int | float | bool:
+        """The value; from now on it is part of what the program was captured for."""
+        if isinstance(self.scalar, Scalar):
+            self.pinned(self.scalar)
+        return self.value
+
+    guard_int = guard_float = guard_bool = int_ = float_ = bool_ = guard
+    guard_size_oblivious = guard_or_false = guard_or_true = expect_true = expect_size = guard
+    statically_known_true = guard
+
+    def str(self) -> str:
+        return repr(self.guard())
+
+    _graph_repr = str
+
+    def calculate(self, op: str, *others: "Node") -> "Node":
+        """The node of `op` on this one and `others`; a comparison is a known bool."""
+        nodes = (self, *others)
+        value = EVALUATE[op](*(node.value for node in nodes))
+        scalar = combined(op, [node.scalar for node in nodes], [node.value for node in nodes], value)
+        if scalar is None:
+            for node in nodes:
+                node.guard()
+            scalar = value
+        return Node(scalar, value, self.pinned)
+
+
+# The method of a node, and the operation it is.
+_METHODS = {
+    "add": "add", "sub": "sub", "mul": "mul", "truediv": "truediv", "floordiv": "floordiv",
+    "mod": "mod", "pow": "pow", "neg": "neg", "abs": "abs", "eq": "eq", "ne": "ne", "lt": "lt",
+    "le": "le", "gt": "gt", "ge": "ge", "sym_float": "float", "int_truediv": "truediv",
+    "float_truediv": "truediv", "int_floordiv": "floordiv", "pow_by_natural": "pow",
+    "float_pow": "pow", "sym_min": "min", "sym_max": "max", "sym_not": "not",
+}
+for _name, _op in _METHODS.items():
+    setattr(Node, _name, functools.partialmethod(Node.calculate, _op))
+
+_ALWAYS = frozenset((
+    "add", "sub", "mul", "neg", "abs", "float", "int", "floor", "ceil", "trunc", "round", "sqrt",
+    "exp", "log", "log2", "log10", "sin", "cos", "tan", "tanh", "truediv", "floordiv", "mod",
+    "fpow",
+))
+
+
+def combined(
+    op: str, scalars: list[Number], values: list[int | float | bool], result: Any
+) -> Number | None:
+    """The expression of `op` on `scalars`, whose values now are `values` and give `result`.
+
+    None where the type of the result would depend on the values (a power of a negative number, the
+    smaller of an int and a float), or where the answer is a bool: that is a test.
+    """
+    if op in ("min", "max"):
+        is_known = len({type(value) for value in values}) == 1
+    elif op == "pow":
+        is_known = _has_known_power(scalars, values)
+    else:
+        is_known = op in _ALWAYS
+    if not is_known or type(result) not in (int, float):
+        return None
+    made = apply(op, *scalars)
+    if isinstance(made, Scalar) and made.type != type(result).__name__:
+        return None
+    return made
+
+
+def _has_known_power(scalars: list[Number], values: list[Any]) -> bool:
+    """Whether a power is of the type that it is now whatever the numbers: never complex, and an int
+    of ints only where no exponent is negative."""
+    base, exponent = scalars
+    if not isinstance(exponent, Scalar) and type(exponent) is int:
+        return type(values[0]) is float or exponent >= 0
+    is_positive = not isinstance(base, Scalar) and base > 0
+    return is_positive and float in (type(values[0]), type(values[1]))
+
+
+# ---------------------------------------------------------------------------- boxes
+def box(scalar: Scalar, value: int | float, pinned: Callable[[Scalar], None]) -> Any:
+    """A symbolic number for `scalar`, whose value is `value`; `pinned(expression)` when looked at."""
+    return _CLASSES[type(value)](Node(scalar, value, pinned))
+
+
+def is_box(value: Any) -> bool:
+    return type(value) in _BOXES
+
+
+def scalar_of(value: Any) -> Number:
+    """The expression of a box."""
+    return value.node.scalar
+
+
+def plain(value: Any) -> int | float | bool:
+    """The present value of a box; nobody is told."""
+    return value.node.value
+
+
+def pin(value: Any) -> int | float | bool:
+    """The present value of a box; its owner is told."""
+    return value.node.guard()
+
+
+@functools.cache
+def is_available() -> bool:
+    """Whether this torch passes boxes on as this file expects. Tried once, on real ops."""
+    try:
+        return None not in _CLASSES.values() and _is_passed_on()
+    except Exception:  # private names: any surprise means that numbers stay guards
+        if is_strict():
+            raise
+        return False
+
+
+def _is_passed_on() -> bool:
+    seen: list[Any] = []
+    asked: list[Scalar] = []
+    mode_class = private("utils._python_dispatch.TorchDispatchMode")
+
+    class Mode(mode_class):
+        pass
+
+    def dispatch(mode: Any, function: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
+        seen.extend(arg for arg in args if is_box(arg))
+        return function(*(plain(arg) if is_box(arg) else arg for arg in args), **(kwargs or {}))
+
+    Mode.__torch_dispatch__ = dispatch  # in the class body it would load torch's own compiler
+    x = torch.ones(2, device="cpu")
+    integer, fraction = symbol("s0", "int"), symbol("s1", "float")
+    with torch.no_grad(), Mode():
+        product = x * box(integer, 3, asked.append)
+        total = torch.add(product, box(fraction, 0.5, asked.append))
+        filled = torch.full((2,), box(fraction, 0.5, asked.append))
+    is_same = total.tolist() == [3.5, 3.5] and filled.tolist() == [0.5, 0.5]
+    return is_same and not asked and [scalar_of(s) for s in seen] == [integer, fraction, fraction]
