@@ -179,6 +179,52 @@ def pin(value: Any) -> int | float | bool:
     return value.node.guard()
 
 
+_NUMBER_PARAMETERS = frozenset((
+    "number", "Optional[number]", "float", "Optional[float]", "Tensor", "Optional[Tensor]",
+    "List[number]",
+))
+
+
+def taken(function: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+    """The arguments of the op `function` as it may be recorded: boxes stay where it takes numbers;
+    sizes, axes and flags are pinned and plain."""
+    parameters = function._schema.arguments
+    by_name = {parameter.name: parameter for parameter in parameters}
+
+    def allowed(arg: Any, parameter: Any) -> Any:
+        return arg if str(parameter.type) in _NUMBER_PARAMETERS else unboxed(arg, pin)
+
+    return (
+        tuple(allowed(arg, parameters[place]) for place, arg in enumerate(args)),
+        {name: allowed(arg, by_name[name]) for name, arg in kwargs.items()},
+    )
+
+
+def unboxed(value: Any, value_of: Callable[[Any], Any] = plain) -> Any:
+    """`value` with the number in place of each box, in lists, tuples and dicts too."""
+    kind = type(value)
+    if kind in _BOXES:
+        return value_of(value)
+    if kind in (list, tuple):
+        return kind([unboxed(part, value_of) for part in value])
+    if kind is dict:
+        return {key: unboxed(part, value_of) for key, part in value.items()}
+    return value
+
+
+def is_safe(*values: Any) -> bool:
+    """Whether a function of torch may be given boxes beside `values`: autograd saves none of them."""
+    return is_available() and not (torch.is_grad_enabled() and any(map(_needs_grad, values)))
+
+
+def _needs_grad(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return any(map(_needs_grad, value))
+    if isinstance(value, dict):
+        return any(map(_needs_grad, value.values()))
+    return isinstance(value, torch.Tensor) and value.requires_grad
+
+
 @functools.cache
 def is_available() -> bool:
     """Whether this torch passes boxes on as this file expects. Tried once, on real ops."""

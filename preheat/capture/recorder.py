@@ -13,6 +13,7 @@ tensor when it dies, so the recorder keeps none alive and a reused id is never m
 
 `outside(tensor)` says which source an unknown tensor has (None: it was reached behind our back);
 `tested(graph, sources, answer)` is told of a branch that a few ops on inputs decide;
+`number(scalar)` gives a source to the number that a symbolic argument stands for (`bridge/symint`);
 `live(tensor)` gives a source to a tensor of numbers that is too long to be spelled out;
 `fail(reason, detail)` is told when the call cannot be captured. An op cannot be stopped half way in
 C++, so a failure is only noted: recording stops, the program goes on, and the watcher gives up at
@@ -33,8 +34,10 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from preheat.bridge.ops import overload
+from preheat.bridge.symint import is_box, scalar_of, taken, unboxed
 from preheat.bridge.tensors import dtype_name, is_plain, overlaps, storage_key, type_of
 from preheat.ir.graph import Arg, Builder, Graph, Op, Ref, Token, refs_of
+from preheat.ir.scalar import Scalar
 from preheat.ir.types import NoneType, ScalarType, TensorType, Type, contiguous_strides
 
 MAX_TEST_OPS = 4  # a branch of the entry that so few ops on inputs decide becomes a guard
@@ -74,8 +77,12 @@ class Recorder(TorchDispatchMode):
         live: Callable[[torch.Tensor], int],
         tested: Callable[[Graph, tuple[int, ...], bool], None],
         limit_ops: int = 50_000,
+        number: Callable[[Scalar], int] | None = None,
     ) -> None:
         super().__init__()
+        self.number = number
+        self.is_boxed = False  # a call is under way that was given symbolic numbers
+        self._numbers: dict[int, int] = {}  # source -> input value
         self.outside, self.fail, self.live, self.tested = outside, fail, live, tested
         self.limit_ops = limit_ops
         self.is_stopped = self.is_entered = False
@@ -295,6 +302,8 @@ class Recorder(TorchDispatchMode):
         kind = type(arg)
         if kind in _PLAIN:
             return arg
+        if self.is_boxed and is_box(arg):
+            return self._number(arg)
         if isinstance(arg, _Tensor):
             known = self.values.get(id(arg))
             return Ref(self._input(arg) if known is None else known.value)
@@ -306,6 +315,21 @@ class Recorder(TorchDispatchMode):
             return Token(token[0], token[1](arg))
         self.stop("op_argument", f"{kind.__module__}.{kind.__qualname__}")
         return None
+
+    def _number(self, box: Any) -> Arg:
+        """The input that gives the number of `box`, or the number if it is known after all."""
+        scalar = scalar_of(box)
+        if not isinstance(scalar, Scalar):
+            return scalar
+        source = self.number(scalar)
+        value = self._numbers.get(source)
+        if value is None:
+            value = self._numbers[source] = self.builder.input(ScalarType(scalar.type))
+            self._root[value] = value
+            self.input_sources.append(source)
+            self._inputs.append(torch.empty(0, device="cpu"))  # overlaps no other input
+            self._source_of_value[value] = source
+        return Ref(value)
 
     def _input(self, tensor: torch.Tensor) -> int:
         """The value of a tensor that no op gave: an input, if it has a source."""
@@ -478,6 +502,23 @@ def _dispatch(
 ) -> Any:
     """Runs one op for real and records it; `__torch_dispatch__` of the mode."""
     kwargs = kwargs or {}
+    if recorder.is_boxed:
+        return _dispatch_boxed(recorder, func, types, args, kwargs)
+    return _run(recorder, func, types, args, kwargs, args, kwargs)
+
+
+def _dispatch_boxed(recorder: Recorder, func: Any, types: Any, args: tuple, kwargs: dict) -> Any:
+    """As `_dispatch`, when the op may have got symbolic numbers: it runs on the plain ones."""
+    seen, seen_kwargs = (args, kwargs) if recorder.is_stopped else taken(func, args, kwargs)
+    return _run(
+        recorder, func, types, unboxed(args), unboxed(kwargs), seen, seen_kwargs)
+
+
+def _run(
+    recorder: Recorder, func: Any, types: Any, args: tuple, kwargs: dict, seen: tuple,
+    seen_kwargs: dict,
+) -> Any:
+    """Runs `func(*args, **kwargs)`, and records it as a call with the arguments `seen`."""
     if recorder.is_stopped:
         return func(*args, **kwargs)
     if not _PLAIN_CLASSES.issuperset(types):
@@ -490,7 +531,7 @@ def _dispatch(
         return func(*args)  # changes what autograd knows of a tensor made here, which is nothing
     if facts.is_composite:
         with recorder:
-            out = func.decompose(*args, **kwargs)
+            out = func.decompose(*seen, **seen_kwargs)
         if out is not NotImplemented:
             return out
     if facts.refusal:
@@ -505,7 +546,7 @@ def _dispatch(
     out = func(*args, **kwargs)
     if not recorder.is_stopped:
         try:
-            recorder.record(facts, args, kwargs, out)
+            recorder.record(facts, seen, seen_kwargs, out)
         except Exception as error:  # ours: the program, which has run the op, must not see it
             recorder.stop("fault", f"{facts.name}: {type(error).__name__}: {error}")
     return out
