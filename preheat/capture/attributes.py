@@ -124,7 +124,8 @@ def load_generic(m, owner: Any, cls: type, name: str) -> Any:
             value = namespace.get(name, ABSENT)
             if value is not ABSENT:
                 if is_known and m.read_attribute is not None:
-                    m.read_attribute(owner, namespace, name, value)
+                    other = m.read_attribute(owner, namespace, name, value)
+                    return value if other is None else other
                 return value
             if is_known and m.miss_attribute is not None:
                 m.miss_attribute(owner, namespace, name)
@@ -170,7 +171,8 @@ def load_member(m, owner: Any, cls: type, name: str) -> Any:
         if m.born is not None:
             m.born(value, "method")
     elif m.read_member is not None and id(owner) in m.known:
-        m.read_member(owner, name, value)
+        other = m.read_member(owner, name, value)
+        return value if other is None else other
     return value
 
 
@@ -184,7 +186,8 @@ def load_of_module(m, owner: Any, cls: type, name: str) -> Any:
     is_known = id(owner) in m.known
     if value is not ABSENT:
         if is_known and m.read_attribute is not None:
-            m.read_attribute(owner, namespace, name, value)
+            other = m.read_attribute(owner, namespace, name, value)
+            return value if other is None else other
         return value
     if is_known and m.miss_attribute is not None:
         m.miss_attribute(owner, namespace, name)

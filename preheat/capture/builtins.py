@@ -16,7 +16,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from preheat.capture import attributes, generators, operations
+from preheat.capture import attributes, generators, operations, texts
 from preheat.capture.calls import c_call
 from preheat.capture.frames import Frame, and_then, attempt
 from preheat.capture.models import MODELS, method, models
@@ -133,11 +133,13 @@ def model_get(m, function, owner, args, kwargs):
         or m.c_call is None
     ):
         return c_call(m, function, args, kwargs)
+    operations.look_at(m, args[0])
     value = dict.get(owner, args[0], ABSENT)
     is_known = id(owner) in m.known
     if value is not ABSENT:
         if is_known and m.read_item is not None:
-            m.read_item(owner, args[0], value)
+            other = m.read_item(owner, args[0], value)
+            return value if other is None else other
         return value
     if is_known and m.miss_item is not None:
         m.miss_item(owner, args[0])
@@ -258,8 +260,8 @@ def by_operation(function: Callable, operation: Callable) -> None:
 
 by_operation(len, operations.length)
 by_operation(bool, operations.truth)
-by_operation(str, operations.text)
-by_operation(repr, operations.representation)
+by_operation(str, texts.text)
+by_operation(repr, texts.representation)
 
 
 @models(iter)
@@ -293,7 +295,7 @@ def default_if_stopped(m, default: Any, error: BaseException) -> Any:
 def model_format(m, args, kwargs):
     if kwargs or not 1 <= len(args) <= 2 or len(args) == 2 and type(args[1]) is not str:
         return c_call(m, format, args, kwargs)
-    return operations.format_value(m, args[0], args[1] if len(args) == 2 else "")
+    return texts.format_value(m, args[0], args[1] if len(args) == 2 else "")
 
 
 def judged_by_c(function: Callable, *dunders: str) -> None:

@@ -313,6 +313,7 @@ def invoke_class(m, cls: type, args: tuple | list, kwargs: dict | None) -> Any:
             cls
         )  # type.__call__ passes the arguments on; object.__new__ ignores them here
     else:
+        look_at(m, args, kwargs)
         made = native_call(m, cls.__new__, (cls, *args), kwargs)
     return and_then(made, initialise, None, (cls, args, kwargs), m)
 
@@ -329,10 +330,18 @@ def initialise(m, call: tuple, made: Any) -> Any:
     if type(init) is FunctionType:
         return and_then(invoke(m, init, (made, *args), kwargs), check_init, None, made, m)
     if init is not OBJECT_INIT:
+        look_at(m, args, kwargs)
         native_call(m, found.__init__, (made, *args), kwargs)
     elif args or kwargs:
         check_object_init(m, made, found, args, kwargs)
     return made
+
+
+def look_at(m, args: tuple | list, kwargs: dict | None) -> None:
+    """Tells that a constructor of C is about to look at these arguments."""
+    if m.numbers and m.look_at is not None:
+        m.look_at(tuple(args))
+        m.look_at(dict(kwargs or {}))
 
 
 def check_init(m, made: Any, result: Any) -> Any:

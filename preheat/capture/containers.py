@@ -38,11 +38,15 @@ def build_list(m, frame, count):
 
 @handles("BUILD_SET")
 def build_set(m, frame, count):
+    if m.numbers and count:
+        operations.look_at(m, *frame.stack[-count:])
     display(m, frame, count, set, "set")
 
 
 @handles("BUILD_MAP")
 def build_map(m, frame, count):
+    if m.numbers and count:
+        operations.look_at(m, *frame.stack[-2 * count :: 2])
     display(m, frame, 2 * count, pairs_to_dict, "dict")
 
 
@@ -74,6 +78,7 @@ def list_append(m, frame, depth):
 
 @handles("SET_ADD")
 def set_add(m, frame, depth):
+    operations.look_at(m, frame.stack[-1])
     frame.stack[-depth - 1].add(frame.stack[-1])
     frame.stack.pop()
 
@@ -81,6 +86,7 @@ def set_add(m, frame, depth):
 @handles("MAP_ADD")
 def map_add(m, frame, depth):
     key, value = frame.stack[-2:]
+    operations.look_at(m, key)
     frame.stack[-depth - 2][key] = value
     del frame.stack[-2:]
 
@@ -112,6 +118,7 @@ def list_extend(m, frame, depth):
 
 @handles("SET_UPDATE")
 def set_update(m, frame, depth):
+    operations.look_at(m, frame.stack[-1])
     frame.stack[-depth - 1].update(elements(m, frame.stack[-1]))
     frame.stack.pop()
 

@@ -11,7 +11,7 @@ import types
 from types import CellType, FunctionType
 from typing import Any
 
-from preheat.capture import calls, operations
+from preheat.capture import calls, operations, texts
 from preheat.capture.bytecode import NULL_FIRST
 from preheat.capture.containers import elements, is_iterable
 from preheat.capture.frames import NULL, RETURN, Frame, and_then
@@ -214,7 +214,7 @@ def compare_bool(m, frame, function):
 @handles("IS_OP")
 def is_op(m, frame, negated):
     stack = frame.stack
-    answer = stack[-2] is stack[-1]
+    answer = operations.is_same(m, stack[-2], stack[-1])
     if m.test_identity is not None:
         m.test_identity(stack[-2], stack[-1], answer)
     stack.pop()
@@ -275,7 +275,7 @@ def format_value(m, frame, flags):
     has_spec = bool(flags & 4)
     spec = frame.stack[-1] if has_spec else ""
     value = frame.stack[-1 - has_spec]
-    converted = operations.convert(m, CONVERSIONS[flags & 3], value)
+    converted = texts.convert(m, CONVERSIONS[flags & 3], value)
     return settle(
         m, frame, and_then(converted, format_with, None, spec, m), 1 + has_spec
     )
@@ -285,20 +285,20 @@ CONVERSIONS = (None, str, repr, ascii)
 
 
 def format_with(m, spec: str, value: Any) -> Any:
-    return operations.format_value(m, value, spec)
+    return texts.format_value(m, value, spec)
 
 
 @handles("CONVERT_VALUE")
 def convert_value(m, frame, kind):
-    return settle(m, frame, operations.convert(m, CONVERSIONS[kind], frame.stack[-1]), 1)
+    return settle(m, frame, texts.convert(m, CONVERSIONS[kind], frame.stack[-1]), 1)
 
 
 @handles("FORMAT_SIMPLE")
 def format_simple(m, frame, _):
-    return settle(m, frame, operations.format_value(m, frame.stack[-1], ""), 1)
+    return settle(m, frame, texts.format_value(m, frame.stack[-1], ""), 1)
 
 
 @handles("FORMAT_WITH_SPEC")
 def format_with_spec(m, frame, _):
     value, spec = frame.stack[-2:]
-    return settle(m, frame, operations.format_value(m, value, spec), 2)
+    return settle(m, frame, texts.format_value(m, value, spec), 2)

@@ -49,10 +49,12 @@ INSTRUCTION_FILES = (
 )  # importing them fills HANDLERS
 MODEL_FILES = (builtins, introspection)  # and these fill MODELS
 DECODE = Decoder(HANDLERS)
-PERFORMING = frozenset({"c_call", "operate", "test_truth"})  # hooks that do what they are told of
-ALWAYS = frozenset(
-    {"is_native", "is_library", "gave_up", "known", "bytecode_limit", "attached", "is_opaque", "is_opaque_member"}
-)
+# hooks that do what they are told of
+PERFORMING = frozenset({"c_call", "operate", "calculate", "test_truth"})
+ALWAYS = frozenset({
+    "is_native", "is_library", "gave_up", "known", "numbers", "bytecode_limit", "attached",
+    "is_opaque", "is_opaque_member",
+})
 length_hint = operator.length_hint
 DEEP = 16  # so many native loops inside each other: time to give native code more stack
 TELLING = tuple(
@@ -108,7 +110,7 @@ class Machine:
     dropped, so that a hook that has nothing to do costs one test.
 
     frame      the innermost frame; `frame.back` leads outward, across native calls in between
-    known      the observer's table of outside objects
+    known      the observer's table of outside objects; `numbers`: that of numbers told apart
     handled    the exceptions being handled
     has_context  an error under way that has got its context already
     is_native  True: Python functions are called natively (the observer gave up, or the run is over)
@@ -118,7 +120,7 @@ class Machine:
     def __init__(self, observer: Observer):
         self.observer = observer
         self.frame: Frame | None = None
-        self.known = observer.known
+        self.known, self.numbers = observer.known, observer.numbers
         self.handled = self.handled_outside = Handled(sys.exc_info()[1], None)
         self.error_outside = self.handled.error
         self.is_native = False
@@ -151,9 +153,9 @@ class Machine:
     def telling(self, hook: Callable) -> Callable:
         """`hook`, with a GiveUp carried out on the spot: the instruction goes on unwatched."""
 
-        def tell(*args: Any) -> None:
+        def tell(*args: Any) -> Any:
             try:
-                hook(*args)
+                return hook(*args)
             except GiveUp as given:
                 self.give_up(given.reason, given.detail)
             except Exception as error:
@@ -196,7 +198,7 @@ class Machine:
         unwatched.
         """
         self.is_native, self.is_watching = True, False
-        self.ticks = itertools.repeat(None)
+        self.ticks, self.numbers = itertools.repeat(None), {}
         for name in (*TELLING, *PERFORMING):
             setattr(self, name, None)
         self.views.clear()

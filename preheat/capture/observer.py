@@ -16,6 +16,12 @@ Contract
   brackets. `known` is a dict from id to anything, owned and filled by the observer while the
   program runs; whoever puts an object in keeps it alive. All other hooks are called for every
   object.
+* `numbers` is such a dict too, of ints and floats that the observer tells apart from equal ones by
+  their identity. Operations of C on plain values, which otherwise no hook is told of, are told where
+  one of them is in it: `calculate` performs arithmetic, `look_at` comes before C tests, compares,
+  hashes or shows a value. Moving a number about is told as for any object.
+* `read_attribute`, `read_member`, `read_global`, `read_cell` and `read_item` may return another value
+  that the program then sees instead; None keeps the value.
 * Read hooks come after the machine has the value and before the program sees it. Write hooks come
   before the write. Birth hooks come right after the object was made.
 * Any hook may raise `GiveUp`. The machine then goes on WITHOUT the observer, from exactly there:
@@ -73,7 +79,7 @@ class GiveUp(Exception):
 class Observer:
     """Watches nothing. Subclass it and override the hooks you need.
 
-    known            see the module docstring
+    known, numbers   see the module docstring
     bytecode_limit   after so many bytecodes the machine gives up: `gave_up("bytecodes", ...)`
     """
 
@@ -81,6 +87,7 @@ class Observer:
 
     def __init__(self) -> None:
         self.known: dict[int, Any] = {}
+        self.numbers: dict[int, Any] = {}
 
     def attached(self, machine: Any) -> None:
         """A machine starts to run under this observer."""
@@ -125,6 +132,19 @@ class Observer:
         reads, births and writes instead, where a hook of that name exists, else here.
         """
         return function(*args)
+
+    def calculate(self, function: Any, args: tuple) -> Any:
+        """[numbers: any of args] Performs arithmetic of C on plain values, and returns its result.
+
+        `function` is of module `operator`, `args` are its operands: numbers, strings, None, ...
+        """
+        return function(*args)
+
+    def look_at(self, value: Any) -> None:
+        """C is about to look at `value`, or at what is in it: a test, a comparison, a key, text.
+
+        Told while `numbers` is not empty, for plain values and builtin containers.
+        """
 
     # ------------------------------------------------------------------------------------- reads
     def read_attribute(self, owner: Any, namespace: dict, name: str, value: Any) -> None:

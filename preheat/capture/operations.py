@@ -80,12 +80,26 @@ def operate(m, function: Callable, *args: Any) -> Any:
     return with_handled(m, handled, m.operate, function, args)
 
 
+def calculate(m, function: Callable, *args: Any) -> Any:
+    """Arithmetic of C on plain values; the observer's, where it tells one of them apart."""
+    if m.calculate is not None and any(id(arg) in m.numbers for arg in args):
+        return m.calculate(function, args)
+    return function(*args)
+
+
+def look_at(m, *values: Any) -> None:
+    """Tells that C is about to look at `values`."""
+    if m.numbers and m.look_at is not None:
+        for value in values:
+            m.look_at(value)
+
+
 # ----------------------------------------------------------------------------- binary operators
 def binary(m, function: Callable, left: Any, right: Any) -> Any:
     """`left + right` and its kin, in-place ones too."""
     left_class, right_class = type(left), type(right)
     if left_class in PLAIN and right_class in PLAIN:
-        return function(left, right)
+        return calculate(m, function, left, right) if m.numbers else function(left, right)
     row = ROWS[function]
     left_heap, right_heap = m.view(left_class).is_heap, m.view(right_class).is_heap
     if left_heap or right_heap:
@@ -204,7 +218,7 @@ def unary(m, function: Callable, value: Any) -> Any:
     """`-value`, `+value`, `~value`."""
     cls = type(value)
     if cls in PLAIN:
-        return function(value)
+        return calculate(m, function, value) if m.numbers else function(value)
     raw = m.lookup(value, cls, f"__{function.__name__.rstrip('_')}__")
     if runs_python(raw):
         return call_dunder(m, raw, value)
@@ -219,6 +233,8 @@ def compare(m, function: Callable, left: Any, right: Any) -> Any:
     """`left < right` and its kin."""
     left_class, right_class = type(left), type(right)
     if left_class in PLAIN and right_class in PLAIN:
+        if m.numbers:
+            look_at(m, left, right)
         return function(left, right)
     row = COMPARISONS[function]
     forward = m.lookup(left, left_class, row.dunder) if m.view(left_class).is_heap else ABSENT
@@ -287,6 +303,14 @@ def negate(m, _: None, result: bool) -> bool:
     return not result
 
 
+def is_same(m, left: Any, right: Any) -> bool:
+    """`left is right`. A small int that the observer tells apart is the one that CPython keeps."""
+    if left is right or not m.numbers or not type(left) is type(right) is int:
+        return left is right
+    look_at(m, left, right)
+    return left + 0 is right + 0
+
+
 def compare_by_c(m, function: Callable, left: Any, right: Any) -> Any:
     for part in (left, right):
         if type(part) in CONTAINERS and m.read_whole is not None and id(part) in m.known:
@@ -302,6 +326,8 @@ def truth(m, value: Any) -> Any:
     """`bool(value)`."""
     cls = type(value)
     if cls in PLAIN:
+        if m.numbers:
+            look_at(m, value)
         return bool(value)
     raw = m.lookup(value, cls, "__bool__")
     if raw is ABSENT:
@@ -373,6 +399,8 @@ def contains(m, container: Any, value: Any) -> Any:
         return and_then(call_dunder(m, raw, container, value), truth_of, None, None, m)
     if raw is ABSENT and runs_python(m.lookup(container, cls, "__iter__")):
         return invoke(m, polyfills.contains_by_iteration, (container, value))
+    if m.numbers:
+        look_at(m, value, container)
     if issubclass(cls, CONTAINERS_WITH_LENGTH):
         answer = (
             operate(m, operator.contains, container, value)
@@ -395,6 +423,8 @@ def truth_of(m, _: None, result: Any) -> Any:
 def subscript(m, container: Any, key: Any) -> Any:
     """`container[key]`."""
     cls = type(container)
+    if m.numbers:
+        look_at(m, key)
     if cls is list or cls is tuple or cls is dict:
         return subscript_builtin(m, container, key, cls)
     raw = m.lookup(container, cls, "__getitem__")
@@ -465,6 +495,8 @@ def change_item(m, function: Callable, tell: Callable | None, container: Any, *a
     raw = m.lookup(container, type(container), name)
     if runs_python(raw):
         return call_dunder(m, raw, container, *args)
+    if m.numbers:
+        look_at(m, args[0])
     is_exact = type(args[0]) in PLAIN and type(container) in (list, dict)
     if is_exact or not m.observer.is_opaque(container, name, args, {}):
         if tell is not None:
@@ -523,76 +555,3 @@ def stop_is_end(m, _: None, error: BaseException) -> Any:
     if isinstance(error, StopIteration):
         return END
     raise_as_is(error)
-
-
-# ----------------------------------------------------------------------------------------- text
-def text(m, value: Any) -> Any:
-    """`str(value)`."""
-    cls = type(value)
-    if cls in PLAIN:
-        return str(value)
-    raw = m.lookup(value, cls, "__str__")
-    if runs_python(raw):
-        return string_by(m, raw, "__str__", value)
-    if raw is OBJECT_STR:
-        return representation(m, value)
-    return c_call(m, str, (value,), None)
-
-
-OBJECT_STR = object.__dict__["__str__"]
-OBJECT_FORMAT = object.__dict__["__format__"]
-
-
-def representation(m, value: Any) -> Any:
-    """`repr(value)`."""
-    cls = type(value)
-    if cls in PLAIN:
-        return repr(value)
-    raw = m.lookup(value, cls, "__repr__")
-    if runs_python(raw):
-        return string_by(m, raw, "__repr__", value)
-    return c_call(m, repr, (value,), None)
-
-
-def string_by(m, raw: Any, dunder: str, value: Any) -> Any:
-    """What the Python `dunder` of `value` gives; a TypeError unless it is a string."""
-    return and_then(call_dunder(m, raw, value), check_string, None, dunder, m)
-
-
-def check_string(m, dunder: str, result: Any) -> Any:
-    if not issubclass(type(result), str):
-        raise TypeError(f"{dunder} returned non-string (type {type(result).__name__})")
-    return result
-
-
-def format_value(m, value: Any, spec: str) -> Any:
-    """`format(value, spec)`."""
-    cls = type(value)
-    if cls in PLAIN:
-        return format(value, spec)
-    raw = m.lookup(value, cls, "__format__")
-    if runs_python(raw):
-        return and_then(call_dunder(m, raw, value, spec), check_format, None, None, m)
-    if raw is OBJECT_FORMAT and not spec:
-        return text(m, value)
-    return c_call(m, format, (value, spec), None)
-
-
-def check_format(m, _: None, result: Any) -> Any:
-    if not issubclass(type(result), str):
-        raise TypeError(f"__format__ must return a str, not {type(result).__name__}")
-    return result
-
-
-def convert(m, how: Callable | None, value: Any) -> Any:
-    """The `!s`, `!r` or `!a` of an f-string."""
-    if how is None:
-        return value
-    if how is str:
-        return text(m, value)
-    shown = representation(m, value)
-    return shown if how is repr else and_then(shown, escape, None, None, m)
-
-
-def escape(m, _: None, shown: str) -> str:
-    return shown.encode("ascii", "backslashreplace").decode("ascii")

@@ -118,7 +118,8 @@ def load_deref(m, frame, index):
     except ValueError:
         raise unbound(frame, index) from None
     if m.read_cell is not None and id(cell) in m.known:
-        m.read_cell(cell, value)
+        other = m.read_cell(cell, value)
+        value = value if other is None else other
     frame.stack.append(value)
 
 
@@ -197,7 +198,8 @@ def global_value(m, frame: Frame, name: str) -> Any:
         if value is ABSENT:
             raise NameError(f"name {name!r} is not defined", name=name)
     if m.read_global is not None and is_told:
-        m.read_global(space, name, value)
+        other = m.read_global(space, name, value)
+        return value if other is None else other
     return value
 
 
