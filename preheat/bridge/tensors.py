@@ -154,3 +154,21 @@ def module_facts(target: object) -> tuple[Hashable, ...]:
     if not isinstance(target, torch.nn.Module):
         return ()
     return tuple(fact for parameter in target.parameters() for fact in call_facts(parameter))
+
+
+def overlap_in_part(written: torch.Tensor, read: torch.Tensor) -> bool:
+    """Whether elements of `read` may be changed by the op that writes `written` before it reads them."""
+    if written is read or storage_key(written) != storage_key(read) or not overlaps(written, read):
+        return False
+    offset = read.storage_offset() - written.storage_offset()
+    if offset == 0 and written.shape == read.shape and written.stride() == read.stride():
+        return False
+    return written.dtype != read.dtype or _share_elements(written, read, offset)
+
+
+def _share_elements(written: torch.Tensor, read: torch.Tensor, offset: int) -> bool:
+    """Whether two views meet in an element: the columns of a matrix are interleaved and do not."""
+    elems = [1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride())) for t in (written, read)]
+    marks = torch.zeros(abs(offset) + max(elems), dtype=torch.bool, device="cpu")
+    marks.as_strided(written.shape, written.stride(), max(0, -offset)).fill_(True)
+    return bool(marks.as_strided(read.shape, read.stride(), max(0, offset)).any())

@@ -5,7 +5,8 @@
 `meet(source, value)` is the heart: it decides, by what the value is, which claim pins it. A
 primitive is pinned by value; an object with an identity of its own (a class, a function, a dtype)
 by `is`; a function without an importable name by its code; a tensor by its facts; any other object
-by its type, and its content is pinned where the program reads it. The second path to an object is
+by its type, and its content is pinned where the program reads it. A number that is known to change
+is pinned by its type only, and the program sees one of its own (`numbers.py`). The second path to an object is
 pinned by `is At(first)`, so that objects which were one are one again. Negative reads (absent keys,
 missing attributes) are claims too.
 
@@ -25,9 +26,11 @@ from preheat.base.digest import code_digest
 from preheat.base.names import instance_dict, is_heap_type, mro_of, raw_attribute
 from preheat.bridge.calls import IDENTITY_TYPES, VALUE_TYPES
 from preheat.bridge.tensors import Tensor, is_plain, tensor_facts
+from preheat.capture.numbers import NUMBERS, Numbers
 from preheat.capture.observer import ABSENT, GiveUp
 from preheat.capture.policies import is_bound
 from preheat.capture.sources import PRIMITIVES, Sources
+from preheat.ir.text_trace import source_path
 from preheat.ir.trace import At, Code, Guard, Named
 
 _BUILTINS = builtins.__dict__
@@ -57,6 +60,10 @@ class Guards:
 
     def __init__(self, sources: Sources, limit: int) -> None:
         self.sources = sources
+        self.numbers = Numbers(sources.numbers, self._look)
+        self.dynamic: frozenset[str] = frozenset()  # paths of sources whose numbers change
+        self.carried: dict[int, Any] = {}  # runtime numbers of the node before, by id
+        self._replaced: dict[tuple, int | float] = {}  # place that was read -> what is seen there
         self.limit = limit
         self.list: list[Guard] = []
         self.codes: list[Code] = []
@@ -86,14 +93,22 @@ class Guards:
         key = guard.expected[0]
         return self.sources.has_step(guard.source, "item", key)
 
+    def _look(self, source: int, value: int | float) -> None:
+        self.claim(source, "value", value)
+
     # ------------------------------------------------------------------ values
-    def meet(self, source: int, value: Any, *hints: tuple[str, str]) -> None:
-        """Pins `value`, which `source` leads to."""
+    def meet(self, source: int, value: Any, *hints: tuple[str, str]) -> int | float | None:
+        """Pins `value`, which `source` leads to; the runtime number that stands for it, or None."""
         kind = type(value)
         if kind in PRIMITIVES:
+            if kind in NUMBERS and (self.dynamic or self.carried):
+                number = self._runtime_number(source, value)
+                if number is not None:
+                    self.claim(source, "type", self.sources.name(kind))
+                    return number
             singleton = kind is bool or value is None or value is Ellipsis
             self.claim(source, "is" if singleton else "value", value)
-            return
+            return None
         sources = self.sources
         found = sources.known.get(id(value))
         if has_identity(value, kind) and not self._is_nameless(value, kind, *hints):
@@ -101,13 +116,25 @@ class Guards:
             self.claim(source, "is", sources.name(value, *hints))
             if found is None:
                 sources.know(value, source)
-            return
-        if found is not None:
-            if found != source:
-                self.claim(source, "is", At(found))
-            return
-        sources.know(value, source)
-        self._pin_new(source, value, kind)
+        elif found is None:
+            sources.know(value, source)
+            self._pin_new(source, value, kind)
+        elif found != source:
+            self.claim(source, "is", At(found))
+        return None
+
+    def _runtime_number(self, source: int, value: int | float) -> int | float | None:
+        if id(value) in self.carried:
+            return self.numbers.adopt(source, value)
+        if self.dynamic and source_path(self.sources, source) in self.dynamic:
+            return self.numbers.of_source(source, value)
+        return None
+
+    def _read_at(self, place: tuple, number: int | float | None) -> int | float | None:
+        """What the program sees at `place`, now and whenever it reads there again."""
+        if number is not None:
+            self._replaced[place] = number
+        return number
 
     def _pin_new(self, source: int, value: Any, kind: type) -> None:
         self.claim(source, "type", self.sources.name(kind))
@@ -126,13 +153,17 @@ class Guards:
                 self.whole(part)
 
     # ------------------------------------------------------------------ reads of objects
-    def attribute(self, owner: Any, namespace: dict, name: str, value: Any) -> None:
-        """`name` was found in the dict of `owner`."""
+    def attribute(
+        self, owner: Any, namespace: dict, name: str, value: Any,
+    ) -> int | float | None:
+        """`name` was found in the dict of `owner`. Gives what `meet` gives, as all reads do."""
         place = (id(namespace), name)
-        if place not in self._read:
-            self._read.add(place)
-            source = self.sources.step(self.namespace(owner, namespace), "item", name)
-            self.meet(source, value, *self._module_hint(namespace, name))
+        if place in self._read:
+            return self._replaced.get(place)
+        self._read.add(place)
+        source = self.sources.step(self.namespace(owner, namespace), "item", name)
+        return self._read_at(
+            place, self.meet(source, value, *self._module_hint(namespace, name)))
 
     def no_attribute(self, owner: Any, namespace: dict, name: str) -> None:
         """The dict of `owner` lacks `name`."""
@@ -161,11 +192,11 @@ class Guards:
             self.namespace(owner, namespace)
         return namespace
 
-    def member(self, owner: Any, name: str, value: Any) -> None:
+    def member(self, owner: Any, name: str, value: Any) -> int | float | None:
         """A C-level attribute of `owner`."""
         place = (id(owner), name, "member")
         if place in self._read:
-            return
+            return self._replaced.get(place)
         self._read.add(place)
         sources = self.sources
         source = sources.known[id(owner)]
@@ -176,16 +207,18 @@ class Guards:
         elif name == "__class__":
             self.claim(source, "type", sources.name(type(owner)))
         elif type(value) in _BOUND_TO_C and value.__self__ is owner:
-            return  # a method of C, made for this read: the type is pinned
+            return None  # a method of C, made for this read: the type is pinned
         elif type(own := instance_dict(owner)) is dict and own.get(name, ABSENT) is value:
-            self.attribute(owner, own, name, value)  # C's own lookup found it there
+            number = self.attribute(owner, own, name, value)  # C's own lookup found it there
+            return self._read_at(place, number)
         else:
-            self.meet(sources.step(source, "attr", name), value)
+            return self._read_at(place, self.meet(sources.step(source, "attr", name), value))
+        return None
 
     def no_member(self, owner: Any, name: str) -> None:
         self.claim(self.sources.known[id(owner)], "noattr", name, name)
 
-    def item(self, container: Any, key: Any, value: Any) -> None:
+    def item(self, container: Any, key: Any, value: Any) -> int | float | None:
         """`container[key]`, a known list, tuple or dict."""
         sources = self.sources
         source = sources.known[id(container)]
@@ -194,9 +227,10 @@ class Guards:
             key += len(container)
         constant = sources.constant(key)
         place = (source, type(key), constant, "item")
-        if place not in self._read:
-            self._read.add(place)
-            self.meet(sources.step(source, "item", constant), value)
+        if place in self._read:
+            return self._replaced.get(place)
+        self._read.add(place)
+        return self._read_at(place, self.meet(sources.step(source, "item", constant), value))
 
     def no_item(self, container: Any, key: Any) -> None:
         source = self.sources.known[id(container)]
@@ -229,16 +263,22 @@ class Guards:
             self.keys(container)
             for position, (key, value) in enumerate(dict.items(container)):
                 constant = sources.constant(key)
-                self.meet(sources.step(source, "item", constant), value)
+                self._meet_as_is(sources.step(source, "item", constant), value)
         elif isinstance(container, set | frozenset):
             self.claim(source, "set", tuple([sources.constant(e) for e in container]))
         elif isinstance(container, list | tuple):
             base = list if isinstance(container, list) else tuple
             self.claim(source, "len", base.__len__(container))
             for position, value in enumerate(base.__iter__(container)):
-                self.meet(sources.step(source, "item", position), value)
+                self._meet_as_is(sources.step(source, "item", position), value)
         else:
             raise GiveUp("opaque_argument", f"a {type(container).__qualname__} from outside")
+
+    def _meet_as_is(self, source: int, value: Any) -> None:
+        """C takes what is there: no other number can stand for it, unless it is one already."""
+        number = self.meet(source, value)
+        if number is not None and number is not value:
+            self.numbers.pin(number)
 
     def keys(self, container: dict) -> None:
         """The keys of a known dict, in order; keys that are objects become known."""
@@ -276,19 +316,23 @@ class Guards:
         """The object at `source` was compared by identity with others: all stay different."""
         self.compared[source] = None
 
-    def cell(self, cell: Any, value: Any) -> None:
+    def cell(self, cell: Any, value: Any) -> int | float | None:
         place = (id(cell), "cell")
-        if place not in self._read:
-            self._read.add(place)
-            self.meet(self.sources.step(self.sources.known[id(cell)], "cell"), value)
+        if place in self._read:
+            return self._replaced.get(place)
+        self._read.add(place)
+        return self._read_at(
+            place, self.meet(self.sources.step(self.sources.known[id(cell)], "cell"), value))
 
     # ------------------------------------------------------------------ globals
-    def global_(self, namespace: dict, name: str, value: Any) -> None:
+    def global_(self, namespace: dict, name: str, value: Any) -> int | float | None:
         place = (id(namespace), name)
-        if place not in self._read:
-            self._read.add(place)
-            source = self.sources.step(self.global_namespace(namespace), "item", name)
-            self.meet(source, value, *self._module_hint(namespace, name))
+        if place in self._read:
+            return self._replaced.get(place)
+        self._read.add(place)
+        source = self.sources.step(self.global_namespace(namespace), "item", name)
+        return self._read_at(
+            place, self.meet(source, value, *self._module_hint(namespace, name)))
 
     def _module_hint(self, namespace: dict, name: str) -> tuple:
         """How to import what stands in the dict of a module."""

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from preheat.base.names import raw_attribute
+from preheat.bridge.symint import is_box
 from preheat.bridge.tensors import Device, Size, Tensor
 from preheat.capture.guards import Guards, has_identity
 from preheat.capture.observer import GiveUp
@@ -33,6 +34,7 @@ class Looks:
     """The part of the watcher that judges what C is about to look at."""
 
     known: dict[int, int]
+    numbers: dict[int, Any]
     guards: Guards
     read_whole: Callable[[Any], None]
     _behind: dict[int, tuple[Any, Any]]  # made read-only views, and their mappings
@@ -42,6 +44,8 @@ class Looks:
         be seen."""
         kind = type(value)
         if kind in BLIND_TYPES:
+            if self.numbers:
+                self.guards.numbers.pin(value)
             return
         if kind in _CONTAINERS:
             if id(value) in self.known:
@@ -73,7 +77,8 @@ class Looks:
             for part in (value.start, value.stop, value.step):
                 self.look(part, depth + 1)
             return
-        raise GiveUp("opaque_argument", f"a {kind.__module__}.{kind.__qualname__}")
+        if not is_box(value):
+            raise GiveUp("opaque_argument", f"a {kind.__module__}.{kind.__qualname__}")
 
     def behind(self, value: Any, kind: type) -> Any:
         """`value`, or the mapping behind a read-only view of it; a view from outside shows what no
@@ -89,6 +94,8 @@ class Looks:
         """C hashes `value` or compares it: an object that does both by identity is no obstacle."""
         kind = type(value)
         if kind in PRIMITIVES or kind is Tensor:
+            if self.numbers:
+                self.guards.numbers.pin(value)
             return
         if _is_compared_by_identity(kind):
             if id(value) in self.known:

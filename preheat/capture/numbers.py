@@ -20,11 +20,11 @@ import functools
 import math
 import operator
 import struct
-from collections import deque
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from typing import Any
 
-from preheat.bridge.symint import combined
+from preheat.bridge.symint import box, combined, is_box, plain, scalar_of
 from preheat.ir.scalar import Number, Scalar, symbols
 
 NUMBERS = frozenset((int, float))
@@ -36,15 +36,21 @@ OPERATIONS: dict[Callable, str] = {
     **{getattr(operator, "i" + name): name
        for name in "add sub mul truediv floordiv mod pow".split()},
     abs: "abs", min: "min", max: "max", float: "float", int: "int", round: "round",
-    operator.abs: "abs", math.fabs: "fabs", math.sqrt: "sqrt", math.exp: "exp", math.log: "log",
+    operator.abs: "abs", math.sqrt: "sqrt", math.exp: "exp", math.log: "log",
     math.log2: "log2", math.log10: "log10", math.sin: "sin", math.cos: "cos", math.tan: "tan",
     math.tanh: "tanh", math.pow: "fpow", math.floor: "floor", math.ceil: "ceil",
     math.trunc: "trunc",
 }
 _SAME = frozenset((operator.pos,))
 _COUNTS = {"min": (2, 9), "max": (2, 9), "log": (1, 1), "pow": (2, 2)}
-_WALKED = frozenset((list, tuple, dict, set, frozenset, deque, slice))
+_WALKED = frozenset((
+    list, tuple, dict, set, frozenset, deque, slice, OrderedDict, defaultdict,
+))
 _MAX_DEPTH = 50
+
+
+def apply(function: Callable, args: tuple, kwargs: dict) -> Any:
+    return function(*args, **kwargs)
 
 
 class Numbers:
@@ -54,9 +60,11 @@ class Numbers:
     claim    told (source, value) of each number that the program has looked at
     """
 
-    def __init__(self, claim: Callable[[int, int | float], None]) -> None:
-        self.table: dict[int, tuple[int | float, Scalar]] = {}
-        self._claim = claim
+    def __init__(
+        self, table: dict[int, tuple[int | float, Scalar]],
+        claim: Callable[[int, int | float], None],
+    ) -> None:
+        self.table, self._claim = table, claim
         self._values: dict[int, int | float] = {}  # source -> its number
 
     def of_source(self, source: int, value: int | float) -> int | float:
@@ -67,10 +75,11 @@ class Numbers:
             self._values[source] = known
         return known
 
-    def adopt(self, source: int, value: int | float) -> None:
+    def adopt(self, source: int, value: int | float) -> int | float:
         """`value`, an object of its own already, is what source `source` gives."""
         self._values[source] = value
         self.table[id(value)] = (value, symbol_of(source, value))
+        return value
 
     def make(self, scalar: Scalar, value: int | float) -> int | float:
         """A new number, equal to `value`, that is `scalar`."""
@@ -112,16 +121,19 @@ class Numbers:
             self.holds_one(part, depth + 1) for part in _parts(value))
 
     # ------------------------------------------------------------------ calculating
-    def calculate(self, function: Callable, args: tuple) -> Any:
-        """`function(*args)`, done now, of plain values: a runtime number again where that can be."""
+    def calculate(self, function: Callable, args: tuple, run: Callable = apply) -> Any:
+        """`function(*args)`, done now, of plain values: a runtime number again where that can be.
+
+        run    run(function, args, {}) makes the call
+        """
         if function in _SAME and type(args[0]) in NUMBERS:
             return args[0]
         op = OPERATIONS.get(function)
         if op is None or not self._fits(op, args):
             for arg in args:
                 self.pin_all(arg)
-            return function(*args)
-        result = function(*args)
+            return run(function, args, {})
+        result = run(function, args, {})
         scalars: list[Number] = [self._scalar_or_value(arg) for arg in args]
         made = combined(op, scalars, list(args), result)
         if made is None:
@@ -134,6 +146,25 @@ class Numbers:
         low, high = _COUNTS.get(op, (1, 2))
         return low <= len(args) <= high and all(type(arg) in _CONSTANTS for arg in args)
 
+    # ------------------------------------------------------------------ through torch
+    def boxed(self, value: Any) -> Any:
+        """`value` with a symbolic number for each runtime number in it, lists and tuples deep."""
+        known = self.table.get(id(value))
+        if known is not None:
+            return box(known[1], known[0], self.pin_scalar)
+        if type(value) in (list, tuple) and self.holds_one(value):
+            return type(value)([self.boxed(part) for part in value])
+        return value
+
+    def unboxed(self, value: Any) -> Any:
+        """`value` with a runtime number for each symbolic one."""
+        if is_box(value):
+            scalar = scalar_of(value)
+            return self.make(scalar, plain(value)) if isinstance(scalar, Scalar) else plain(value)
+        if type(value) in (list, tuple) and any(map(is_box, value)):
+            return type(value)([self.unboxed(part) for part in value])
+        return value
+
     def _scalar_or_value(self, value: int | float | bool) -> Number:
         known = self.table.get(id(value))
         return value if known is None else known[1]
@@ -145,7 +176,7 @@ def symbol_of(source: int, value: int | float) -> Scalar:
 
 def _parts(value: Any) -> list:
     kind = type(value)
-    if kind is dict:
+    if issubclass(kind, dict):
         return [*value.keys(), *value.values()]
     if kind is slice:
         return [value.start, value.stop, value.step]

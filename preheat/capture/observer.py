@@ -147,7 +147,7 @@ class Observer:
         """
 
     # ------------------------------------------------------------------------------------- reads
-    def read_attribute(self, owner: Any, namespace: dict, name: str, value: Any) -> None:
+    def read_attribute(self, owner: Any, namespace: dict, name: str, value: Any) -> Any:
         """[known: owner] `name` was found in the instance or module dict `namespace` of `owner`."""
 
     def miss_attribute(self, owner: Any, namespace: dict, name: str) -> None:
@@ -167,7 +167,7 @@ class Observer:
         `ABSENT`.
         """
 
-    def read_member(self, owner: Any, name: str, value: Any) -> None:
+    def read_member(self, owner: Any, name: str, value: Any) -> Any:
         """[known: owner] A C-level attribute: getset, member, `__slots__`, an attribute of a
         builtin type.
         """
@@ -177,16 +177,16 @@ class Observer:
         name).
         """
 
-    def read_global(self, namespace: dict, name: str, value: Any) -> None:
+    def read_global(self, namespace: dict, name: str, value: Any) -> Any:
         """`name` was found in `namespace`: the globals of a function, or its builtins."""
 
     def miss_global(self, namespace: dict, name: str) -> None:
         """`name` is not in `namespace` (globals: the builtins are asked next)."""
 
-    def read_cell(self, cell: Any, value: Any) -> None:
+    def read_cell(self, cell: Any, value: Any) -> Any:
         """[known: cell] The content of a closure cell was read."""
 
-    def read_item(self, container: Any, key: Any, value: Any) -> None:
+    def read_item(self, container: Any, key: Any, value: Any) -> Any:
         """[known: container] `container[key]` of a list, tuple, dict (or subclass without
         `__getitem__`).
         """

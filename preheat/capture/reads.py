@@ -58,9 +58,10 @@ class Reads(Observer):
         if self.effects and self.effects.touches(container):
             self.go_on("own_write_read", f"reads a {type(container).__qualname__} that it changed")
 
-    def read_attribute(self, owner: Any, namespace: dict, name: str, value: Any) -> None:
+    def read_attribute(self, owner: Any, namespace: dict, name: str, value: Any) -> int | float | None:
         if not self.is_own(namespace, name, value):
-            self.guards.attribute(owner, namespace, name, value)
+            return self.guards.attribute(owner, namespace, name, value)
+        return None
 
     def miss_attribute(self, owner: Any, namespace: dict, name: str) -> None:
         if not self.is_own(namespace, name, ABSENT):
@@ -78,41 +79,43 @@ class Reads(Observer):
                 self.go_on("own_write_read", f"reads the class attribute {name}, which it wrote")
             self.guards.super_attribute(cls, after, name)
 
-    def read_member(self, owner: Any, name: str, value: Any) -> None:
+    def read_member(self, owner: Any, name: str, value: Any) -> int | float | None:
         if self.is_own(owner, name, value):
-            return
+            return None
         if issubclass(type(owner), Tensor):
             self.check()
             if name != "__dict__":
-                return  # its guard covers it, or it was recorded as an op
+                return None  # its guard covers it, or it was recorded as an op
         elif isinstance(owner, tuple):
             field = raw_attribute(type(owner), name)
             if type(field) is _TUPLE_FIELD:
-                self.guards.item(owner, field.__reduce__()[1][0], value)
-                return
-        self.guards.member(owner, name, value)
+                return self.guards.item(owner, field.__reduce__()[1][0], value)
+        return self.guards.member(owner, name, value)
 
     def miss_member(self, owner: Any, name: str) -> None:
         if not self.is_own(owner, name, ABSENT):
             self.guards.no_member(owner, name)
 
-    def read_global(self, namespace: dict, name: str, value: Any) -> None:
+    def read_global(self, namespace: dict, name: str, value: Any) -> int | float | None:
         if not self.is_own(namespace, name, value):
-            self.guards.global_(namespace, name, value)
+            return self.guards.global_(namespace, name, value)
+        return None
 
     def miss_global(self, namespace: dict, name: str) -> None:
         if not self.is_own(namespace, name, ABSENT):
             self.guards.no_global(namespace, name)
 
-    def read_cell(self, cell: Any, value: Any) -> None:
+    def read_cell(self, cell: Any, value: Any) -> int | float | None:
         if not self.is_own(cell, None, value):
-            self.guards.cell(cell, value)
+            return self.guards.cell(cell, value)
+        return None
 
-    def read_item(self, container: Any, key: Any, value: Any) -> None:
+    def read_item(self, container: Any, key: Any, value: Any) -> int | float | None:
         if self.effects and type(key) is int and key < 0 and not isinstance(container, dict):
             self.end_if_touched(container)
         if not self.is_own(container, key, value):
-            self.guards.item(container, key, value)
+            return self.guards.item(container, key, value)
+        return None
 
     def miss_item(self, container: Any, key: Any) -> None:
         if not isinstance(container, dict):

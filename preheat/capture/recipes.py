@@ -29,6 +29,7 @@ from preheat.capture.iterators import BY_REDUCE, OVER_DICTS, dict_of
 from preheat.capture.observer import GiveUp
 from preheat.capture.policies import is_bound
 from preheat.capture.sources import PRIMITIVES, Sources
+from preheat.ir.scalar import Scalar
 from preheat.ir.trace import Recipe, Step
 
 
@@ -53,7 +54,8 @@ class Planner:
         """The number of the step that gives `value`."""
         kind = type(value)
         if kind in PRIMITIVES:
-            return self.step("const", value)
+            scalar = self.sources.scalar_of(value)
+            return self.step("const", value) if scalar is None else self.number(value, scalar)
         done = self.memo.get(id(value))
         if done is not None:
             return done
@@ -64,6 +66,14 @@ class Planner:
         place = self._place(value, kind)
         self.open.discard(id(value))
         self.memo[id(value)] = place
+        return place
+
+    def number(self, value: Any, scalar: Scalar) -> int:
+        """The step that gives a runtime number. What may fail (1 / n) is computed with the guards,
+        before anything is done."""
+        place = self.memo.get(id(value))
+        if place is None:
+            place = self.memo[id(value)] = self.step("source", self.sources.number(scalar))
         return place
 
     def step(self, kind: str, *args: Any) -> int:

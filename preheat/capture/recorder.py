@@ -35,7 +35,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from preheat.bridge.ops import overload
 from preheat.bridge.symint import is_box, scalar_of, taken, unboxed
-from preheat.bridge.tensors import dtype_name, is_plain, overlaps, storage_key, type_of
+from preheat.bridge.tensors import dtype_name, is_plain, overlap_in_part, storage_key, type_of
 from preheat.ir.graph import Arg, Builder, Graph, Op, Ref, Token, refs_of
 from preheat.ir.scalar import Scalar
 from preheat.ir.types import NoneType, ScalarType, TensorType, Type, contiguous_strides
@@ -81,8 +81,8 @@ class Recorder(TorchDispatchMode):
     ) -> None:
         super().__init__()
         self.number = number
-        self.is_boxed = False  # a call is under way that was given symbolic numbers
-        self._numbers: dict[int, int] = {}  # source -> input value
+        self.is_boxed = False  # a call is under way that was given symbolic numbers ...
+        self.boxed_ops = 0  # ... and has come to so many ops
         self.outside, self.fail, self.live, self.tested = outside, fail, live, tested
         self.limit_ops = limit_ops
         self.is_stopped = self.is_entered = False
@@ -104,6 +104,7 @@ class Recorder(TorchDispatchMode):
         self._root: dict[int, int] = {}  # value -> first value of its storage
         self._fixed: set[int] = set()  # roots whose content follows from no input and no chance
         self._source_of_value: dict[int, int] = {}
+        self._numbers: dict[int, int] = {}  # source -> input value
 
     def is_fixed(self, tensor: torch.Tensor) -> bool:
         """Whether the elements of `tensor` are the same in every replay, whatever the inputs."""
@@ -179,6 +180,8 @@ class Recorder(TorchDispatchMode):
             ops, inputs, written = 0, 0, {}
         del self.builder.ops[ops:]
         del self.builder.inputs[inputs:], self.input_sources[inputs:], self._inputs[inputs:]
+        kept = set(self.input_sources)
+        self._numbers = {s: value for s, value in self._numbers.items() if s in kept}
         self.written_inputs = written
 
     @contextlib.contextmanager
@@ -412,7 +415,7 @@ class Recorder(TorchDispatchMode):
                     continue
                 value = self.values[id(tensor)].value
                 written.append(value)
-                if any(_overlap_in_part(tensor, operand) for operand in operands):
+                if any(overlap_in_part(tensor, operand) for operand in operands):
                     self.stop("overlapping_write", facts.name)
                 root = self._root[value]  # an input's memory may be written through a view
                 if root in self._source_of_value:
@@ -509,6 +512,7 @@ def _dispatch(
 
 def _dispatch_boxed(recorder: Recorder, func: Any, types: Any, args: tuple, kwargs: dict) -> Any:
     """As `_dispatch`, when the op may have got symbolic numbers: it runs on the plain ones."""
+    recorder.boxed_ops += 1
     seen, seen_kwargs = (args, kwargs) if recorder.is_stopped else taken(func, args, kwargs)
     return _run(
         recorder, func, types, unboxed(args), unboxed(kwargs), seen, seen_kwargs)
@@ -579,24 +583,6 @@ def _tensors_in(args: tuple | list) -> Iterator[torch.Tensor]:
             yield arg
         elif type(arg) in (tuple, list):
             yield from _tensors_in(arg)
-
-
-def _overlap_in_part(written: torch.Tensor, read: torch.Tensor) -> bool:
-    """Whether elements of `read` may be changed by the op that writes `written` before it reads them."""
-    if written is read or storage_key(written) != storage_key(read) or not overlaps(written, read):
-        return False
-    offset = read.storage_offset() - written.storage_offset()
-    if offset == 0 and written.shape == read.shape and written.stride() == read.stride():
-        return False
-    return written.dtype != read.dtype or _share_elements(written, read, offset)
-
-
-def _share_elements(written: torch.Tensor, read: torch.Tensor, offset: int) -> bool:
-    """Whether two views meet in an element: the columns of a matrix are interleaved and do not."""
-    elems = [1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride())) for t in (written, read)]
-    marks = torch.zeros(abs(offset) + max(elems), dtype=torch.bool, device="cpu")
-    marks.as_strided(written.shape, written.stride(), max(0, -offset)).fill_(True)
-    return bool(marks.as_strided(read.shape, read.stride(), max(0, offset)).any())
 
 
 def _vector(type: TensorType, length: int) -> TensorType:

@@ -5,8 +5,9 @@
         print(x)                           stack   (iter(slot 3) at 2, print, slot 1)
 
 `take` plans the frames as they stand before the innermost instruction. Leaves are *slots*: tensors,
-objects from outside, and fresh objects that have escaped; other fresh objects (lists in locals,
-closures, cells, iterators, generators of the machine's) are rebuilt. `rebuild` makes frames again.
+runtime numbers, objects from outside, and fresh objects that have escaped; other fresh objects
+(lists in locals, closures, cells, iterators, generators of the machine's) are rebuilt. `rebuild`
+makes frames again.
 
 Refused: frames with native frames of ours in between (inside a generator, a sort key), an
 instruction that has already acted, a handler of an exception, class bodies, and whatever has no
@@ -27,6 +28,7 @@ from preheat.capture.machine import DECODE
 from preheat.capture.observer import GiveUp
 from preheat.capture.recipes import Planner
 from preheat.capture.sources import Sources
+from preheat.ir.scalar import Scalar
 from preheat.ir.trace import Named, Recipe
 
 _NULL = Named("preheat.capture.frames", "NULL")
@@ -56,6 +58,14 @@ class SnapshotPlanner(Planner):
         if kind is types.FunctionType and id(value) in self.made:
             maker = self.plan(self.made[id(value)][1])
             self.functions.append(self.step("tuple", place, maker))
+        return place
+
+    def number(self, value: Any, scalar: Scalar) -> int:
+        """A runtime number is a slot: another call brings another."""
+        place = self.memo.get(id(value))
+        if place is None:
+            self.slots.append(value)
+            place = self.memo[id(value)] = self.step("value", len(self.slots) - 1)
         return place
 
     def _is_slot(self, value: Any, kind: type) -> bool:

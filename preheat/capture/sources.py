@@ -14,6 +14,7 @@ from typing import Any
 
 from preheat.base.names import name_of
 from preheat.bridge.calls import name_hint
+from preheat.ir.scalar import Scalar
 from preheat.ir.trace import At, Constant, Live, Named, Source
 
 PRIMITIVES = frozenset((int, float, bool, str, bytes, complex, type(None), type(Ellipsis)))
@@ -22,7 +23,10 @@ PRIMITIVES = frozenset((int, float, bool, str, bytes, complex, type(None), type(
 class Sources:
     """The table of a trace under construction."""
 
-    def __init__(self, known: dict[int, int] | None = None) -> None:
+    def __init__(
+        self, known: dict[int, int] | None = None,
+        numbers: dict[int, tuple[Any, Scalar]] | None = None,
+    ) -> None:
         self.table: list[Source] = []
         self.known: dict[int, int] = {} if known is None else known
         self.objects: list[Any] = []
@@ -30,6 +34,7 @@ class Sources:
         self._kept: list[Any] = []
         self._index: dict[tuple, int] = {}
         self._constants: dict[int, Named | Live] = {}
+        self.numbers: dict[int, tuple[Any, Scalar]] = {} if numbers is None else numbers
 
     # ------------------------------------------------------------------ places
     def root(self, kind: str, key: Constant = None) -> int:
@@ -44,6 +49,27 @@ class Sources:
             index = self._index[place] = len(self.table)
             self.table.append(Source(parent, kind, key))
         return index
+
+    @property
+    def sources(self) -> list[Source]:
+        """The table, by the name that a trace has for it."""
+        return self.table
+
+    def number(self, scalar: Scalar) -> int:
+        """The source whose object is the value of `scalar`."""
+        if scalar.op == "sym":
+            return int(scalar.args[0].removeprefix("s"))
+        place = ("number", repr(scalar))  # 0.0 and -0.0 are equal and yet two
+        index = self._index.get(place)
+        if index is None:
+            index = self._index[place] = len(self.table)
+            self.table.append(Source(-1, "number", scalar))
+        return index
+
+    def scalar_of(self, value: Any) -> Scalar | None:
+        """The expression of a runtime number (`numbers.py`), None for any other object."""
+        known = self.numbers.get(id(value))
+        return None if known is None else known[1]
 
     def has_step(self, parent: int, kind: str, key: Constant = None) -> bool:
         """Whether that source is in the table."""

@@ -23,6 +23,7 @@ from preheat.base.names import raw_attribute
 from preheat.bridge.ambient import why_aside
 from preheat.bridge.calls import LIBRARY_FOLDERS, is_tensor_attribute, reads_memory
 from preheat.bridge.tensors import Tensor
+from preheat.capture.boxing import Boxing
 from preheat.capture.effects import BLIND, Effects, consumed
 from preheat.capture.frames import Frame
 from preheat.capture.guards import Guards, has_identity
@@ -30,6 +31,7 @@ from preheat.capture.iterators import feeds
 from preheat.capture.looks import Looks
 from preheat.capture.native import CALLS, describe
 from preheat.capture.nodes import Nodes, Stop, break_at
+from preheat.capture.numbers import NUMBERS
 from preheat.capture.observer import ABSENT, NOT_DONE, GiveUp, Observer
 from preheat.capture.policies import is_bound, is_fresh_iterator, is_native, policy
 from preheat.capture.reads import Reads
@@ -37,6 +39,7 @@ from preheat.capture.recorder import Recorder
 from preheat.capture.snapshots import frames_of, with_bodies
 from preheat.capture.sources import Sources
 from preheat.ir.graph import Graph
+from preheat.ir.scalar import Scalar
 from preheat.ir.trace import Break, Point
 
 _MOVERS = frozenset((iter, next, len, reversed))  # operators that look at no element
@@ -62,21 +65,26 @@ _HASHED_DISPLAYS = frozenset(("dict", "set"))
 _CLASSES_AND_FUNCTIONS = frozenset(("class", "function"))
 
 
-class Watcher(Reads, Looks, Observer):
+class Watcher(Reads, Looks, Boxing, Observer):
     """Collects sources, guards, ops and effects of the node under way; `nodes` has those before it.
 
     `gave` says why and where it gave up. `made` has the functions and classes that the call made,
     each with the function that made it.
     """
 
-    def __init__(self, limits: Any, is_inference: bool, is_known: Callable = lambda *_: False):
+    def __init__(
+        self, limits: Any, is_inference: bool, is_known: Callable = lambda *_: False,
+        dynamic: frozenset[str] = frozenset(),
+    ):
         super().__init__()
         self.limits = limits
-        self.sources = Sources(self.known)
+        self.sources = Sources(self.known, self.numbers)
         self.guards = Guards(self.sources, limits.max_guards)
+        self.guards.dynamic = dynamic
         self.effects = Effects()
         self.recorder = Recorder(
-            self.known_source, self.note, self.live_source, self.tested, limits.max_ops)
+            self.known_source, self.note, self.live_source, self.tested, limits.max_ops,
+            self.number_source)
         self.nodes = Nodes(self, is_known)
         self.machine: Any = None
         self.bytecode_limit = limits.max_bytecodes
@@ -97,6 +105,9 @@ class Watcher(Reads, Looks, Observer):
     # ------------------------------------------------------------------ the recorder's questions
     def known_source(self, tensor: Any) -> int | None:
         return self.known.get(id(tensor))
+
+    def number_source(self, scalar: Scalar) -> int:
+        return self.sources.number(scalar)
 
     def live_source(self, tensor: Any) -> int:
         return self.sources.of(tensor)
@@ -319,7 +330,10 @@ class Watcher(Reads, Looks, Observer):
         mark = self._mark()
         try:
             row = policy(function)
-            return CALLS[row.kind](self, function, args, kwargs, row)
+            call = CALLS[row.kind]
+            if self.numbers:
+                return self.call_with_numbers(row, function, args, kwargs, call)
+            return call(self, function, args, kwargs, row)
         except GiveUp as raised:
             given = raised  # outside this block the host call sees no exception of ours
         except Stop:
@@ -337,6 +351,8 @@ class Watcher(Reads, Looks, Observer):
         self._performed = self._raised = NOT_DONE
         mark = self._mark()
         try:
+            if self.numbers:
+                return self.operate_with_numbers(function, args, self._operate)
             return self._operate(function, args)
         except GiveUp as raised:
             given = raised
@@ -411,8 +427,8 @@ class Watcher(Reads, Looks, Observer):
         self.refuse_if_whole()
         is_made = given.result is not NOT_DONE
         result = given.result if is_made else self._call_host(function, args, kwargs)
-        self.open(point, (*slots, result), result)
-        return result
+        seen = self.open(point, (*slots, result), result)
+        return result if seen[-1] is None else seen[-1]
 
     def go_on(self, reason: str, detail: str) -> None:
         """Ends the node here: what follows is read from memory as the node has left it."""
@@ -446,32 +462,39 @@ class Watcher(Reads, Looks, Observer):
         answer, self._answer = self._answer, NOT_DONE
         return answer
 
-    def open(self, point: Point, values: tuple, result: Any) -> None:
-        """A new node starts at `point`, whose slots hold `values`.
+    def open(self, point: Point, values: tuple, result: Any) -> list[Any]:
+        """A new node starts at `point`, whose slots hold `values`; what stands for these.
 
         Raises Stop where the caller knows the point, GiveUp (with the host call's `result`) where
         a value cannot be guarded.
         """
         self.nodes.arrive(point, values)
+        carried = {place: value for place, (value, _) in self.numbers.items()}
         self.known.clear()
-        self.sources = Sources(self.known)
+        self.numbers.clear()
+        self.sources = Sources(self.known, self.numbers)
         self.guards = Guards(self.sources, self.limits.max_guards)
+        self.guards.carried = carried
         self.effects = Effects()
         self._entered.clear()
         self.recorder.begin(has_tests=False)
         self.machine.forget_views()
         try:
-            self._meet_slots(values, frames_of(self.machine))
+            return self._meet_slots(values, frames_of(self.machine))
         except GiveUp as given:
             raise GiveUp(given.reason, given.detail, result) from given
 
-    def _meet_slots(self, values: tuple, frames: Sequence[Frame]) -> None:
+    def _meet_slots(self, values: tuple, frames: Sequence[Frame]) -> list[Any]:
+        """The guards of a point's slots; for each the runtime number that stands for it, or None.
+        """
         ambient = self.nodes.start_ambient()
         if aside := why_aside(dict(ambient)):
             raise GiveUp("foreign_state", aside)
         self._claim_ambient(ambient)
-        for position, value in enumerate(values):
+        seen = [
             self.guards.meet(self.sources.root("arg", position), value)
+            for position, value in enumerate(values)
+        ]
         for frame in with_bodies(frames):
             if id(frame.function) in self.made:
                 self.guards.globals_of(frame.function)
@@ -481,6 +504,7 @@ class Watcher(Reads, Looks, Observer):
                 for feed in feeds(value):
                     if id(feed) in self.known and type(feed) is not types.GeneratorType:
                         self.guards.whole(feed)  # its elements come without another read
+        return seen
 
     def refuse_if_whole(self) -> None:
         """Under fullgraph the first break ends the run, before anything else is done."""
@@ -498,8 +522,11 @@ class Watcher(Reads, Looks, Observer):
         for name, value in ambient:
             self.guards.claim(-1, "ambient", (name, value), name)
 
-    def begin(self, target: Any, args: tuple, kwargs: dict, ambient: tuple) -> None:
-        """The guards of the entry: ambient state, the target, the arguments."""
+    def begin(
+        self, target: Any, args: tuple, kwargs: dict, ambient: tuple,
+    ) -> tuple[tuple, dict]:
+        """The guards of the entry: ambient state, the target, the arguments. Gives the arguments
+        as the program shall see them."""
         sources, guards = self.sources, self.guards
         self._claim_ambient(ambient)
         entry = sources.root("entry")
@@ -507,18 +534,28 @@ class Watcher(Reads, Looks, Observer):
             sources.know(target, entry)
         else:
             guards.meet(entry, target)
-        for position, value in enumerate(args):
-            guards.meet(sources.root("arg", position), value)
-        for name, value in kwargs.items():
-            guards.meet(sources.root("kwarg", name), value)
+        met = [
+            (value, guards.meet(sources.root("arg", position), value))
+            for position, value in enumerate(args)
+        ]
+        named = [
+            (name, value, guards.meet(sources.root("kwarg", name), value))
+            for name, value in kwargs.items()
+        ]
+        return (
+            tuple([value if seen is None else seen for value, seen in met]),
+            {name: value if seen is None else seen for name, value, seen in named},
+        )
 
     def begin_at(self, point: Point, values: tuple, frames: Sequence[Frame]) -> None:
         """The guards of a node that starts at `point`, where a call has got to without us."""
         self.nodes.begin(point)
         self.recorder.begin(has_tests=False)
-        self._meet_slots(values, frames)
+        held = values[:-1] if point.has_answer else values
+        self.guards.carried = {id(value): value for value in held if type(value) in NUMBERS}
+        seen = self._meet_slots(values, frames)
         if point.has_answer:
-            self._answer = values[-1]
+            self._answer = values[-1] if seen[-1] is None else seen[-1]
 
     def first_break(self) -> Break:
         """Where a run that must be whole was ended."""
