@@ -34,12 +34,14 @@ class Request:
 
     is_known(point, objects)   whether a capture that reaches the point stops there; objects: what
                                `Live(k)` of the point means
+    dynamic                    paths of numbers that change from call to call
     """
 
     name: str
     backend: str
     limits: Any = None
     is_known: Callable[[Point, tuple], bool] = lambda point, objects: False
+    dynamic: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,8 @@ def compile_call(target: Any, args: tuple, kwargs: dict, request: Request) -> Ma
     """
     with timed("capture", name=request.name) as event:
         outcome = captures.capture(
-            target, args, kwargs, limits=request.limits, is_known=request.is_known)
+            target, args, kwargs, limits=request.limits, is_known=request.is_known,
+            dynamic=request.dynamic)
         event.set(**outcome.counts, captured=bool(outcome.nodes))
     return _compiled(outcome, request)
 
@@ -71,7 +74,8 @@ def resume_call(point: Point, opened: Any, values: Sequence, request: Request) -
     """
     with timed("capture", name=request.name) as event:
         outcome = captures.resume(
-            point, opened, tuple(values), limits=request.limits, is_known=request.is_known)
+            point, opened, tuple(values), limits=request.limits, is_known=request.is_known,
+            dynamic=request.dynamic)
         event.set(**outcome.counts, captured=bool(outcome.nodes))
     return _compiled(outcome, request)
 

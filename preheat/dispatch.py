@@ -28,6 +28,7 @@ from typing import Any
 from preheat.base.collector import paused_collector
 from preheat.base.errors import InternalError, RecompileError, UserError, is_strict
 from preheat.base.events import emit, timed, wants
+from preheat.base.numbers import copied
 from preheat.base.reasons import explain, whole_message
 from preheat.base.stance import present
 from preheat.bridge.ambient import AMBIENT, steps_aside
@@ -201,11 +202,14 @@ class Compiled:
         with paused_collector(is_lasting=True):
             from preheat.compiler import Request, compile_call, resume_call
 
-        request = Request(self.name, self.backend, self._limits(), self._is_known(place))
+        moving = self._moving(kind, place, args, kwargs)
+        request = Request(
+            self.name, self.backend, self._limits(), self._is_known(place), moving)
         if place.point is None:
             made = compile_call(self.target, args, kwargs, request)
         else:
             emit("replay", name=self.name, resumed=True)
+            args = [copied(a) if type(a) in (int, float) else a for a in args]
             made = resume_call(place.point, place.open(args), args, request)
         outcome = made.outcome
         if self.fullgraph and outcome.breaks:
@@ -223,6 +227,14 @@ class Compiled:
             return DONE, Finished(outcome.result)
         point, values = outcome.goes_on
         return Onward(self._points.at(point, outcome.nodes[-1].objects)), values
+
+    def _moving(
+        self, kind: Place, place: Place, args: Sequence, kwargs: Mapping,
+    ) -> frozenset[str]:
+        """The numbers at `place` that are no longer what a node there was captured for."""
+        for bound in place.bound or (self._entry_nodes(kind) if place is kind else ()):
+            place.moving |= bound.variant.moved_numbers(tuple(args), dict(kwargs))
+        return place.moving
 
     def _keep(
         self, place: Place, nodes: Sequence[Captured], artifacts: Sequence[Artifact],
@@ -357,6 +369,7 @@ class Compiled:
             bound = node.bind(self.target, args, dict(kwargs), self._runtime(), plain)
         except CannotBind as why:
             node.why, node.is_hopeless = str(why), why.is_final
+            place.moving |= why.moved
             return None
         place.add(bound)
         self._variants = (*self._variants, bound.variant)

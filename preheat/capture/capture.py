@@ -66,34 +66,39 @@ def capture(
     target: Any, args: tuple, kwargs: dict[str, Any], *,
     limits: Limits | Mapping[str, Any] | None = None,
     is_known: Callable[[Point, tuple], bool] = _never,
+    dynamic: frozenset[str] = frozenset(),
 ) -> Outcome:
     """The outcome of `target(*args, **kwargs)`, run for real, once.
 
     `target` is any callable: a function, a bound method, an nn.Module. Where `is_known(point,
     objects)` (what the point's `Live(k)` means) the capture stops: the outcome goes on from there.
-    Raises nothing of its own: the program's exception is `Outcome.error`.
+    `dynamic` has the paths (`ir.text_trace.source_path`) of numbers that change from call to call:
+    they become runtime numbers. Raises nothing of its own: the program's exception is
+    `Outcome.error`.
     """
     aside = steps_aside()
     if aside:
         return _run_unwatched(target, args, kwargs, ("foreign_state", aside))
     ambient = ambient_now()
-    watcher = Watcher(Limits.of(limits), dict(ambient)["inference_mode"], is_known)
+    watcher = Watcher(Limits.of(limits), dict(ambient)["inference_mode"], is_known, dynamic)
     try:
         watcher.nodes.enter(Signature(len(args), tuple(kwargs)), ambient)
-        watcher.begin(target, args, kwargs, ambient)
+        seen = watcher.begin(target, args, kwargs, ambient)
     except GiveUp as given:
         return _run_unwatched(target, args, kwargs, (given.reason, given.detail))
-    return _watched(watcher, lambda: machine.run(target, args, kwargs, watcher), _place_of(target))
+    return _watched(watcher, lambda: machine.run(target, *seen, watcher), _place_of(target))
 
 
 def resume(
     point: Point, opened: tuple, values: tuple, *,
     limits: Limits | Mapping[str, Any] | None = None,
     is_known: Callable[[Point, tuple], bool] = _never,
+    dynamic: frozenset[str] = frozenset(),
 ) -> Outcome:
     """The outcome of a call that has got to `point`, gone on with for real.
 
-    opened    what the recipe `point.snapshot` gave for `values`, the slots of the point
+    opened    what the recipe `point.snapshot` gave for `values`, the slots of the point, in which
+              each int and float is a copy of its own (`base.numbers.copied`)
     """
     rows, made, revived = opened
     frames = rebuild(rows)
@@ -102,7 +107,8 @@ def resume(
         place = (frames[-1].source.co_filename, frames[-1].line())
         outcome = Outcome(breaks=(break_at("foreign_state", aside, *place),))
         return _settle(outcome, lambda: interpret(point, opened, values))
-    watcher = Watcher(Limits.of(limits), dict(ambient_now())["inference_mode"], is_known)
+    watcher = Watcher(
+        Limits.of(limits), dict(ambient_now())["inference_mode"], is_known, dynamic)
     watcher.made.update({id(function): (function, maker) for function, maker in made})
     place = (frames[-1].source.co_filename, frames[-1].line())
     try:

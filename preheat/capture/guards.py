@@ -30,6 +30,7 @@ from preheat.capture.numbers import NUMBERS, Numbers
 from preheat.capture.observer import ABSENT, GiveUp
 from preheat.capture.policies import is_bound
 from preheat.capture.sources import PRIMITIVES, Sources
+from preheat.ir.scalar import Number, Scalar
 from preheat.ir.text_trace import source_path
 from preheat.ir.trace import At, Code, Guard, Named
 
@@ -60,7 +61,7 @@ class Guards:
 
     def __init__(self, sources: Sources, limit: int) -> None:
         self.sources = sources
-        self.numbers = Numbers(sources.numbers, self._look)
+        self.numbers = Numbers(sources.numbers, self._look, self._test)
         self.dynamic: frozenset[str] = frozenset()  # paths of sources whose numbers change
         self.carried: dict[int, Any] = {}  # runtime numbers of the node before, by id
         self._replaced: dict[tuple, int | float] = {}  # place that was read -> what is seen there
@@ -95,6 +96,10 @@ class Guards:
 
     def _look(self, source: int, value: int | float) -> None:
         self.claim(source, "value", value)
+
+    def _test(self, scalar: Number, answer: bool) -> None:
+        if isinstance(scalar, Scalar):
+            self.claim(self.sources.number(scalar), "is", answer)
 
     # ------------------------------------------------------------------ values
     def meet(self, source: int, value: Any, *hints: tuple[str, str]) -> int | float | None:

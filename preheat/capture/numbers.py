@@ -1,31 +1,27 @@
-"""Numbers: which ints and floats of the program are only known when it runs, and how they are made.
+"""Numbers: which ints and floats of the program are only known when it runs.
 
     numbers.make(symbol("s3", "int"), 7)      an int 7 of its own, known to be source 3
     numbers.calculate(operator.add, (n, 1))   8, known to be s3 + 1
     numbers.pin(n)                            guard s3 value 7: the program has looked at it
 
-A runtime number is an ordinary int or float of the program, told by its identity: no other object is
-it, not even an equal one. So the program, and all of C, see a number like any other, and what does not
-ask this table can never mistake it. What the program computes from one is one again, as long as
+A runtime number is an ordinary int or float of the program, told by its identity: no other object
+is it, not even an equal one. So the program, and all of C, see a number like any other, and what
+does not ask this table can never mistake it. What the program computes from one is one again, as long as
 `ir.scalar` has the operation with the very type and value that Python gives; whatever else is done
-with it (a comparison, an index, a key, text, a call of C) must be told here and pins the sources of
-its expression at their present values. The machine asks at each operation on plain values, the
+with it (an index, a key, text, a call of C) must be told here and pins the sources of
+its expression at their present values. Of a comparison or a branch only the answer is guarded. The machine asks at each operation on plain values, the
 watcher at each call.
-
-Source of the idea of small ints of one's own: CPython `Objects/longobject.c` `_PyLong_New`.
 """
 
-import ctypes
-import functools
 import math
 import operator
-import struct
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from typing import Any
 
+from preheat.base.numbers import copied
 from preheat.bridge.symint import box, combined, is_box, plain, scalar_of
-from preheat.ir.scalar import Number, Scalar, symbols
+from preheat.ir.scalar import Number, Scalar, apply, symbols
 
 NUMBERS = frozenset((int, float))
 _CONSTANTS = frozenset((int, float, bool))
@@ -42,6 +38,10 @@ OPERATIONS: dict[Callable, str] = {
     math.trunc: "trunc",
 }
 _SAME = frozenset((operator.pos,))
+# Tests: which way they go is guarded, not the numbers themselves.
+_TESTS: dict[Callable, str] = {
+    getattr(operator, name): name for name in ("eq", "ne", "lt", "le", "gt", "ge")
+} | {bool: "bool"}
 _COUNTS = {"min": (2, 9), "max": (2, 9), "log": (1, 1), "pow": (2, 2)}
 _WALKED = frozenset((
     list, tuple, dict, set, frozenset, deque, slice, OrderedDict, defaultdict,
@@ -49,7 +49,7 @@ _WALKED = frozenset((
 _MAX_DEPTH = 50
 
 
-def apply(function: Callable, args: tuple, kwargs: dict) -> Any:
+def _call(function: Callable, args: tuple, kwargs: dict) -> Any:
     return function(*args, **kwargs)
 
 
@@ -58,13 +58,14 @@ class Numbers:
 
     table    id of a number -> (the number, its expression); whoever is in it is kept alive
     claim    told (source, value) of each number that the program has looked at
+    tested   told (expression, answer) of each test that the program has made
     """
 
     def __init__(
         self, table: dict[int, tuple[int | float, Scalar]],
-        claim: Callable[[int, int | float], None],
+        claim: Callable[[int, int | float], None], tested: Callable[[Number, bool], None],
     ) -> None:
-        self.table, self._claim = table, claim
+        self.table, self._claim, self._tested = table, claim, tested
         self._values: dict[int, int | float] = {}  # source -> its number
 
     def of_source(self, source: int, value: int | float) -> int | float:
@@ -121,13 +122,15 @@ class Numbers:
             self.holds_one(part, depth + 1) for part in _parts(value))
 
     # ------------------------------------------------------------------ calculating
-    def calculate(self, function: Callable, args: tuple, run: Callable = apply) -> Any:
+    def calculate(self, function: Callable, args: tuple, run: Callable = _call) -> Any:
         """`function(*args)`, done now, of plain values: a runtime number again where that can be.
 
         run    run(function, args, {}) makes the call
         """
         if function in _SAME and type(args[0]) in NUMBERS:
             return args[0]
+        if function in _TESTS and all(type(arg) in _CONSTANTS for arg in args):
+            return self._test(function, args, run)
         op = OPERATIONS.get(function)
         if op is None or not self._fits(op, args):
             for arg in args:
@@ -141,6 +144,11 @@ class Numbers:
                 self.pin(arg)
             return result
         return self.make(made, result) if isinstance(made, Scalar) else result
+
+    def _test(self, function: Callable, args: tuple, run: Callable) -> bool:
+        answer = run(function, args, {})
+        self._tested(apply(_TESTS[function], *map(self._scalar_or_value, args)), answer)
+        return answer
 
     def _fits(self, op: str, args: tuple) -> bool:
         low, high = _COUNTS.get(op, (1, 2))
@@ -181,32 +189,3 @@ def _parts(value: Any) -> list:
     if kind is slice:
         return [value.start, value.stop, value.step]
     return list(value)
-
-
-# ---------------------------------------------------------------------------- objects of their own
-def copied(value: int | float) -> int | float:
-    """An int or float equal to `value`, bit by bit, that no other name leads to."""
-    if type(value) is float:
-        return struct.unpack("<d", struct.pack("<d", value))[0]
-    size = value.bit_length() // 8 + 1
-    data = value.to_bytes(size, "little", signed=True)
-    made = int.from_bytes(data, "little", signed=True)
-    if made is not int.from_bytes(data, "little", signed=True):
-        return made
-    return _small(value)
-
-
-def _small(value: int) -> int:
-    """A small int beside the one that CPython keeps: its memory copied into a new object."""
-    new, header = _new_int()
-    made = new(1)
-    ctypes.memmove(id(made) + header, id(value) + header, value.__sizeof__() - header)
-    return made
-
-
-@functools.cache
-def _new_int() -> tuple[Callable, int]:
-    """(makes an int of one digit, its bytes before size, sign and digits)."""
-    new = ctypes.pythonapi._PyLong_New
-    new.restype, new.argtypes = ctypes.py_object, [ctypes.c_ssize_t]
-    return new, object.__basicsize__

@@ -136,7 +136,8 @@ class Observer:
     def calculate(self, function: Any, args: tuple) -> Any:
         """[numbers: any of args] Performs arithmetic of C on plain values, and returns its result.
 
-        `function` is of module `operator`, `args` are its operands: numbers, strings, None, ...
+        Tests too: `function` is of module `operator`, or bool; `args` are its operands: numbers,
+        strings, None, ...
         """
         return function(*args)
 

@@ -233,9 +233,7 @@ def compare(m, function: Callable, left: Any, right: Any) -> Any:
     """`left < right` and its kin."""
     left_class, right_class = type(left), type(right)
     if left_class in PLAIN and right_class in PLAIN:
-        if m.numbers:
-            look_at(m, left, right)
-        return function(left, right)
+        return calculate(m, function, left, right) if m.numbers else function(left, right)
     row = COMPARISONS[function]
     forward = m.lookup(left, left_class, row.dunder) if m.view(left_class).is_heap else ABSENT
     backward = (
@@ -326,9 +324,7 @@ def truth(m, value: Any) -> Any:
     """`bool(value)`."""
     cls = type(value)
     if cls in PLAIN:
-        if m.numbers:
-            look_at(m, value)
-        return bool(value)
+        return calculate(m, bool, value) if m.numbers else bool(value)
     raw = m.lookup(value, cls, "__bool__")
     if raw is ABSENT:
         raw = m.lookup(value, cls, "__len__")

@@ -43,12 +43,12 @@ _LONGEST_WAIT = 64
 class CannotBind(Exception):
     """The artifact is not for these objects; the message says which guard or source differs.
 
-    `is_final`: nor for any others, in this process.
+    `is_final`: nor for any others, in this process. `moved`: paths of the numbers that differ.
     """
 
-    def __init__(self, why: str, is_final: bool = False):
+    def __init__(self, why: str, is_final: bool = False, moved: frozenset[str] = frozenset()):
         super().__init__(why)
-        self.is_final = is_final
+        self.is_final, self.moved = is_final, moved
 
 
 class Variant:
@@ -85,7 +85,7 @@ class Variant:
             checker = Checker(artifact.trace, target, objects)
             found = checker.resolve(args, kwargs)
             if isinstance(found, Failure):
-                raise CannotBind(str(found))
+                raise CannotBind(str(found), moved=_moved(checker, found, args, kwargs))
             executable, results = _executable(artifact)
             rebuild = compile_recipe(node.end.recipe, results, objects)
         except (NotThere, Unsupported, UserError) as why:
@@ -102,6 +102,11 @@ class Variant:
     @property
     def is_native(self) -> bool:
         return self._entry.is_native
+
+    def moved_numbers(self, args: tuple, kwargs: dict) -> frozenset[str]:
+        """The paths of the numbers for which a call with these arguments is not this variant's."""
+        failure = self.checker.check(args, kwargs)
+        return frozenset() if failure is None else _moved(self.checker, failure, args, kwargs)
 
     def why_missed(self, args: tuple, kwargs: dict) -> Failure | None:
         """The guard that a call with these arguments fails, for the report."""
@@ -166,6 +171,11 @@ class Variant:
         if self._undo is not None:
             self._undo.restore()
         return self._plain_call(*args, **kwargs)
+
+
+def _moved(checker: Checker, failure: Failure, args: tuple, kwargs: dict) -> frozenset[str]:
+    is_value = failure.guard is not None and failure.guard.kind == "value"
+    return checker.moved_numbers(args, kwargs) if is_value else frozenset()
 
 
 # What runs where a program computes no tensor: nothing, but natively.

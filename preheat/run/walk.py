@@ -49,6 +49,7 @@ class Place:
     unbound    nodes that are checked against memory the next time the place is reached
     by_answer  the bound node whose guards demand this answer of the host call: a guess
     attempts   captures from here that gave up or raised; breaks: why
+    moving     paths of the numbers that have changed from call to call: runtime numbers from now on
     is_closed  no more nodes are made here: what fits none runs as plain Python
     is_full    closed by a limit
     is_plain   of an entry: its calls run as plain Python from now on
@@ -56,7 +57,7 @@ class Place:
 
     __slots__ = (
         "point", "objects", "why", "key", "facts", "bound", "unbound", "by_answer", "attempts",
-        "breaks", "is_closed", "is_full", "is_plain", "_snapshot",
+        "breaks", "moving", "is_closed", "is_full", "is_plain", "_snapshot",
     )
 
     def __init__(
@@ -69,6 +70,7 @@ class Place:
         self.by_answer: dict[Any, Bound] = {}
         self.attempts = 0
         self.breaks: tuple[Break, ...] = ()
+        self.moving: frozenset[str] = frozenset()
         self.is_closed = self.is_full = self.is_plain = False
         self._snapshot: Rebuild | None = None
 

@@ -1,0 +1,40 @@
+"""Numbers of one's own: ints and floats equal to others that no other name leads to.
+
+    copied(7) == 7, copied(7) is not 7, type(copied(7)) is int
+
+CPython keeps the small ints; a copy of one has the same bytes in another object. Nothing in CPython
+tells the two apart but `is`. Source: `Objects/longobject.c`, `_PyLong_New`.
+"""
+
+import ctypes
+import functools
+import struct
+from collections.abc import Callable
+
+
+def copied(value: int | float) -> int | float:
+    """An int or float equal to `value`, bit by bit, that no other name leads to."""
+    if type(value) is float:
+        return struct.unpack("<d", struct.pack("<d", value))[0]
+    size = value.bit_length() // 8 + 1
+    data = value.to_bytes(size, "little", signed=True)
+    made = int.from_bytes(data, "little", signed=True)
+    if made is not int.from_bytes(data, "little", signed=True):
+        return made
+    return _small(value)
+
+
+def _small(value: int) -> int:
+    """A small int beside the one that CPython keeps: its memory copied into a new object."""
+    new, header = _new_int()
+    made = new(1)
+    ctypes.memmove(id(made) + header, id(value) + header, value.__sizeof__() - header)
+    return made
+
+
+@functools.cache
+def _new_int() -> tuple[Callable, int]:
+    """(makes an int of one digit, its bytes before size, sign and digits)."""
+    new = ctypes.pythonapi._PyLong_New
+    new.restype, new.argtypes = ctypes.py_object, [ctypes.c_ssize_t]
+    return new, object.__basicsize__
