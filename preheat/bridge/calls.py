@@ -104,11 +104,13 @@ _SETTERS = (
     torch.autocast_decrement_nesting, torch.clear_autocast_cache,
 )
 _NOTHING = (_C._log_api_usage_once,)
-_PURE = (
+# These look at the types of their arguments only.
+BY_TYPES = (
     _C._has_torch_function, _C._has_torch_function_unary, _C._has_torch_function_variadic,
-    torch.Size, torch.device, torch.finfo, torch.iinfo, _C._functorch.is_functorch_wrapped_tensor,
-    _C._functorch.is_batchedtensor, _C._functorch.is_gradtrackingtensor,
+    _C._functorch.is_functorch_wrapped_tensor, _C._functorch.is_batchedtensor,
+    _C._functorch.is_gradtrackingtensor,
 )
+_PURE = (*BY_TYPES, torch.Size, torch.device, torch.finfo, torch.iinfo)
 _PURE_TYPES = frozenset((
     torch.Size, torch.device, torch.dtype, torch.finfo, torch.iinfo, torch.layout,
     torch.memory_format,

@@ -14,7 +14,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from preheat.bridge.calls import Call
+from preheat.bridge.calls import BY_TYPES, Call
 from preheat.bridge.symint import is_safe, plain, unboxed
 from preheat.bridge.tensors import Tensor
 from preheat.capture.guards import Guards
@@ -29,6 +29,7 @@ _MOVING = frozenset(("shallow", "fill", "get", "identity", "abc", "class", "refu
 _STORING = frozenset(("get", "abc", "class", "refuse", "operator"))
 _APPENDING = frozenset(("append", "appendleft"))
 _LOOKING = frozenset((range,))  # of kind "identity", and yet they look
+_BY_TYPES = frozenset(BY_TYPES)
 _TAKES_BOXES = frozenset(("op", "reader"))
 _NO_BOXES = frozenset((operator.getitem, operator.delitem, operator.contains))
 
@@ -55,7 +56,11 @@ class Boxing:
         is_arithmetic = not kwargs and any(id(arg) in self.numbers for arg in args)
         if is_arithmetic and _is_operation(function):
             return numbers.calculate(function, args, self.perform)
-        if row.kind in _TAKES_BOXES and is_safe(_owner(function), args, kwargs):
+        if _is_refused(self.numbers, function, args):
+            return NotImplemented  # n - x: only the class of x knows
+        if row.kind == "pure" and function in _BY_TYPES:
+            args = tuple(numbers.bare(arg) for arg in args)
+        elif row.kind in _TAKES_BOXES and is_safe(_owner(function), args, kwargs):
             boxes = [numbers.boxed(arg) for arg in args]
             named = {name: numbers.boxed(arg) for name, arg in kwargs.items()}
             if any(box is not arg for box, arg in zip((*boxes, *named.values()),
@@ -111,6 +116,13 @@ class Boxing:
         elif kind not in _STORING and not _stores(kind, function):
             for arg in everything:
                 numbers.pin(arg)
+
+
+def _is_refused(table: dict[int, Any], function: Any, args: tuple) -> bool:
+    """Whether an operator's dunder of a runtime number gives the turn to a tensor."""
+    if not is_bound(function) or id(function.__self__) not in table or len(args) != 1:
+        return False
+    return issubclass(type(args[0]), Tensor) and function(*args) is NotImplemented
 
 
 def _is_operation(function: Any) -> bool:

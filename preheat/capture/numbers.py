@@ -164,6 +164,14 @@ class Numbers:
             return type(value)([self.boxed(part) for part in value])
         return value
 
+    def bare(self, value: Any) -> Any:
+        """`value` with a number like any other for each runtime number, lists and tuples deep."""
+        if id(value) in self.table:
+            return type(value)(0)
+        if type(value) in (list, tuple) and self.holds_one(value):
+            return type(value)([self.bare(part) for part in value])
+        return value
+
     def unboxed(self, value: Any) -> Any:
         """`value` with a runtime number for each symbolic one."""
         if is_box(value):
