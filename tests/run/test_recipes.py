@@ -9,7 +9,7 @@ import torch
 
 from preheat.base.errors import InternalError, Unsupported
 from preheat.bridge.ambient import AMBIENT, SETTABLE, autocast_nesting
-from preheat.ir.scalar import symbol
+from preheat.ir.scalar import apply, symbol
 from preheat.ir.trace import At, Live, Named, Recipe, Step
 from preheat.run.recipes import compile_recipe, has_effects
 
@@ -146,9 +146,15 @@ def test_named_constants():
         build([("const", Named("torch", "no_such_name"))])
 
 
+def test_a_number_is_computed_from_its_sources():
+    n, f = symbol("s0"), symbol("s1", "float")
+    steps = [("number", n + 1), ("number", apply("sqrt", f) * n), ("number", 2.5), ("tuple", 0, 1, 2)]
+    assert build(steps, objects=(2**70, 4.0))[0] == (2**70 + 1, 2.0 * 2**70, 2.5)
+    found, _ = build([("number", apply("mul", f, math.inf))], objects=(0, 1.0))
+    assert found == math.inf
+
+
 def test_refusals():
-    with pytest.raises(Unsupported):
-        build([("number", symbol("s0"))])
     with pytest.raises(InternalError):
         build([("append", 0, 0)])
     with pytest.raises(InternalError):
