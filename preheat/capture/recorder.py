@@ -81,8 +81,8 @@ class Recorder(TorchDispatchMode):
     ) -> None:
         super().__init__()
         self.number = number
-        self.is_boxed = False  # a call is under way that was given symbolic numbers ...
-        self.boxed_ops = 0  # ... and has come to so many ops
+        # a call is under way that was given symbolic numbers, and has come to so many ops
+        self.is_boxed, self.boxed_ops = False, 0
         self.outside, self.fail, self.live, self.tested = outside, fail, live, tested
         self.limit_ops = limit_ops
         self.is_stopped = self.is_entered = False
@@ -320,7 +320,7 @@ class Recorder(TorchDispatchMode):
         return None
 
     def _number(self, box: Any) -> Arg:
-        """The input that gives the number of `box`, or the number if it is known after all."""
+        """The input that gives the number of `box`, or a number that is known."""
         scalar = scalar_of(box)
         if not isinstance(scalar, Scalar):
             return scalar
@@ -514,8 +514,7 @@ def _dispatch_boxed(recorder: Recorder, func: Any, types: Any, args: tuple, kwar
     """As `_dispatch`, when the op may have got symbolic numbers: it runs on the plain ones."""
     recorder.boxed_ops += 1
     seen, seen_kwargs = (args, kwargs) if recorder.is_stopped else taken(func, args, kwargs)
-    return _run(
-        recorder, func, types, unboxed(args), unboxed(kwargs), seen, seen_kwargs)
+    return _run(recorder, func, types, unboxed(args), unboxed(kwargs), seen, seen_kwargs)
 
 
 def _run(

@@ -150,7 +150,7 @@ class Checker:
         with these arguments, of the same type."""
         call, sources = Call(self.target, args, kwargs, self.objects), self.trace.sources
         found: list[Any] = [None] * len(sources)
-        for number in self._order:
+        for number in range(len(sources)):
             with contextlib.suppress(NotThere):
                 found[number] = resolve_source(sources[number], call, found)
         return frozenset(

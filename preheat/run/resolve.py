@@ -105,7 +105,10 @@ class _Symbols(Mapping):
         self._found = found
 
     def __getitem__(self, name: str) -> Any:
-        return self._found[int(name[1:])]
+        value = self._found[int(name[1:])]
+        if type(value) not in _NUMBERS:  # of no other class may an operator run
+            raise NotThere(f"a {type_name(type(value))} is no number")
+        return value
 
     def __iter__(self) -> Iterator[str]:
         return (f"s{place}" for place in range(len(self._found)))
@@ -122,6 +125,7 @@ def moving_numbers(trace: Trace) -> frozenset[int]:
     )
 
 
+_NUMBERS = (int, float, bool)
 _NUMBER_TYPES = (Named("builtins", "int"), Named("builtins", "float"))
 _NAMES = frozenset((Named, Live, At, tuple))
 
