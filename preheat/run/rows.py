@@ -127,7 +127,16 @@ class Rows:
 
     def _reads_the_same(self, space: dict) -> bool:
         """Whether every source read from dict `space`, and every guard on it, is as it was."""
-        sources, guards = self._readers[id(space)]
+        items, absent, sources, guards = self._readers[id(space)]
+        get = dict.get
+        for key, value in items:
+            if get(space, key, _MISSING) is not value:
+                return False
+        for key in absent:
+            if get(space, key, _MISSING) is not _MISSING:
+                return False
+        if not (sources or guards or id(space) in self.ambient):
+            return True
         call = Call(self.checker.target, (), {}, self.checker.objects)
         for number in sources:
             try:
@@ -151,18 +160,27 @@ class Rows:
         return moving_numbers(self.checker.trace)
 
     @functools.cached_property
-    def _readers(self) -> dict[int, tuple[list[int], list[Guard]]]:
-        """For each dict in `versions`, by id: the sources read from it, and the guards on it."""
-        readers: dict[int, tuple[list[int], list[Guard]]]
-        readers = {id(space): ([], []) for space in self.versions.values()}
+    def _readers(self) -> dict[int, tuple[list, list, list[int], list[Guard]]]:
+        """For each dict in `versions`, by id: its items that are read by key, keys that must be
+        absent, the other sources read from it, and the other guards on it."""
+        readers: dict[int, tuple[list, list, list[int], list[Guard]]]
+        readers = {id(space): ([], [], [], []) for space in self.versions.values()}
         for number, source in enumerate(self.checker.trace.sources):
             for space in _spaces_of(source, self.held):
-                if id(space) in readers:
-                    readers[id(space)][0].append(number)
+                if id(space) not in readers:
+                    continue
+                items, _, others, _ = readers[id(space)]
+                is_named = source.kind == "item" and type(source.key) is str
+                if is_named and number not in self._moving:
+                    items.append((source.key, self.held[number]))
+                else:
+                    others.append(number)
         for guard in self.checker.guards:
             space = self.held[guard.source] if guard.source >= 0 else None
             if id(space) in readers:
-                readers[id(space)][1].append(guard)
+                _, absent, _, others = readers[id(space)]
+                is_plain = guard.kind == "absent" and type(guard.expected) is str
+                (absent if is_plain else others).append(guard.expected if is_plain else guard)
         return readers
 
 
@@ -213,6 +231,7 @@ def bind_rows(
 
 
 _EXPECTED = 8  # byte of a row
+_MISSING = object()
 
 
 def _remembered(trace: Trace, places: Places) -> list[int]:
