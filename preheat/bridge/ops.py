@@ -133,21 +133,11 @@ def _alias_set(info: Any) -> str:
 
 
 # ---------------------------------------------------------------------------- constants
-_DTYPES = {
-    str(value).removeprefix("torch."): value
-    for value in vars(torch).values()
-    if isinstance(value, torch.dtype)
-}
-_LAYOUTS = {
-    str(value).removeprefix("torch."): value
-    for value in vars(torch).values()
-    if isinstance(value, torch.layout)
-}
-_FORMATS = {
-    str(value).removeprefix("torch."): value
-    for value in vars(torch).values() if isinstance(value, torch.memory_format)
-}
-_CONSTANTS = {"dtype": _DTYPES, "layout": _LAYOUTS, "memory_format": _FORMATS}
+_KINDS = {torch.dtype: "dtype", torch.layout: "layout", torch.memory_format: "memory_format"}
+_CONSTANTS: dict[str, dict[str, Any]] = {kind: {} for kind in _KINDS.values()}
+for _value in vars(torch).values():
+    if type(_value) in _KINDS:
+        _CONSTANTS[_KINDS[type(_value)]][str(_value).removeprefix("torch.")] = _value
 
 
 def constant(token: Token) -> Any:

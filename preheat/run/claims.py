@@ -268,6 +268,8 @@ def _code(places: Places, guard: Guard, expected: str) -> None:
 
 def _keys_of(places: Places, guard: Guard, expected: Any) -> None:
     """absent and contains: the version of a dict, the table of a set, nothing for a frozenset."""
+    if places.is_usual_dict(guard.source):
+        return
     places.type_of(guard.source)
     if issubclass(type(places.found[guard.source]), (set, frozenset)):
         _set(places, guard, expected)
@@ -281,8 +283,9 @@ def _keys(places: Places, guard: Guard, expected: Any) -> None:
 
 
 def _length(places: Places, guard: Guard, expected: int) -> None:
-    places.type_of(guard.source)
-    length(places, guard.source)
+    if not places.is_usual_dict(guard.source):
+        places.type_of(guard.source)
+        length(places, guard.source)
 
 
 def _set(places: Places, guard: Guard, expected: Any) -> None:

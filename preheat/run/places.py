@@ -221,6 +221,22 @@ class Places:
             raise NotNative
         self.done.add(("version", number))
 
+    def is_usual_dict(self, number: int) -> bool:
+        """True, and the row of `version` is there, for a dict in its place whose type needs no row.
+
+        Most guards of a model speak of such dicts: this is `type_of` and `version` in one step.
+        """
+        place, value = self.where[number], self.found[number]
+        if place is None or place[0] != ZERO or type(value) not in _USUAL_DICTS:
+            return False
+        if not self.is_held[number] or self.layout.dict_version is None:
+            return False
+        about = "version", number
+        if about not in self.done:
+            self.dict_version(place, value)
+            self.done.add(about)
+        return True
+
     def dict_version(self, place: Place, held: dict | None) -> None:
         """Adds a row: the dict at `place` did not change. `held`: the dict, if it is kept alive."""
         table, offset = self.table, self.layout.dict_version
@@ -258,6 +274,9 @@ class Places:
                 raise NotNative
         self.done.add(about)
         return cls
+
+
+_USUAL_DICTS = frozenset((dict, collections.OrderedDict))
 
 
 # ---------------------------------------------------------------------------- roots
