@@ -10,6 +10,7 @@ Sources: `__reduce__` of CPython `Objects/listobject.c`, `tupleobject.c`, `range
 
 import gc
 import types
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -23,6 +24,19 @@ OVER_DICTS: dict[type, Callable[[dict], Any]] = {
     type(iter({})): dict.keys, type(iter({}.values())): dict.values,
     type(iter({}.items())): dict.items,
 }
+
+
+# A view of a dict, and the method that makes it.
+VIEWS: dict[type, str] = {
+    type(table_method()): table_method.__name__
+    for table in ({}, OrderedDict())
+    for table_method in (table.keys, table.values, table.items)
+}
+
+
+def viewed(view: Any) -> dict:
+    """The dict that a view of it, or a mappingproxy, shows."""
+    return next(o for o in gc.get_referents(view) if isinstance(o, dict))
 
 
 def dict_of(iterator: Any) -> tuple[dict | None, int]:

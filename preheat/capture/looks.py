@@ -80,6 +80,18 @@ class Looks:
         if not is_box(value):
             raise GiveUp("opaque_argument", f"a {kind.__module__}.{kind.__qualname__}")
 
+    def look_own(self, owner: Any) -> None:
+        """A method of C looks at the object that it was found on: at the content that its C base
+        keeps, whatever a subclass overrides."""
+        kind = type(owner)
+        if kind in _CONTAINERS or not issubclass(kind, (dict, list, tuple, set, frozenset)):
+            self.look(owner, 0)
+            return
+        if id(owner) in self.known:
+            self.read_whole(owner)
+        for part in _parts(owner, kind):
+            self.look(part, 1)
+
     def behind(self, value: Any, kind: type) -> Any:
         """`value`, or the mapping behind a read-only view of it; a view from outside shows what no
         guard sees."""
@@ -152,4 +164,5 @@ def _parts(value: Any, kind: type) -> list:
     """The elements of an exact container: keys and values of a dict."""
     if issubclass(kind, dict):
         return [*dict.keys(value), *dict.values(value)]
-    return list(value)
+    base = next(b for b in (list, tuple, set, frozenset, object) if issubclass(kind, b))
+    return list(base.__iter__(value)) if base is not object else list(value)

@@ -97,7 +97,7 @@ def _pure(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> 
         if result is NotImplemented:  # of a class it does not know: it looked at nothing else
             return result
     if is_bound(function):
-        watcher.look(function.__self__, 0)
+        watcher.look_own(function.__self__)
     if function in CALLING_BACK:
         _check_callbacks((*args, *kwargs.values()))
     elif any(type(arg) in _CALLABLE for arg in (*args, *kwargs.values())):
@@ -157,6 +157,17 @@ def _get(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> A
             watcher.guards.item(owner, key, result)
         else:
             watcher.guards.no_item(owner, key)
+    return result
+
+
+def _contains(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
+    owner, *rest = (function.__self__, *args) if is_bound(function) else args
+    if not issubclass(type(owner), (dict, set, frozenset)) or len(rest) != 1:
+        return _pure(watcher, function, args, kwargs, row)
+    watcher.compare(rest[0])
+    result = watcher.perform(function, args, kwargs)
+    if id(owner) in watcher.known:
+        watcher.read_contains(owner, rest[0], result)
     return result
 
 
@@ -333,7 +344,7 @@ def _reset_context(watcher: Any, function: Any, args: tuple, kwargs: dict, row: 
 CALLS: dict[str, Callable] = {
     "op": _op, "reader": _reader, "metadata": _metadata, "ambient": _perform, "asked": _asked,
     "set_ambient": _perform, "nothing": _perform, "pure": _pure, "shallow": _shallow,
-    "identity": _perform, "fill": _fill, "get": _get, "again": _again, "cached": _cached,
+    "identity": _perform, "fill": _fill, "get": _get, "contains": _contains, "again": _again, "cached": _cached,
     "abc": _abstract, "refuse": _refuse, "signature": _signature, "inference_mode": _inference_mode,
     "set_context": _set_context, "reset_context": _reset_context, "constant": _perform,
     "referent": _referent, "import": _import, "view": _view, "class": _class,

@@ -16,6 +16,7 @@ pure          the result follows from the arguments, which C looks at deeply
 shallow       C looks at the arguments' outermost containers only, elements are just moved
 identity      C looks at no content, or only stores its arguments
 get           dict.get: one key is looked at
+contains      `in`: of a dict or set, one key is looked at
 fill          writes into its first argument: allowed on an object made by this call
 again         asked again on every call: the result is a source (contextvars, logging levels)
 cached        a functools.lru_cache: declared to depend on its arguments alone
@@ -97,13 +98,14 @@ _CONTAINERS = frozenset((
 ))
 _CONTAINER_METHODS = {
     Call("get"): "get",
+    Call("contains"): "__contains__",
     FILL: """append appendleft extend extendleft insert remove pop popleft popitem clear sort
         reverse update setdefault add discard difference_update intersection_update
         symmetric_difference_update rotate move_to_end __setitem__ __delitem__ __iadd__ __imul__
         __ior__ __iand__ __isub__ __ixor__ __init__""",
     SHALLOW: """keys values items copy __len__ __iter__ __getitem__ __reversed__ union __new__
         __add__ __mul__ __or__ fromkeys __class_getitem__ __bool__ __copy__""",
-    PURE: """index count __contains__ __eq__ __ne__ __lt__ __le__ __gt__ __ge__ __hash__ __repr__
+    PURE: """index count __eq__ __ne__ __lt__ __le__ __gt__ __ge__ __hash__ __repr__
         __str__ __format__ difference intersection symmetric_difference issubset issuperset
         isdisjoint __and__ __sub__ __xor__""",
 }

@@ -15,6 +15,7 @@ call, locks and other objects of C, a cycle through an immutable.
 """
 
 import functools
+import gc
 import types
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Mapping
@@ -25,7 +26,7 @@ from preheat.bridge.tensors import Device, Size, Tensor
 from preheat.capture.bytecode import OWN_FOLDER
 from preheat.capture.effects import Effect
 from preheat.capture.guards import has_identity
-from preheat.capture.iterators import BY_REDUCE, OVER_DICTS, dict_of
+from preheat.capture.iterators import BY_REDUCE, OVER_DICTS, VIEWS, dict_of, viewed
 from preheat.capture.observer import GiveUp
 from preheat.capture.policies import is_bound
 from preheat.capture.sources import PRIMITIVES, Sources
@@ -344,6 +345,24 @@ def _dict_iterator(planner: Planner, value: Any) -> int:
     return place
 
 
+def _itself(planner: Planner, value: Any) -> int:
+    """An object that nothing can change, though it has no name."""
+    return planner.step("const", planner.sources.name(value))
+
+
+def _view(planner: Planner, value: Any) -> int:
+    over = viewed(value)
+    method = getattr(OrderedDict if isinstance(over, OrderedDict) else dict, VIEWS[type(value)])
+    return planner.step("call", *planner.many((method, over)))
+
+
+def _proxy(planner: Planner, value: types.MappingProxyType) -> int:
+    over = next((o for o in gc.get_referents(value) if type(o) in (dict, OrderedDict)), None)
+    if over is None:
+        raise GiveUp("no_recipe", "a mappingproxy")
+    return planner.step("call", *planner.many((types.MappingProxyType, over)))
+
+
 def _device(planner: Planner, value: Any) -> int:
     return planner.step("call", planner.plan(type(value)), planner.plan(str(value)))
 
@@ -354,5 +373,6 @@ _BY_KIND: dict[type, Callable[[Planner, Any], int]] = {
     range: _by_attributes("start", "stop", "step"), types.MethodType: _method,
     types.BuiltinFunctionType: _c_method, functools.partial: _partial, Size: _size, Device: _device,
     types.CellType: _cell, super: _by_attributes("__thisclass__", "__self__"),
+    types.CodeType: _itself, types.MappingProxyType: _proxy, **dict.fromkeys(VIEWS, _view),
     **dict.fromkeys(BY_REDUCE, _iterator), **dict.fromkeys(OVER_DICTS, _dict_iterator),
 }

@@ -27,10 +27,11 @@ from preheat.capture.liveness import live_before
 from preheat.capture.machine import DECODE
 from preheat.capture.observer import GiveUp
 from preheat.capture.recipes import Planner
-from preheat.capture.sources import Sources
+from preheat.capture.sources import PRIMITIVES, Sources
 from preheat.ir.scalar import Scalar
 from preheat.ir.trace import Named, Recipe
 
+_LET_GO = PRIMITIVES | {Tensor}
 _NULL = Named("preheat.capture.frames", "NULL")
 
 
@@ -96,9 +97,13 @@ class SnapshotPlanner(Planner):
 
 
 def _live(frame: Frame) -> tuple:
-    """The locals that the rest of the function may read; the others are let go."""
+    """The locals, without tensors and numbers that the rest of the function cannot read. Other
+    objects stay: a file that nobody reads any more is open as long as its name is bound."""
     live = live_before(frame.code, frame.pc)
-    return tuple([value if live >> i & 1 else NULL for i, value in enumerate(frame.locals)])
+    return tuple([
+        NULL if not live >> place & 1 and type(value) in _LET_GO else value
+        for place, value in enumerate(frame.locals)
+    ])
 
 
 def take(
