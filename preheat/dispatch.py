@@ -157,6 +157,8 @@ class Compiled:
     ) -> tuple[Bound | Onward, Any]:
         """What is done at `place`, in a call of `kind`, when no bound node fits. See walk.Owner."""
         is_open = not kind.is_plain and (place.unbound or not place.is_closed)
+        if place.point is not None and steps_aside():  # since the call began
+            is_open = False
         if is_open and self._lock.acquire(blocking=False):
             try:
                 bound = self._bind_unbound(place, args, kwargs)

@@ -5,6 +5,7 @@ import random
 import subprocess
 import sys
 import threading
+import weakref
 from pathlib import Path
 
 import numpy
@@ -302,3 +303,98 @@ def test_a_new_process_walks_stored_nodes_without_a_compiler(tmp_path):
     ]
     assert cold[:-1] == warm[:-1] == again[:-1]
     assert warm[-1] == again[-1] == "[] 0 [1, 1, 1, 1]"
+
+
+def test_a_profiler_that_a_host_call_starts_sees_plain_python():
+    switch = preheat.disable(lambda is_on: sys.setprofile((lambda *_: None) if is_on else None))
+
+    def program(x, is_on):
+        y = x * 2
+        switch(is_on)
+        z = y + 1
+        switch(False)
+        return z
+
+    compiled = preheat.compile(program, options={"cache": False})
+    with torch.no_grad():
+        for is_on in (False, True, False, True, True, False, False):
+            assert torch.equal(compiled(X, is_on), X * 2 + 1)
+        before = preheat.counters()
+        compiled(X, False)
+    after = preheat.counters()
+    assert all(after[name] == before[name] for name in ("captures", "resumes", "interpreted"))
+
+
+def test_autocast_around_a_host_call():
+    def make():
+        seen = []
+        linear = torch.nn.Linear(8, 8)
+
+        def note():
+            with torch.autocast("cpu", torch.bfloat16):
+                seen.append(linear(X).dtype)
+            seen.append(torch.is_autocast_enabled("cpu"))
+            seen.append(linear(X).dtype)
+
+        note = preheat.disable(note)
+
+        def program(x):
+            with torch.autocast("cpu", torch.bfloat16):
+                y = linear(x)
+                note()
+                z = linear(y)
+            note()
+            return y, z, linear(x)
+
+        def change(p, i):
+            with torch.no_grad():
+                linear.weight.add_(0.25)  # a weight that was cast before must be cast anew
+
+        return Program(
+            program, (X.clone(),), watch=[seen, linear],
+            between={i: (lambda p, i=i: change(p, i)) for i in range(6)})
+
+    same_program(make, calls=6)
+
+
+def test_a_forked_child_goes_on_in_the_chain():
+    if not is_enabled():
+        pytest.skip("nothing is compiled")
+    ask = preheat.disable(lambda x: bool(x.sum() > 0))
+
+    def program(x):
+        y = x * 2
+        return y + 1 if ask(y) else y - 1
+
+    compiled = preheat.compile(program, options={"cache": False})
+    with torch.no_grad():
+        for _ in range(3):
+            compiled(X + 1)
+        child = os.fork()
+        if child == 0:
+            is_right = torch.equal(compiled(X + 1), (X + 1) * 2 + 1)
+            is_right &= torch.equal(compiled(X - 1), (X - 1) * 2 - 1)  # a path of its own
+            os._exit(0 if is_right and torch.equal(compiled(X - 1), (X - 1) * 2 - 1) else 1)
+        _, status = os.waitpid(child, 0)
+        assert os.waitstatus_to_exitcode(status) == 0
+        assert torch.equal(compiled(X + 1), (X + 1) * 2 + 1)
+
+
+def test_what_a_call_made_dies_with_it():
+    refs = []
+    note = preheat.disable(lambda y: refs.append(weakref.ref(y)))
+
+    def program(x):
+        y = x * 2
+        note(y)
+        z = y + 1
+        note(z)
+        return z * 2
+
+    compiled = preheat.compile(program, options={"cache": False})
+    with torch.no_grad():
+        for _ in range(4):
+            compiled(X)
+        del refs[:]
+        compiled(X)
+    assert len(refs) == 2 and all(ref() is None for ref in refs)
