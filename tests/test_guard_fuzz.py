@@ -291,7 +291,7 @@ def program(seed):
     return source, mutations
 
 
-def check(seed):
+def check(seed, backend="preheat"):
     source, mutations = program(seed)
 
     def make():
@@ -310,7 +310,8 @@ def check(seed):
         return Program(namespace["fn"], (x, world), between=between)
 
     try:
-        same_program(make, calls=len(mutations) + 2, settings={"options": {"recompile_limit": 16}})
+        settings = {"backend": backend, "options": {"recompile_limit": 16}}
+        same_program(make, calls=len(mutations) + 2, settings=settings)
     except AssertionError as error:
         raise AssertionError(
             f"seed {seed}\n{source}\nmutations {mutations}\n{error}\n{error.__cause__!r}"

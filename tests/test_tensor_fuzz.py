@@ -77,7 +77,7 @@ def arguments(layout, seed):
     }.get(layout, (x, y, z))
 
 
-def check(seed):
+def check(seed, backend="preheat"):
     choice = random.Random(seed)
     text, file = source(choice), f"<tensor fuzz {seed}>"
     linecache.cache[file] = (len(text), None, text.splitlines(True), file)
@@ -98,7 +98,7 @@ def check(seed):
         return Program(space["program"], arguments(layouts[0], seed), between=between)
 
     try:
-        same_program(make, calls=CALLS)
+        same_program(make, calls=CALLS, settings={"backend": backend})
     except AssertionError as difference:
         raise AssertionError(f"{difference}\n{text}layouts {layouts}") from difference
 

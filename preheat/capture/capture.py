@@ -32,7 +32,7 @@ from preheat.capture import machine
 from preheat.capture.nodes import Stop, break_at
 from preheat.capture.observer import NOT_DONE, GiveUp, Observer
 from preheat.capture.snapshots import rebuild
-from preheat.capture.watch import Watcher
+from preheat.capture.watch import Watcher, is_opaque_member
 from preheat.ir.trace import Outcome, Point, Signature
 
 
@@ -146,6 +146,9 @@ class Unwatched(Observer):
     def is_native(self, function: Any) -> bool:
         """A Python function that was called natively is not entered now."""
         return True
+
+    def is_opaque_member(self, owner: Any, name: str, value: Any) -> bool:
+        return is_opaque_member(owner, name, value)
 
     def c_call(self, function: Any, args: tuple, kwargs: dict) -> Any:
         self.machine.close()

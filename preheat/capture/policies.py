@@ -146,6 +146,7 @@ _ROWS: dict[Any, Call] = {
 # (its init is wrapped); for one that the call makes and a replay does not, there is nothing to count.
 _BY_NAME: dict[str, tuple[str, Call]] = {
     "GenerationTracker.tag": (".mutation_guard", NOTHING),
+    "_str": ("torch._tensor_str", HOST),  # a tensor as text: one host call, not one for each element
 }
 # Python functions that run natively: what they compute follows from their arguments, but they keep
 # caches of their own, or would cost thousands of bytecodes.

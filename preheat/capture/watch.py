@@ -292,10 +292,7 @@ class Watcher(Reads, Looks, Boxing, Observer):
                     self.hashed(arg)
 
     def is_opaque_member(self, owner: Any, name: str, value: Any) -> bool:
-        """Attributes of tensors that no guard covers and no op records (`t.data`)."""
-        if not issubclass(type(owner), Tensor):
-            return False
-        return not (is_tensor_attribute(name) or _is_method_of(value, owner))
+        return is_opaque_member(owner, name, value)
 
     def is_opaque(self, container: Any, method: str, args: tuple, kwargs: dict) -> bool:
         """Methods that give something of an outside container, or may fail, are host calls."""
@@ -582,6 +579,13 @@ class Watcher(Reads, Looks, Boxing, Observer):
 # ---------------------------------------------------------------------------- names and parts
 def _owner_name(owner: Any) -> str:
     return owner.__qualname__ if issubclass(type(owner), type) else type(owner).__qualname__
+
+
+def is_opaque_member(owner: Any, name: str, value: Any) -> bool:
+    """Attributes of tensors that no guard covers and no op records (`t.data`)."""
+    if not issubclass(type(owner), Tensor):
+        return False
+    return not (is_tensor_attribute(name) or _is_method_of(value, owner))
 
 
 def _is_method_of(value: Any, owner: Any) -> bool:

@@ -39,6 +39,15 @@ FOUND = {
         array[:] = array + 1
         return torch.tensor(array)
     """,
+    "an error after the text of a tensor": """
+        with Noted(LOG) as noted, str(x + n) as text:
+            pass
+    """,
+    "an error after an attribute of a tensor that no guard covers": """
+        with Noted(LOG):
+            y.data.add_(n)
+            x.grad_fn.missing
+    """,
     "what was multiplied by the result of a disabled function is not iterable": """
         for m in (x * opaque(x, [])).clamp:
             pass
