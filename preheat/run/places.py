@@ -65,11 +65,12 @@ class Places:
     def __init__(
         self, table: Table, layout: Layout, tensors: TensorLayout | None, sources: Sequence[Source],
         found: Sequence[Any], keyword_index: Mapping[str, int],
-        numbers: frozenset[int] = frozenset(),
+        numbers: frozenset[int] = frozenset(), replaced: frozenset[int] = frozenset(),
     ):
         self.table, self.layout, self.tensors = table, layout, tensors
         self.sources, self.found, self.keyword_index = sources, found, keyword_index
-        self.numbers = numbers  # sources that may lead to another number on each call
+        self.replaced = replaced  # sources that lead to another object on each call
+        self.numbers = numbers | replaced  # and those that may lead to another number
         self.where: list[Place | None] = []
         self.is_held: list[bool] = []
         self.origin: dict[int, Place] = {}  # of a slot: the place it was loaded from
@@ -85,7 +86,7 @@ class Places:
             parent = source.parent
             if (
                 source.kind == "item" and ("version", parent) in done
-                and where[parent][0] == ZERO
+                and where[parent][0] == ZERO and number not in self.replaced
             ):  # the usual case: another item of a dict that does not change
                 value = self.found[number]
                 where.append(_place((ZERO, id(value))))
@@ -385,6 +386,8 @@ def _item(places: Places, number: int, parent: int, key: Any) -> Place:
         index = next(i for i, name in enumerate(owner) if name == key)
         return arrive(places, number, table, start + WORD * (2 * index + 1))
     if issubclass(kind, dict) or kind is types.MappingProxyType:
+        if number in places.replaced:
+            raise NotNative
         places.version(parent)
         return Place(ZERO, id(places.found[number]))
     if issubclass(kind, (list, tuple)) and type(key) is int and key >= 0:

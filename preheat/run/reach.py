@@ -7,7 +7,7 @@
 
 What hangs on the compiled object itself was resolved when the trace was bound, and guards hold it
 there. What lies inside an argument is another object on each call, and so is a number that moves
-(`resolve.moving_numbers`), wherever it is: one straight-line function fetches all of it, computes
+(`resolve.moving_numbers`) or an object that the node replaces, wherever it is: one straight-line function fetches all of it, computes
 expressions, and makes the 0-d tensors in which the plan takes numbers. Guards have passed before
 it runs, so types and keys are as they were; what it raises is a fault of the call.
 """
@@ -21,7 +21,7 @@ from preheat.bridge.interpret import as_tensor
 from preheat.ir.scalar import FUNCTIONS, python
 from preheat.ir.trace import Source, Trace
 from preheat.ir.types import TensorType
-from preheat.run.resolve import STEPS, constant, moving_numbers
+from preheat.run.resolve import STEPS, constant, moving_numbers, replaced
 
 _EXACT = (list, tuple, dict)
 
@@ -69,12 +69,13 @@ class _Writer:
         self.constants: dict[str, Any] = {
             "read_attribute": object.__getattribute__, "as_tensor": as_tensor, **FUNCTIONS,
         }
-        self.moving = moving_numbers(trace)
+        self.numbers = moving_numbers(trace)
+        self.moving = self.numbers | replaced(trace, found)
 
     def origin(self, index: int, type: TensorType | None) -> Origin:
         root = self.root(index)
-        is_number = index in self.moving or root.kind == "number"
-        if root.kind not in ("arg", "kwarg") and not is_number:
+        is_number = index in self.numbers or root.kind == "number"
+        if root.kind not in ("arg", "kwarg") and not is_number and index not in self.moving:
             return Origin("object", self.found[index])
         if self.trace.sources[index].parent < 0 and root.kind != "number":
             if type is None or not is_number:

@@ -16,8 +16,9 @@ from typing import Any
 from preheat.base.dataclass import dataclass
 from preheat.base.errors import Unsupported
 from preheat.base.names import find, raw_attribute
+from preheat.bridge.tensors import Tensor
 from preheat.ir.scalar import Scalar, evaluate
-from preheat.ir.trace import At, Constant, Live, Named, Source, Trace
+from preheat.ir.trace import At, Constant, Live, Named, Source, Step, Trace
 
 
 @dataclass(frozen=True)
@@ -125,6 +126,46 @@ def moving_numbers(trace: Trace) -> frozenset[int]:
     )
 
 
+def replaced(trace: Trace, found: Sequence[Any]) -> frozenset[int]:
+    """The sources of tensors (and of lists and tuples) that the node itself puts other ones in
+    the place of, and what lies inside them: `self.state = f(self.state)`.
+
+    found   the objects of all sources. Numbers are not among them: see `moving_numbers`.
+    """
+    (node,) = trace.nodes
+    written: set[tuple[int, Any]] = set()
+    for step in node.end.recipe.steps:
+        written |= set(_written_places(step, node.end.recipe.steps))
+    if not written:
+        return frozenset()
+    moving: set[int] = set()
+    for number, source in enumerate(trace.sources):
+        above = trace.sources[source.parent] if source.parent >= 0 else source
+        owner = above.parent if above.kind == "dict" else source.parent
+        is_written = source.kind in _PARTS and (owner, source.key) in written
+        if source.parent in moving or is_written and isinstance(found[number], _REPLACED):
+            moving.add(number)
+    return frozenset(moving)
+
+
+_PARTS = frozenset(("item", "attr", "cell"))
+_REPLACED = (Tensor, list, tuple)
+
+
+def _written_places(step: Step, steps: Sequence[Step]) -> Iterator[tuple[int, Any]]:
+    """(source, key) of what the step stores in an object from outside."""
+    if step.kind not in _STORES or steps[step.args[0]].kind != "source":
+        return
+    owner = steps[step.args[0]].args[0]
+    if step.kind == "set_cell":
+        yield owner, None
+    elif step.kind != "setitem":
+        yield owner, step.args[1]
+    elif steps[step.args[1]].kind == "const" and type(steps[step.args[1]].args[0]) in (int, str):
+        yield owner, steps[step.args[1]].args[0]
+
+
+_STORES = frozenset(("write", "setattr", "update_dict", "setitem", "set_cell"))
 _NUMBERS = (int, float, bool)
 _NUMBER_TYPES = (Named("builtins", "int"), Named("builtins", "float"))
 _NAMES = frozenset((Named, Live, At, tuple))

@@ -30,7 +30,7 @@ from preheat.run.check import Checker, Failure, mentioned, references
 from preheat.run.claims import add_claims
 from preheat.run.layout import Layout, layout, word
 from preheat.run.places import Places
-from preheat.run.resolve import Call, NotThere, moving_numbers, resolve_source
+from preheat.run.resolve import Call, NotThere, moving_numbers, replaced, resolve_source
 from preheat.run.table import Table
 from preheat.run.tensor_layout import TensorLayout, tensor_layout
 
@@ -57,6 +57,7 @@ class Rows:
     ambient: frozenset[int]
     checker: Checker
     slow: Checker | None
+    replaced: frozenset[int] = frozenset()  # sources of objects that each call replaces
 
     @property
     def address(self) -> int:
@@ -167,8 +168,8 @@ class Rows:
         readers = {id(space): ([], [], [], []) for space in self.versions.values()}
         for number, source in enumerate(self.checker.trace.sources):
             for space in _spaces_of(source, self.held):
-                if id(space) not in readers:
-                    continue
+                if id(space) not in readers or number in self.replaced:
+                    continue  # of what is replaced Python judges every guard
                 items, _, others, _ = readers[id(space)]
                 is_named = source.kind == "item" and type(source.key) is str
                 if is_named and number not in self._moving:
@@ -209,12 +210,13 @@ def bind_rows(
     keywords = {
         name: trace.signature.positional + i for i, name in enumerate(trace.signature.keywords)
     }
+    others = replaced(trace, found)
     places = Places(
-        table, where, tensors, trace.sources, found, keywords, moving_numbers(trace))
+        table, where, tensors, trace.sources, found, keywords, moving_numbers(trace), others)
     places.add_all()
     slow = add_claims(places, checker.by_kind, found, without)
     objects = list(checker.objects)
-    for number in _remembered(trace, places):
+    for number in _remembered(trace, places, others):
         slow.append(Guard(number, "is", Live(len(objects))))
         objects.append(found[number])
     slow_checker = None
@@ -226,7 +228,7 @@ def bind_rows(
     buffer = ctypes.create_string_buffer(packed, max(len(packed), 1))
     return Rows(
         buffer, len(table.rows), tuple(table.owners), tuple(slow), tuple(table.holds),
-        table.versions, places.held(), frozenset(table.ambient), checker, slow_checker,
+        table.versions, places.held(), frozenset(table.ambient), checker, slow_checker, others,
     )
 
 
@@ -234,7 +236,7 @@ _EXPECTED = 8  # byte of a row
 _MISSING = object()
 
 
-def _remembered(trace: Trace, places: Places) -> list[int]:
+def _remembered(trace: Trace, places: Places, replaced: frozenset[int]) -> list[int]:
     """Sources without a place whose objects an executable remembers.
 
     Those are inputs of the body and results that do not come from arguments.
@@ -243,7 +245,7 @@ def _remembered(trace: Trace, places: Places) -> list[int]:
     steps = node.end.recipe.steps
     wanted = {*node.inputs, *(step.args[0] for step in steps if step.kind == "source")}
     lost = (number for number in sorted(wanted) if places.where[number] is None)
-    moving = moving_numbers(trace)  # these are read anew on each call
+    moving = moving_numbers(trace) | replaced  # these are read anew on each call
     return [
         number for number in lost
         if number not in moving and _root_kind(trace, number) not in ("arg", "kwarg", "number")
