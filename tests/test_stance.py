@@ -211,3 +211,47 @@ def test_taking_a_stance_loads_nothing():
         "assert 'torch' not in sys.modules and 'preheat.face' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_a_new_path_in_the_middle_of_a_call():
+    done = []
+
+    @preheat.disable
+    def outside(x):
+        done.append(1)
+        return len(done)
+
+    def fn(x):
+        y = x * 2
+        outside(y)
+        for _ in range(20):
+            y = torch.tanh(y)
+        if y.max() > 0.1:
+            return y + 1
+        return y - 1
+
+    compiled = made(fn)
+    for _ in range(3):
+        torch.testing.assert_close(compiled(X), fn(X))
+    done.clear()
+    with preheat.stance("eager_on_recompile"):
+        before = preheat.counters()["captures"]
+        for _ in range(2):
+            torch.testing.assert_close(compiled(-X), plain(-X))
+        assert len(done) == 2 and preheat.counters()["captures"] == before
+        assert compiled(X).max() > 1
+    done.clear()
+    with preheat.stance("fail_on_recompile"):
+        assert compiled(X).max() > 1
+        with pytest.raises(preheat.RecompileError, match="fn has to be compiled"):
+            compiled(-X)
+    assert len(done) == 2
+    torch.testing.assert_close(compiled(-X), plain(-X))
+
+
+def plain(x):
+    """What the negative path of the program above gives."""
+    y = x * 2
+    for _ in range(20):
+        y = torch.tanh(y)
+    return y - 1
