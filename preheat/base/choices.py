@@ -95,6 +95,8 @@ def as_condition(node: ast.expr, function: ast.AST | None) -> ast.expr | None:
     """What Python asks the truth of, as a tensor of one bool; None if it asks other things."""
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
         inner = as_condition(node.operand, function)
+        if isinstance(inner, ast.UnaryOp) and isinstance(inner.op, ast.Invert):
+            return inner.operand
         return None if inner is None else ast.UnaryOp(ast.Invert(), inner)
     if isinstance(node, ast.BoolOp):
         return _joined(
@@ -117,6 +119,16 @@ def as_condition(node: ast.expr, function: ast.AST | None) -> ast.expr | None:
     if name in _GIVES_BOOL or _is_bool_name(node, function):
         return as_tensor(node)
     return ast.Compare(as_tensor(node), [ast.NotEq()], [ast.Constant(0)])
+
+
+def is_mask(node: ast.expr, function: ast.AST | None) -> bool:
+    """Whether `node` is a tensor of bools, as far as its text says."""
+    if isinstance(node, ast.UnaryOp):
+        return isinstance(node.op, ast.Invert)
+    if isinstance(node, ast.BinOp):
+        return isinstance(node.op, ast.BitAnd | ast.BitOr | ast.BitXor)
+    is_compared = isinstance(node, ast.Compare) or name_of_call(node) in _GIVES_BOOL
+    return is_compared or _is_bool_name(node, function)
 
 
 def as_tensor(node: ast.expr) -> ast.expr:
@@ -327,15 +339,24 @@ def _assignment(node: ast.stmt) -> tuple[ast.expr, ast.expr] | None:
 
 def _is_value(node: ast.expr) -> bool:
     """Whether `node` may be a tensor or a number, computed without an effect that can be seen."""
-    if isinstance(node, _NO_TENSORS) or _is_no_number(node):
+    if isinstance(node, _NO_TENSORS) or _is_no_number(node) or _is_bool(node):
         return False
     for part in ast.walk(node):
+        if isinstance(part, ast.BinOp) and isinstance(part.left, _NO_TENSORS):
+            return False
+        if isinstance(part, ast.BinOp) and isinstance(part.right, _NO_TENSORS):
+            return False  # containers are put together
         name = name_of_call(part)
         if isinstance(part, _NO_VALUES) or name in _EFFECTS:
             return False
         if name.endswith("_") and not name.endswith("__"):  # torch's mark of a write in place
             return False
     return True
+
+
+def _is_bool(node: ast.expr) -> bool:
+    """A flag that Python itself will ask the truth of."""
+    return isinstance(node, ast.Constant) and isinstance(node.value, bool)
 
 
 class _Put(ast.NodeTransformer):

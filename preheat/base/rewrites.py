@@ -7,8 +7,8 @@ Text in, text out: the source is parsed, never run. `RULES` are tried in order; 
 reasons hold the one given and that knows the statement answers. What no rule knows gives "", and
 the hint of the reason's row stands.
 
-Guarantees: a text that parses, and that gives for tensors what the statement gave; what it costs or
-changes besides (both sides of a choice are computed, an error has another type, a variable is bound
+Guarantees: a text that parses (the head of a loop or a comment, where that is all), and that gives
+for tensors what the statement gave; what it costs or changes besides (both sides of a choice are computed, an error has another type, a variable is bound
 anew where `+=` wrote in place) is a comment after it.
 """
 
@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from preheat.base import choices
 from preheat.base.choices import (
-    as_tensor, count_of, hits_of, is_method, name_of_call, nonzero_of, number_of,
+    as_tensor, count_of, hits_of, is_mask, is_method, name_of_call, nonzero_of, number_of,
 )
 from preheat.base.dataclass import dataclass
 
@@ -146,23 +146,39 @@ def _hits(spot: Spot) -> str:
 # ---------------------------------------------------------------------------- sizes by value
 def _masked(spot: Spot) -> str:
     """x[m].sum()   ->  torch.where(m, x, 0).sum()"""
-    text = _replaced(spot, _reduced)
-    if text:
-        return f"{text}  # the mask has the sizes of what it selects from"
+    masks = _masks(spot)
 
-    def keep(part: ast.AST) -> ast.expr | None:
-        pair = _selection(part)
+    def reduced(part: ast.AST) -> ast.expr | None:
+        return _reduced(part, masks)
+
+    def kept(part: ast.AST) -> ast.expr | None:
+        pair = _selection(part, masks)
         return None if pair is None else _parsed("torch.where({0}, {1}, 0)", *pair)
 
-    text = _replaced(spot, keep)
+    text = _replaced(spot, reduced)
+    if text:
+        return f"{text}  # the mask has the sizes of what it selects from"
+    text = _replaced(spot, kept)
     return f"{text}  # keeps its size: zero where the mask is False" if text else ""
 
 
-def _reduced(node: ast.AST) -> ast.expr | None:
+def _masks(spot: Spot) -> frozenset[str]:
+    """The indices of the statement that are masks: those that compare, or else the only one that
+    may be."""
+    found = [
+        part.slice for part in _expressions(spot.statement)
+        if isinstance(part, ast.Subscript) and isinstance(part.ctx, ast.Load)
+    ]
+    sure = {ast.unparse(index) for index in found if is_mask(index, spot.function)}
+    maybe = {ast.unparse(index) for index in found if isinstance(index, ast.Name | ast.Attribute)}
+    return frozenset(sure or (maybe if len(maybe) == 1 else ()))
+
+
+def _reduced(node: ast.AST, masks: frozenset[str]) -> ast.expr | None:
     """A reduction of selected elements, as one of all elements where the others do not count."""
     if isinstance(node, ast.Subscript) and ast.unparse(node.slice) == "0":
         if isinstance(node.value, ast.Attribute) and node.value.attr == "shape":
-            pair = _selection(node.value.value)
+            pair = _selection(node.value.value, masks)
             return None if pair is None else _parsed("{0}.sum()", *pair)
     name = name_of_call(node)
     if name not in _REDUCED or node.keywords:
@@ -171,16 +187,14 @@ def _reduced(node: ast.AST) -> ast.expr | None:
         taken = node.args
     else:
         taken = [node.func.value, *([] if name == "size" else node.args)]
-    pair = _selection(taken[0]) if len(taken) == 1 else None
+    pair = _selection(taken[0], masks) if len(taken) == 1 else None
     return None if pair is None else _parsed(_REDUCED[name], *pair)
 
 
-def _selection(node: ast.AST) -> tuple[ast.expr, ast.expr] | None:
-    """Mask and tensor of `x[m]` and `torch.masked_select(x, m)`."""
+def _selection(node: ast.AST, masks: frozenset[str]) -> tuple[ast.expr, ast.expr] | None:
+    """Mask and tensor of `x[m]`, if m is one of `masks`, and of `torch.masked_select(x, m)`."""
     if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
-        if isinstance(node.slice, ast.Tuple | ast.Slice | ast.Constant | ast.List):
-            return None
-        return node.slice, node.value
+        return (node.slice, node.value) if ast.unparse(node.slice) in masks else None
     if is_method(node, "masked_select"):
         of_torch = ast.unparse(node.func.value) == "torch"
         taken = node.args if of_torch else [node.func.value, *node.args]
@@ -438,7 +452,8 @@ def spots(source: str, line: int) -> list[Spot]:
             tree = ast.parse(text)
         except (SyntaxError, ValueError):
             continue
-        ast.increment_lineno(tree, offset)
+        if offset:
+            ast.increment_lineno(tree, offset)
         found = [
             Spot(node, tuple(block[place + 1:]), function)
             for block, function in _blocks(tree, None)

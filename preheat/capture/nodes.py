@@ -10,6 +10,7 @@ of the point that follows. Whatever that recipe builds for a host call or for an
 escaped: it is a slot, so that it stays the same object.
 """
 
+import functools
 import linecache
 import logging
 import platform
@@ -171,8 +172,13 @@ def break_at(reason: str, detail: str, file: str, line: int) -> Break:
     """A row of `reasons.py` with its place."""
     sentence, hint = explain(reason, detail)
     code = linecache.getline(file, line).strip()
-    hint = hint_for("".join(linecache.getlines(file)), line, reason, hint)
-    return Break(reason, detail or sentence, file, line, code, hint)
+    return Break(reason, detail or sentence, file, line, code, _hint_at(reason, file, line, hint))
+
+
+@functools.lru_cache(maxsize=256)
+def _hint_at(reason: str, file: str, line: int, general: str) -> str:
+    """A loop breaks at the same lines again and again: their source is parsed once."""
+    return hint_for("".join(linecache.getlines(file)), line, reason, general)
 
 
 # ---------------------------------------------------------------------------- inputs of a body

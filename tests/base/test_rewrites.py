@@ -90,7 +90,7 @@ RUN = [
          if not torch.isfinite(x).all():  #<
              raise ValueError("not finite")
          return x * 2
-     """, BRANCH, "torch._assert_async(~~torch.isfinite(x).all(), 'not finite')"),
+     """, BRANCH, "torch._assert_async(torch.isfinite(x).all(), 'not finite')"),
     ("""
      def f(x):
          scale = x.abs().max().item() + 1  #<
@@ -148,6 +148,9 @@ TOLD = [
      "host_call", "# before or after the call, not in it: logger.info('step')"),
     ("def f(x):\n    y = x[x > 0]  #<\n    return y",
      SHAPE, "y = torch.where(x > 0, x, 0)  # keeps its size: zero where the mask is False"),
+    ("def f(x, m, table):\n    return x[m & (x > 0)].sum() + table[i]  #<", SHAPE,
+     "return torch.where(m & (x > 0), x, 0).sum() + table[i]"
+     "  # the mask has the sizes of what it selects from"),
     ("def f(x):\n    return x.nonzero()  #<", SHAPE,
      "return torch.nonzero_static(x, size=128)"
      "  # a size that is enough; the rest is filled with -1"),
@@ -172,6 +175,8 @@ UNKNOWN = [
     ("def f(x):\n    if x.any():  #<\n        x.mul_(2)\n    return x", BRANCH),
     ("def f(x):\n    if x.any():  #<\n        y = x\n    return y", BRANCH),
     ("def f(x):\n    if x.any():  #<\n        return 'some'\n    return x", BRANCH),
+    ("def f(x, a):\n    if x.any():  #<\n        a = True\n    return a", BRANCH),
+    ("def f(x, a):\n    if x.any():  #<\n        a = a + (x,)\n    return a", BRANCH),
     ("def f(x, y):\n    if y is not None and x.any():  #<\n        x += 1\n    return x", BRANCH),
     ("def f(x):\n    while x.any():  #<\n        if x.sum() > 3: break\n        x = x - 1", BRANCH),
     ("def f(x):\n    n = x.sum().item()  #<\n    return [0] * 3, range(n), x * n", NUMBER),
@@ -179,6 +184,8 @@ UNKNOWN = [
     ("def f(x):\n    n = x.sum().item()  #<\n    return n", NUMBER),
     ("def f(x):\n    return sorted([3, 1], key=lambda n: n * x.sum().item())  #<", NUMBER),
     ("def f(x):\n    return torch.unique(x)  #<", SHAPE),
+    ("def f(x, i):\n    return x[-1] + x[i + 1] + x['a'] + x[:, i]  #<", SHAPE),
+    ("def f(x, i, j):\n    return x[i] + x[j]  #<", SHAPE),
     ("def f(x):\n    y = np.fft.fft(x.numpy())  #<\n    return y", "tensor_escape"),
     ("def f(x):\n    return x +  #<", BRANCH),
     ("def f(x):\n    if x.any():  #<\n        x = x + 1\n    return x", "training"),
