@@ -146,7 +146,10 @@ class Nodes:
         names = [_input_name(sources.table, source) for source in inputs]
         body = recorder.finish(list(outputs), names, alias_sets)
         watcher.guards.apart(watcher.effects.targets.values())
-        overlaps = _alias_guards(inputs, alias_sets, recorder.written_inputs)
+        overlaps = _alias_guards(
+            [(s, group) for s, group, tensor in zip(inputs, alias_sets, recorder.input_tensors())
+             if tensor is not None],
+            recorder.written_inputs)
         guards = (*watcher.guards.finish(), *overlaps)
         node = Node(guards, inputs if body else (), body, end)
         trace = Trace(
@@ -184,7 +187,8 @@ def _hint_at(reason: str, file: str, line: int, general: str) -> str:
 # ---------------------------------------------------------------------------- inputs of a body
 def _alias_sets(tensors: list) -> list[int]:
     """A number for each input: equal where memory overlaps, -1 where it is the input's own."""
-    order = sorted((extent(tensor), place) for place, tensor in enumerate(tensors))
+    order = sorted(
+        (extent(tensor), place) for place, tensor in enumerate(tensors) if tensor is not None)
     sets = [-1] * len(tensors)
     end, last, group = -1, -1, -1
     for (start, stop), place in order:
@@ -198,16 +202,14 @@ def _alias_sets(tensors: list) -> list[int]:
     return sets
 
 
-def _alias_guards(
-    inputs: tuple[int, ...], alias_sets: list[int], written: dict[int, int],
-) -> list[Guard]:
-    """Which inputs overlap matters only if the body writes to one."""
+def _alias_guards(inputs: list[tuple[int, int]], written: dict[int, int]) -> list[Guard]:
+    """Which inputs, each a source and its alias set, overlap matters only if the body writes to
+    one."""
     if not written:
         return []
     groups: dict[int, list[int]] = {}
-    for place, source in enumerate(inputs):
-        group = alias_sets[place] if alias_sets[place] >= 0 else -2 - place
-        groups.setdefault(group, []).append(source)
+    for place, (source, group) in enumerate(inputs):
+        groups.setdefault(group if group >= 0 else -2 - place, []).append(source)
     return [Guard(-1, "alias", tuple(tuple(group) for group in groups.values()))]
 
 

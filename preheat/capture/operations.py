@@ -461,7 +461,8 @@ def subscript_builtin(m, container: Any, key: Any, cls: type) -> Any:
             m.miss_item(container, key)
         raise
     if is_known and m.read_item is not None:
-        m.read_item(container, key, result)
+        other = m.read_item(container, key, result)
+        return result if other is None else other
     return result
 
 

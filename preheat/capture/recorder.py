@@ -97,7 +97,7 @@ class Recorder(TorchDispatchMode):
         self.has_tests = has_tests
         self.builder = Builder("aten")
         self.input_sources: list[int] = []
-        self._inputs: list[torch.Tensor] = []  # from outside: the sources keep them alive anyway
+        self._inputs: list[torch.Tensor | None] = []  # the sources keep them alive anyway
         self.written_inputs: dict[int, int] = {}  # input value -> source
         self.values: dict[int, _Known] = {}
         self._storages: dict[int, list[int]] = {}  # storage -> [live tensors, first value]
@@ -213,8 +213,8 @@ class Recorder(TorchDispatchMode):
         known = self.values.get(id(tensor))
         return None if known is None else known.value
 
-    def input_tensors(self) -> list[torch.Tensor]:
-        """The tensor of each input, in order."""
+    def input_tensors(self) -> list[torch.Tensor | None]:
+        """The tensor of each input, in order; None of a number."""
         return self._inputs
 
     def finish(self, outputs: list[int], names: list[str], alias_sets: list[int]) -> Graph | None:
@@ -330,7 +330,7 @@ class Recorder(TorchDispatchMode):
             value = self._numbers[source] = self.builder.input(ScalarType(scalar.type))
             self._root[value] = value
             self.input_sources.append(source)
-            self._inputs.append(torch.empty(0, device="cpu"))  # overlaps no other input
+            self._inputs.append(None)
             self._source_of_value[value] = source
         return Ref(value)
 
