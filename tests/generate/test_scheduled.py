@@ -10,6 +10,8 @@ from schedule.test_fuzz import Program
 from preheat.bridge.interpret import run
 from preheat.ir.graph import Graph
 from preheat.schedule.schedule import schedule
+from preheat.transform.pipeline import lower
+from transform.record import record
 
 TARGETS = targets()
 
@@ -127,3 +129,28 @@ def test_random_graphs(block):
         except (IndexError, RuntimeError, Fault) as error:
             if not isinstance(error, Fault) and "out of" not in str(error):
                 raise
+
+
+LONG = {
+    "mean": lambda x, axis: x.mean(axis),
+    "variance": lambda x, axis: x.var(axis),
+    "norm": lambda x, axis: torch.linalg.vector_norm(x, dim=axis),
+    "softmax": lambda x, axis: torch.softmax(x, axis),
+    "logsumexp": lambda x, axis: torch.logsumexp(x, axis),
+}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("name", LONG)
+def test_long_reductions_are_as_exact_as_eager(name, axis, target):
+    """Terms are two numbers by turns: rounding errors of equal terms point the same way."""
+    terms = 0.1 + torch.arange(60_000).remainder(2) * 0.2
+    x = terms.expand(5, -1).contiguous() if axis else terms[:, None].expand(-1, 5).contiguous()
+    fn = LONG[name]
+    graph, _, _ = record(lambda x: fn(x, axis), [x])
+    plan = schedule(lower(graph), TARGETS[target])
+    found, exact = run_native(plan, [x.clone()], TARGETS[target])[0], fn(x.double(), axis)
+    errors = [((value - exact).abs() / exact).max() for value in (found.double(), fn(x, axis).double())]
+    units = 6 if name == "variance" else 1  # eager adds up variances in float64
+    assert errors[0] <= 2 * errors[1] + units * torch.finfo(torch.float32).eps, errors
