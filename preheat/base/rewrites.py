@@ -345,6 +345,16 @@ def _collected(spot: Spot) -> str:
     return f"return ..., {ast.unparse(call.args[0])}  # and in the caller: {ast.unparse(call)}"
 
 
+def _kept_number(spot: Spot) -> str:
+    """losses.append(loss.item())   ->  losses.append(loss)  # a tensor"""
+    node = spot.statement
+    call = node.value if isinstance(node, ast.Expr) else node
+    if not is_method(call, "append") or len(call.args) != 1 or number_of(call.args[0]) is None:
+        return ""
+    kept = ast.unparse(number_of(call.args[0]))
+    return f"{ast.unparse(call.func)}({kept})  # a tensor: make it a number where it is read"
+
+
 def _view(spot: Spot) -> str:
     """x.unsqueeze_(0)   ->  x = x.unsqueeze(0)"""
     owners: list[str] = []
@@ -384,6 +394,7 @@ RULES: tuple[Rule, ...] = (
     Rule(_VALUES, _bounded_range),
     Rule(_VALUES, _hits),
     Rule(("data_dependent_number",), _number),
+    Rule(("data_dependent_number",), _kept_number),
     Rule(("data_dependent_shape",), _nonzero),
     Rule(("data_dependent_shape",), _masked),
     Rule(_HOST, _array),

@@ -163,6 +163,8 @@ TOLD = [
     ("class M:\n    def f(self, x):\n        self.calls += 1  #<\n        return x",
      "write_outside",
      "self.calls.add_(1)  # in __init__: self.register_buffer('calls', torch.tensor(0))"),
+    ("def f(x):\n    seen.append(float(x.sum()))  #<\n    return x", NUMBER,
+     "seen.append(x.sum())  # a tensor: make it a number where it is read"),
     ("def f(x):\n    seen.append(x * 2)  #<\n    return x", "write_outside",
      "return ..., x * 2  # and in the caller: seen.append(x * 2)"),
     ("@wrap\ndef f(x):  #<\n    return (x * i for i in range(3))", "no_recipe",
