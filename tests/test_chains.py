@@ -88,7 +88,23 @@ def test_counters_on_self():
             self.last = self.linear(x)
             return self.last * 2
 
-    runs(lambda: Program(Counting().eval(), (X.clone(),)))
+    counts = runs(lambda: Program(Counting().eval(), (X.clone(),)), captured=True)
+    assert counts["captures"] <= 2  # the second time the counter is a number of the call
+
+
+def test_whether_a_key_is_there_is_known_of_the_others():
+    def make():
+        space = {"old": 1, "kept": 2}
+
+        def program(x):
+            space["new"] = x * 2
+            space.pop("old", None)
+            return x + ("kept" in space) + 2 * ("old" in space) + 4 * ("new" in space) + (
+                8 * ("none" in space))
+
+        return Program(program, (X.clone(),), watch=space)
+
+    runs(make)
 
 
 def test_nonlocals_and_globals():

@@ -395,8 +395,8 @@ def contains(m, container: Any, value: Any) -> Any:
         return and_then(call_dunder(m, raw, container, value), truth_of, None, None, m)
     if raw is ABSENT and runs_python(m.lookup(container, cls, "__iter__")):
         return invoke(m, polyfills.contains_by_iteration, (container, value))
-    if m.numbers:
-        look_at(m, value, container)
+    if m.numbers:  # of a dict only the keys are compared
+        look_at(m, value, *(dict.keys(container) if issubclass(cls, dict) else (container,)))
     if issubclass(cls, CONTAINERS_WITH_LENGTH):
         answer = (
             operate(m, operator.contains, container, value)

@@ -128,7 +128,11 @@ class Reads(Observer):
         self.guards.length(container, length)
 
     def read_contains(self, container: Any, value: Any, answer: bool) -> None:
-        self.end_if_touched(container)
+        is_named = type(value) is str and issubclass(type(container), dict)
+        if not is_named or self.effects.has_changed(container):
+            self.end_if_touched(container)
+        elif self.effects and self.effects.value(container, value) is not NOT_DONE:
+            return  # what the node itself has put there, or taken away
         self.guards.contains(container, value, answer)
 
     def read_whole(self, container: Any) -> None:
