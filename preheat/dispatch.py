@@ -211,7 +211,7 @@ class Compiled:
             made = compile_call(self.target, args, kwargs, request)
         else:
             emit("replay", name=self.name, resumed=True)
-            args = [copied(a) if type(a) in (int, float) else a for a in args]
+            args = [copied(a) if type(a) in (int, float, str) else a for a in args]
             made = resume_call(place.point, place.open(args), args, request)
         outcome = made.outcome
         if self.fullgraph and outcome.breaks:

@@ -1,4 +1,4 @@
-"""Numbers of one's own: ints and floats equal to others that no other name leads to.
+"""Numbers and texts of one's own: ints, floats and strings that no other name leads to.
 
     copied(7) == 7, copied(7) is not 7, type(copied(7)) is int
 
@@ -12,8 +12,13 @@ import struct
 from collections.abc import Callable
 
 
-def copied(value: int | float) -> int | float:
-    """An int or float equal to `value`, bit by bit, that no other name leads to."""
+def copied(value: int | float | str) -> int | float | str:
+    """An int, float or string equal to `value`, bit by bit, that no other name leads to.
+
+    Of the empty string there is but one, and of the characters from 128 to 255 each.
+    """
+    if type(value) is str:
+        return _text(value)
     if type(value) is float:
         return struct.unpack("<d", struct.pack("<d", value))[0]
     size = value.bit_length() // 8 + 1
@@ -22,6 +27,23 @@ def copied(value: int | float) -> int | float:
     if made is not int.from_bytes(data, "little", signed=True):
         return made
     return _small(value)
+
+
+def joined(*parts: str) -> str:
+    """What an f-string makes of its parts."""
+    return "".join(parts)
+
+
+def _text(value: str) -> str:
+    """Joins give a new string, but for the single characters that CPython keeps: of these, an ASCII
+    one is written into a new object."""
+    if len(value) != 1 or not value.isascii():
+        return "".join((value[:1], value[1:]))
+    new = ctypes.pythonapi.PyUnicode_New
+    new.restype, new.argtypes = ctypes.py_object, [ctypes.c_ssize_t, ctypes.c_uint32]
+    made = new(1, 127)
+    ctypes.memset(id(made) + "".__sizeof__() - 1, ord(value), 1)  # behind the header
+    return made
 
 
 def _small(value: int) -> int:

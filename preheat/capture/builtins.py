@@ -147,13 +147,16 @@ def model_get(m, function, owner, args, kwargs):
 
 
 # ----------------------------------------------------------------------------------- attributes
-def is_attribute_call(args: tuple | list, kwargs: dict, *counts: int) -> bool:
-    return not kwargs and len(args) in counts and type(args[1]) is str
+def is_attribute_call(m, args: tuple | list, kwargs: dict, *counts: int) -> bool:
+    if kwargs or len(args) not in counts or type(args[1]) is not str:
+        return False
+    operations.look_at(m, args[1])
+    return True
 
 
 @models(getattr)
 def model_getattr(m, args, kwargs):
-    if not is_attribute_call(args, kwargs, 2, 3):
+    if not is_attribute_call(m, args, kwargs, 2, 3):
         return c_call(m, getattr, args, kwargs)
     try:
         value = attributes.load(m, args[0], args[1])
@@ -174,7 +177,7 @@ def default_if_missing(m, default: Any, error: BaseException) -> Any:
 
 @models(hasattr)
 def model_hasattr(m, args, kwargs):
-    if not is_attribute_call(args, kwargs, 2):
+    if not is_attribute_call(m, args, kwargs, 2):
         return c_call(m, hasattr, args, kwargs)
     try:
         value = attributes.load(m, args[0], args[1])
@@ -189,14 +192,14 @@ def always_true(m, _: Any, value: Any) -> bool:
 
 @models(setattr)
 def model_setattr(m, args, kwargs):
-    if not is_attribute_call(args, kwargs, 3):
+    if not is_attribute_call(m, args, kwargs, 3):
         return c_call(m, setattr, args, kwargs)
     return and_then(attributes.store(m, *args), always_none, None, None, m)
 
 
 @models(delattr)
 def model_delattr(m, args, kwargs):
-    if not is_attribute_call(args, kwargs, 2):
+    if not is_attribute_call(m, args, kwargs, 2):
         return c_call(m, delattr, args, kwargs)
     return and_then(attributes.delete(m, *args), always_none, None, None, m)
 
@@ -207,7 +210,7 @@ def always_none(m, _: Any, value: Any) -> None:
 
 @models(object.__dict__["__getattribute__"])
 def model_generic_getattribute(m, args, kwargs):
-    if not is_attribute_call(args, kwargs, 2):
+    if not is_attribute_call(m, args, kwargs, 2):
         return c_call(m, object.__getattribute__, args, kwargs)
     value = attributes.load_generic(m, args[0], type(args[0]), args[1])
     return object.__getattribute__(*args) if value is ABSENT else value
@@ -216,7 +219,7 @@ def model_generic_getattribute(m, args, kwargs):
 @models(object.__dict__["__setattr__"])
 def model_generic_setattr(m, args, kwargs):
     if (
-        not is_attribute_call(args, kwargs, 3)
+        not is_attribute_call(m, args, kwargs, 3)
         or not m.view(type(args[0])).is_heap
         or is_class(args[0])
     ):
@@ -226,7 +229,7 @@ def model_generic_setattr(m, args, kwargs):
 
 @models(type.__dict__["__setattr__"])
 def model_type_setattr(m, args, kwargs):
-    if not is_attribute_call(args, kwargs, 3) or not is_class(args[0]):
+    if not is_attribute_call(m, args, kwargs, 3) or not is_class(args[0]):
         return c_call(m, type.__setattr__, args, kwargs)
     return and_then(attributes.store_plain(m, *args), always_none, None, None, m)
 
@@ -234,7 +237,7 @@ def model_type_setattr(m, args, kwargs):
 @models(object.__dict__["__delattr__"])
 def model_generic_delattr(m, args, kwargs):
     if (
-        not is_attribute_call(args, kwargs, 2)
+        not is_attribute_call(m, args, kwargs, 2)
         or not m.view(type(args[0])).is_heap
         or is_class(args[0])
     ):

@@ -8,6 +8,7 @@ Python iterators and mappings among the operands are run by the machine.
 from collections.abc import Callable
 from typing import Any
 
+from preheat.base.numbers import joined
 from preheat.capture import attributes, calls, generators, operations
 from preheat.capture.bytecode import NULL_FIRST
 from preheat.capture.frames import END, NULL, Frame
@@ -62,7 +63,11 @@ def build_const_key_map(m, frame, count):
 
 @handles("BUILD_STRING")
 def build_string(m, frame, count):
-    display(m, frame, count, "".join, "string")
+    parts = frame.stack[-count:] if m.numbers and count else ()
+    if any(id(part) in m.numbers for part in parts):
+        frame.stack[-count:] = [operations.calculate(m, joined, *parts)]
+    else:
+        display(m, frame, count, "".join, "string")
 
 
 @handles("BUILD_SLICE")
@@ -103,6 +108,7 @@ def elements(m, value: Any) -> Any:
     if cls in (list, tuple, dict, set, frozenset, str, range):
         if m.read_whole is not None and id(value) in m.known:
             m.read_whole(value)
+        operations.look_at(m, value if cls is str else None)
         return value
     return generators.drive_iterator(m, m.finish(operations.iterate(m, value)))
 

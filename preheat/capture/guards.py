@@ -26,7 +26,7 @@ from preheat.base.digest import code_digest
 from preheat.base.names import instance_dict, is_heap_type, mro_of, raw_attribute
 from preheat.bridge.calls import IDENTITY_TYPES, VALUE_TYPES
 from preheat.bridge.tensors import Tensor, is_plain, tensor_facts
-from preheat.capture.numbers import NUMBERS, Numbers
+from preheat.capture.numbers import TOLD, Numbers
 from preheat.capture.observer import ABSENT, GiveUp
 from preheat.capture.policies import is_bound
 from preheat.capture.sources import PRIMITIVES, Sources
@@ -106,7 +106,7 @@ class Guards:
         """Pins `value`, which `source` leads to; the runtime number that stands for it, or None."""
         kind = type(value)
         if kind in PRIMITIVES:
-            if kind in NUMBERS and (self.dynamic or self.carried):
+            if kind in TOLD and (self.dynamic or self.carried):
                 number = self._runtime_number(source, value)
                 if number is not None:
                     self.claim(source, "type", self.sources.name(kind))
@@ -245,8 +245,15 @@ class Guards:
         else:
             self.claim(source, "len", len(container))
 
-    def length(self, container: Any, length: int) -> None:
-        self.claim(self.sources.known[id(container)], "len", length)
+    def length(self, container: Any, length: int) -> int | None:
+        """The length was asked: pinned, unless it changes from call to call."""
+        source = self.sources.known[id(container)]
+        if self.dynamic:
+            number = self._runtime_number(self.sources.step(source, "len"), length)
+            if number is not None:
+                return number
+        self.claim(source, "len", length)
+        return None
 
     def contains(self, container: Any, value: Any, answer: bool) -> None:
         source = self.sources.known[id(container)]

@@ -19,12 +19,14 @@ from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from typing import Any
 
-from preheat.base.numbers import copied
+from preheat.base.numbers import copied, joined
 from preheat.bridge.symint import box, combined, is_box, plain, scalar_of
 from preheat.ir.scalar import Number, Scalar, apply, symbols
 
 NUMBERS = frozenset((int, float))
+TOLD = NUMBERS | {str}  # kinds of values that may be told apart
 _CONSTANTS = frozenset((int, float, bool))
+_SPELLED = _CONSTANTS | {str}
 # What the program may do with a runtime number and get another one, and the operation it is.
 OPERATIONS: dict[Callable, str] = {
     **{getattr(operator, name): name
@@ -37,6 +39,8 @@ OPERATIONS: dict[Callable, str] = {
     math.tanh: "tanh", math.pow: "fpow", math.floor: "floor", math.ceil: "ceil",
     math.trunc: "trunc",
 }
+# Texts made of runtime numbers are told apart as they are.
+TEXTS: dict[Callable, str] = {str: "str", repr: "repr", format: "format", joined: "join"}
 _SAME = frozenset((operator.pos,))
 # Tests: which way they go is guarded, not the numbers themselves.
 _TESTS: dict[Callable, str] = {
@@ -82,7 +86,7 @@ class Numbers:
         self.table[id(value)] = (value, symbol_of(source, value))
         return value
 
-    def make(self, scalar: Scalar, value: int | float) -> int | float:
+    def make(self, scalar: Scalar, value: int | float | str) -> int | float | str:
         """A new number, equal to `value`, that is `scalar`."""
         made = copied(value)
         self.table[id(made)] = (made, scalar)
@@ -111,7 +115,7 @@ class Numbers:
             self.pin(value)
         elif type(value) in _WALKED and depth < _MAX_DEPTH:
             for part in _parts(value):
-                if type(part) in NUMBERS or type(part) in _WALKED:
+                if type(part) in TOLD or type(part) in _WALKED:
                     self.pin_all(part, depth + 1)
 
     def holds_one(self, value: Any, depth: int = 0) -> bool:
@@ -129,6 +133,8 @@ class Numbers:
         """
         if function in _SAME and type(args[0]) in NUMBERS:
             return args[0]
+        if function in TEXTS or str in map(type, args):
+            return self._text(function, args, run)
         if function in _TESTS and all(type(arg) in _CONSTANTS for arg in args):
             return self._test(function, args, run)
         op = OPERATIONS.get(function)
@@ -145,6 +151,24 @@ class Numbers:
             return result
         return self.make(made, result) if isinstance(made, Scalar) else result
 
+    def _text(self, function: Callable, args: tuple, run: Callable) -> Any:
+        """A text of numbers and texts: one again, unless it is empty or made in another way."""
+        kinds = set(map(type, args))
+        op = TEXTS.get(function)
+        if function in (operator.add, operator.iadd) and kinds == {str}:
+            op = "join"
+        elif function in (operator.mod, operator.imod) and kinds <= _SPELLED:
+            op = "percent"
+        elif function in _TESTS and kinds <= _SPELLED:
+            return self._test(function, args, run)
+        result = run(function, args, {})
+        is_own = type(result) is str and bool(result) and (len(result) > 1 or result.isascii())
+        if op is None or not kinds <= _SPELLED or not is_own:
+            for arg in args:
+                self.pin_all(arg)
+            return result
+        return self.make(apply(op, *map(self._scalar_or_value, args)), result)
+
     def _test(self, function: Callable, args: tuple, run: Callable) -> bool:
         answer = run(function, args, {})
         self._tested(apply(_TESTS[function], *map(self._scalar_or_value, args)), answer)
@@ -158,7 +182,9 @@ class Numbers:
     def boxed(self, value: Any) -> Any:
         """`value` with a symbolic number for each runtime number in it, lists and tuples deep."""
         known = self.table.get(id(value))
-        if known is not None:
+        if known is not None and type(value) is str:
+            self.pin(value)
+        elif known is not None:
             return box(known[1], known[0], self.pin_scalar)
         if type(value) in (list, tuple) and self.holds_one(value):
             return type(value)([self.boxed(part) for part in value])

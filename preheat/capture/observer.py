@@ -197,7 +197,7 @@ class Observer:
         range.
         """
 
-    def read_length(self, container: Any, length: int) -> None:
+    def read_length(self, container: Any, length: int) -> int | None:
         """[known: container] `len(container)` of a builtin container was taken, or its truth
         tested.
         """

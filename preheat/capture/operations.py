@@ -332,7 +332,9 @@ def truth(m, value: Any) -> Any:
             return and_then(call_dunder(m, raw, value), length_is_true, None, None, m)
         if raw is not ABSENT and issubclass(cls, tuple(CONTAINERS_WITH_LENGTH)):
             if m.read_length is not None and id(value) in m.known:
-                m.read_length(value, len(value))
+                number = m.read_length(value, len(value))
+                if number is not None:
+                    return calculate(m, bool, number)
             return bool(value)
     elif runs_python(raw):
         return and_then(call_dunder(m, raw, value), check_bool, None, None, m)
@@ -363,9 +365,13 @@ def length(m, value: Any) -> Any:
     if issubclass(cls, CONTAINERS_WITH_LENGTH):
         result = len(value)
         if m.read_length is not None and id(value) in m.known:
-            m.read_length(value, result)
+            number = m.read_length(value, result)
+            return result if number is None else number
         return result
-    return len(value) if cls in PLAIN else operate(m, len, value)
+    if cls in PLAIN:
+        look_at(m, value)
+        return len(value)
+    return operate(m, len, value)
 
 
 def check_length(m, _: None, result: Any) -> int:
@@ -420,7 +426,7 @@ def subscript(m, container: Any, key: Any) -> Any:
     """`container[key]`."""
     cls = type(container)
     if m.numbers:
-        look_at(m, key)
+        look_at(m, key, container if cls is str else None)
     if cls is list or cls is tuple or cls is dict:
         return subscript_builtin(m, container, key, cls)
     raw = m.lookup(container, cls, "__getitem__")
@@ -513,6 +519,8 @@ def iterate(m, value: Any) -> Any:
         return and_then(call_dunder(m, raw, value), check_iterator, None, None, m)
     if id(value) in m.known and m.read_whole is not None:
         m.read_whole(value)
+    if cls is str:
+        look_at(m, value)
     result = iter(value) if issubclass(cls, ITERATED_BY_C) else operate(m, iter, value)
     if m.born is not None:
         m.born(result, "iterator")

@@ -123,9 +123,9 @@ class Reads(Observer):
         if not self.is_own(container, key, ABSENT):
             self.guards.no_item(container, key)
 
-    def read_length(self, container: Any, length: int) -> None:
+    def read_length(self, container: Any, length: int) -> int | None:
         self.end_if_touched(container)
-        self.guards.length(container, length)
+        return self.guards.length(container, length)
 
     def read_contains(self, container: Any, value: Any, answer: bool) -> None:
         is_named = type(value) is str and issubclass(type(container), dict)

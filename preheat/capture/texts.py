@@ -19,9 +19,7 @@ def text(m, value: Any) -> Any:
     """`str(value)`."""
     cls = type(value)
     if cls in operations.PLAIN:
-        if m.numbers:
-            operations.look_at(m, value)
-        return str(value)
+        return operations.calculate(m, str, value) if m.numbers else str(value)
     raw = m.lookup(value, cls, "__str__")
     if operations.runs_python(raw):
         return string_by(m, raw, "__str__", value)
@@ -38,9 +36,7 @@ def representation(m, value: Any) -> Any:
     """`repr(value)`."""
     cls = type(value)
     if cls in operations.PLAIN:
-        if m.numbers:
-            operations.look_at(m, value)
-        return repr(value)
+        return operations.calculate(m, repr, value) if m.numbers else repr(value)
     raw = m.lookup(value, cls, "__repr__")
     if operations.runs_python(raw):
         return string_by(m, raw, "__repr__", value)
@@ -62,9 +58,7 @@ def format_value(m, value: Any, spec: str) -> Any:
     """`format(value, spec)`."""
     cls = type(value)
     if cls in operations.PLAIN:
-        if m.numbers:
-            operations.look_at(m, value)
-        return format(value, spec)
+        return operations.calculate(m, format, value, spec) if m.numbers else format(value, spec)
     raw = m.lookup(value, cls, "__format__")
     if operations.runs_python(raw):
         return and_then(operations.call_dunder(m, raw, value, spec), check_format, None, None, m)
@@ -90,4 +84,5 @@ def convert(m, how: Callable | None, value: Any) -> Any:
 
 
 def escape(m, _: None, shown: str) -> str:
+    operations.look_at(m, shown)
     return shown.encode("ascii", "backslashreplace").decode("ascii")

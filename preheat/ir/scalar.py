@@ -17,7 +17,8 @@ from preheat.base.dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """`op` applied to `args`; `type` is "int", "float" or "bool". A symbol has op "sym"."""
+    """`op` applied to `args`; `type` is "int", "float", "bool" or, of a text made of numbers, "str".
+    A symbol has op "sym"."""
 
     op: str
     args: tuple["Number | str", ...]
@@ -74,11 +75,14 @@ EVALUATE: dict[str, Callable] = {
     "bool": bool, "floor": math.floor, "ceil": math.ceil, "trunc": math.trunc, "round": round,
     "sqrt": math.sqrt, "exp": math.exp, "log": math.log, "log2": math.log2, "log10": math.log10,
     "sin": math.sin, "cos": math.cos, "tan": math.tan, "tanh": math.tanh, "fpow": math.pow,
+    "str": str, "repr": repr, "format": format, "join": lambda *parts: "".join(parts),
+    "percent": operator.mod,
 }
 _BOOL = {"eq", "ne", "lt", "le", "gt", "ge", "not", "and", "or", "bool"}
 _FLOAT = {
     "truediv", "float", "sqrt", "exp", "log", "log2", "log10", "sin", "cos", "tan", "tanh", "fpow",
 }
+_STR = {"str", "repr", "format", "join", "percent"}
 _INT = {"int", "floor", "ceil", "trunc", "round"}
 
 
@@ -96,6 +100,8 @@ def apply(op: str, *args: Number) -> Number:
     """`op` on `args`, folded when every argument is known and on the units 0 and 1."""
     if not any(isinstance(a, Scalar) for a in args):
         return EVALUATE[op](*args)
+    if op in _STR:
+        return Scalar(op, tuple(args), "str")
     is_integer = all(type_of(a) != "float" for a in args)
     if len(args) == 2 and is_integer:
         a, b = args

@@ -11,7 +11,6 @@ True is not 1, -0.0 is not 0.0, NaN is the same NaN. Nothing of the user runs, b
 that an `isinstance` guard names.
 """
 
-import contextlib
 import functools
 import operator
 import struct
@@ -144,21 +143,6 @@ class Checker:
                 if last >= 0:
                     due[last].append((guard, claim))
         return due
-
-    def moved_numbers(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> frozenset[str]:
-        """The paths of ints and floats that a `value` guard expects and that are others in a call
-        with these arguments, of the same type."""
-        call, sources = Call(self.target, args, kwargs, self.objects), self.trace.sources
-        found: list[Any] = [None] * len(sources)
-        for number in range(len(sources)):
-            with contextlib.suppress(NotThere):
-                found[number] = resolve_source(sources[number], call, found)
-        return frozenset(
-            source_path(self.trace, guard.source) for guard in self.guards
-            if guard.kind == "value" and type(guard.expected) in (int, float)
-            and type(found[guard.source]) is type(guard.expected)
-            and not same(found[guard.source], guard.expected)
-        )
 
     def _check_signature(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Failure | None:
         """None if the call has the trace's shape; keywords in its order, as `**kwargs` shows it."""

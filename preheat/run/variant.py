@@ -28,6 +28,7 @@ from preheat.run.executable import Executable
 from preheat.run.interpreted import Interpreted
 from preheat.run.library import Fault
 from preheat.run.load import load
+from preheat.run.moved import moved_numbers
 from preheat.run.recipes import Rebuild, compile_recipe
 from preheat.run.resolve import NotThere
 from preheat.run.rows import bind_rows
@@ -174,8 +175,8 @@ class Variant:
 
 
 def _moved(checker: Checker, failure: Failure, args: tuple, kwargs: dict) -> frozenset[str]:
-    is_value = failure.guard is not None and failure.guard.kind == "value"
-    return checker.moved_numbers(args, kwargs) if is_value else frozenset()
+    is_value = failure.guard is not None and failure.guard.kind in ("value", "len")
+    return moved_numbers(checker, args, kwargs) if is_value else frozenset()
 
 
 # What runs where a program computes no tensor: nothing, but natively.

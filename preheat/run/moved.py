@@ -1,0 +1,46 @@
+"""What moved: which numbers of a call are other ones than those that a node was captured for.
+
+    self.n was 3, is 4          ->  "self.n": a runtime number at the next capture
+    len(log) was 0, is 1        ->  "len(log)"
+"""
+
+import contextlib
+from collections.abc import Mapping, Sequence, Sized
+from typing import Any
+
+from preheat.ir.text_trace import source_path
+from preheat.ir.trace import Guard, Trace
+from preheat.run import resolve as steps
+from preheat.run.check import Checker, same
+from preheat.run.resolve import Call, NotThere, resolve_source
+
+
+def moved_numbers(
+    checker: Checker, args: Sequence[Any], kwargs: Mapping[str, Any],
+) -> frozenset[str]:
+    """The paths of ints and floats that a `value` guard expects and that are others in a call with
+    these arguments, of the same type; of lengths, and of texts that are arguments."""
+    trace = checker.trace
+    call = Call(checker.target, args, kwargs, checker.objects)
+    found: list[Any] = [None] * len(trace.sources)
+    for number, source in enumerate(trace.sources):
+        with contextlib.suppress(NotThere):
+            found[number] = resolve_source(source, call, found)
+    values = {
+        source_path(trace, guard.source) for guard in checker.guards
+        if guard.kind == "value" and _may_move(trace, guard)
+        and type(found[guard.source]) is type(guard.expected)
+        and not same(found[guard.source], guard.expected)
+    }
+    lengths = {
+        f"len({source_path(trace, guard.source)})" for guard in checker.guards
+        if guard.kind == "len" and isinstance(found[guard.source], Sized)
+        and steps.length(found[guard.source]) != guard.expected
+    }
+    return frozenset(values | lengths)
+
+
+def _may_move(trace: Trace, guard: Guard) -> bool:
+    kind = type(guard.expected)
+    is_argument = trace.sources[guard.source].parent < 0
+    return kind in (int, float) or kind is str and is_argument
