@@ -291,6 +291,10 @@ _CODE = (types.FunctionType, types.BuiltinFunctionType, types.ModuleType, types.
 
 def _argument(places: Places, number: int, key: int | str) -> Place:
     index = places.keyword_index[key] if isinstance(key, str) else key
+    value = places.found[number]
+    is_method = type(value) is types.BuiltinFunctionType
+    if is_method and not issubclass(type(value.__self__), _CODE):
+        raise NotNative  # `x.item`: a method of C is made anew whenever it is looked up
     return arrive(places, number, Place(ARGS, 0), WORD * index)
 
 
