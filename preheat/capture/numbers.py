@@ -46,7 +46,7 @@ _SAME = frozenset((operator.pos,))
 _TESTS: dict[Callable, str] = {
     getattr(operator, name): name for name in ("eq", "ne", "lt", "le", "gt", "ge")
 } | {bool: "bool"}
-_COUNTS = {"min": (2, 9), "max": (2, 9), "log": (1, 1), "pow": (2, 2)}
+_COUNTS = {"min": (2, 2), "max": (2, 2), "log": (1, 1), "pow": (2, 2)}
 _WALKED = frozenset((
     list, tuple, dict, set, frozenset, deque, slice, OrderedDict, defaultdict,
 ))
@@ -142,9 +142,13 @@ class Numbers:
             for arg in args:
                 self.pin_all(arg)
             return run(function, args, {})
+        if op in ("min", "max") and len({type(arg) for arg in args}) > 1:
+            return self._smaller(operator.lt if op == "min" else operator.gt, *args)
         result = run(function, args, {})
         scalars: list[Number] = [self._scalar_or_value(arg) for arg in args]
         made = combined(op, scalars, list(args), result)
+        if made is None and op == "pow":
+            made = self._power(scalars, args, result)
         if made is None:
             for arg in args:
                 self.pin(arg)
@@ -173,6 +177,19 @@ class Numbers:
         answer = run(function, args, {})
         self._tested(apply(_TESTS[function], *map(self._scalar_or_value, args)), answer)
         return answer
+
+    def _smaller(self, is_less: Callable, first: Any, second: Any) -> Any:
+        """min of an int and a float: which one it is is a test."""
+        return second if self._test(is_less, (second, first), _call) else first
+
+    def _power(self, scalars: list[Number], args: tuple, result: Any) -> Number | None:
+        """A power whose type hangs on a sign: a float of no negative number, an int of ints whose
+        exponent is not negative. The sign is a test."""
+        decides = 0 if float in map(type, args) else 1
+        if type(result) not in NUMBERS or not args[decides] >= 0:
+            return None
+        self._tested(apply("ge", scalars[decides], 0), True)
+        return apply("pow", *scalars)
 
     def _fits(self, op: str, args: tuple) -> bool:
         low, high = _COUNTS.get(op, (1, 2))

@@ -252,3 +252,36 @@ def test_numbers_go_through_host_calls():
         for k in range(8):
             thing.rate, thing.steps = 0.1 * k, k
             check_same(compiled(X), program(X))
+
+
+@pytest.mark.parametrize("program, numbers, most", [
+    (lambda x, n: x * n**0.5, [0.5, 0.25, 4.0, 2.0, 9.0], 2),
+    (lambda x, n: x * abs(n**0.5), [4.0, 2.0, -1.0, 3.0, -1.0], 4),
+    (lambda x, n: x * 2**n, [1, 2, 3, -1, 5], 4), (lambda x, n: x * min(n, 2), [0.5, 1.5, 3.5, 4.5], 3),
+    (lambda x, n: (x * max(0, n), max(0, n)), [0.5, 1.5, -3.5, -4.5], 3),
+])  # fmt: skip
+def test_what_hangs_on_a_sign_is_a_test(program, numbers, most):
+    assert captures_of(program, [(X, n) for n in numbers]) <= most
+
+
+def test_an_optimizer_with_a_schedule():
+    def train(make_step):
+        torch.manual_seed(0)
+        weights = [torch.nn.Parameter(torch.randn(3, 3)) for _ in range(2)]
+        optimizer = torch.optim.AdamW(weights, lr=0.1)
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: 0.9**epoch)
+        step, captures = make_step(optimizer), []
+        for _ in range(7):
+            for weight in weights:
+                weight.grad = torch.randn(3, 3)
+            before = preheat.counters()["captures"]
+            step()
+            captures.append(preheat.counters()["captures"] - before)
+            schedule.step()
+        return weights, captures
+
+    expected, _ = train(lambda optimizer: optimizer.step)
+    found, captures = train(
+        lambda optimizer: preheat.compile(lambda: optimizer.step(), options={"cache": False}))
+    check_same([w.detach() for w in found], [w.detach() for w in expected])
+    assert not any(captures[4:])
