@@ -18,6 +18,7 @@ import collections
 import dataclasses
 import functools
 import os
+import re
 import sys
 import threading
 import types
@@ -422,14 +423,19 @@ class Compiled:
                 place.is_full = True
                 self._report_limit(place, reason, limit, failure)
                 return False
-        if failure is not None and present.name == "default":
-            emit("guard_failed", name=self.name, why=str(failure))
+        if failure and present.name == "default":
+            emit("guard_failed", name=self.name, why=failure)
         return True
 
-    def _failure(self, kind: Place, place: Place, args: Sequence, kwargs: Mapping) -> Any:
-        """The guard that keeps the call from a node known at `place`; None if none is known."""
+    def _failure(self, kind: Place, place: Place, args: Sequence, kwargs: Mapping) -> str:
+        """The guard that keeps the call from a node known at `place`; "" if none is known."""
         known = place.bound or (self._entry_nodes(kind) if place is kind else ())
-        return known[-1].variant.why_missed(tuple(args), dict(kwargs)) if known else None
+        failure = known[-1].variant.why_missed(tuple(args), dict(kwargs)) if known else None
+        text = str(failure) if failure is not None else next((n.why for n in place.unbound), "")
+        if place.why is not None and place.point.has_answer:
+            answer = re.compile(rf"^arg{place.point.slots - 1}\b")
+            text = answer.sub(f"the result of {place.why.detail}", text)
+        return text
 
     def _may_compile(self, kind: Place, place: Place, args: Sequence, kwargs: Mapping) -> bool:
         """Whether the stance lets a node be made. Raises RecompileError if it wants that."""
@@ -448,14 +454,15 @@ class Compiled:
     def _count_nodes(self) -> int:
         return self._count_variants() + sum(place.nodes for place in self._points)
 
-    def _report_limit(self, place: Place, reason: str, limit: int, failure: Any) -> None:
+    def _report_limit(self, place: Place, reason: str, limit: int, failure: str) -> None:
         what = "variants" if reason == "recompile_limit" else "nodes"
         cause = f"because of {failure}" if failure else "at a new place of the program"
-        row = _break(reason, f"{limit} {what} exist, and another is needed {cause}")
+        row = _break(reason, f"{limit} {what} exist, and another is needed {cause}", place.why)
         if row.reason in {known.reason for known in self._breaks}:
             place.is_closed, place.breaks = True, (row,)
             return
-        self._warn(f"{row.detail}; {row.hint}")
+        where = f"{row.file}:{row.line}: " if row.file else ""
+        self._warn(f"{where}{row.detail}; {row.hint}")
         self._close(place, row)
 
     def _report_fault(self, place: Place, fault: Exception) -> None:
@@ -526,9 +533,10 @@ def _users_part(traceback: types.TracebackType | None) -> types.TracebackType | 
     return first if first is not None else traceback
 
 
-def _break(reason: str, detail: str) -> Break:
-    """A break that no line of the program is to blame for."""
-    return Break(reason, detail, "", 0, "", explain(reason, detail)[1])
+def _break(reason: str, detail: str, after: Break | None = None) -> Break:
+    """A break at the line that `after` is about; by default no line is to blame."""
+    where = ("", 0, "") if after is None else (after.file, after.line, after.code)
+    return Break(reason, detail, *where, explain(reason, detail)[1])
 
 
 def _miss(*args: Any, **kwargs: Any) -> Any:

@@ -5,6 +5,7 @@ import random
 import subprocess
 import sys
 import threading
+import warnings
 import weakref
 from pathlib import Path
 
@@ -414,3 +415,25 @@ def test_what_a_call_made_dies_with_it():
         del refs[:]
         compiled(X)
     assert len(refs) == 2 and all(ref() is None for ref in refs)
+
+
+def test_the_warning_of_a_limit_says_where_and_which_value():
+    answers = iter("abcdefghij")
+    ask = preheat.disable(lambda: next(answers))
+    table = {letter: letter + "!" for letter in "abcdefghij"}
+
+    def program(x):
+        return x * 2, table[ask()]
+
+    compiled = preheat.compile(program, options={"cache": False, "recompile_limit": 2})
+    line = program.__code__.co_firstlineno + 1
+    with torch.no_grad(), warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        found = [compiled(X)[1] for _ in range(6)]
+    assert found == [letter + "!" for letter in "abcdef"]
+    if is_enabled():
+        (warning,) = heard
+        text = str(warning.message)
+        assert f"test_chains.py:{line}: 2 variants exist" in text and "recompile_limit" in text
+        assert "the result of" in text and "found 'c'" in text
+        assert warning.filename == __file__
