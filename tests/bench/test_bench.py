@@ -47,7 +47,7 @@ def test_what_failed_or_ran_eager_is_printed():
     )
     text = printed(suite.Report({}, [failed]))
     assert "cold torch.compile failed: no C++ compiler" in text
-    assert "ran it eager (2 breaks)" in text and "did not find it in the cache" in text
+    assert "2 breaks, 0 calls went on as plain Python" in text and "did not find it in the cache" in text
 
 
 def test_a_report_is_json():
