@@ -17,6 +17,8 @@ from torch import nn
 from same import Program, same_program
 
 WORLD = """
+import abc
+import collections.abc
 import types
 import enum
 import functools
@@ -70,7 +72,17 @@ class Thing:
         return 3
 
 
-class Other(Thing):
+class Plain:
+    def twice(self, y):
+        return y * 2
+
+
+class Marked:
+    def twice(self, y):
+        return y + 22
+
+
+class Other(Thing, Plain):
     factor = -1.0
 
     def apply(self, y):
@@ -103,7 +115,16 @@ class World(nn.Module):
         self.space = types.SimpleNamespace(level=1, inner=types.SimpleNamespace(level=2))
         self.activation, self.partial = torch.relu, functools.partial(torch.clamp, min=-1.0)
         self.dtype, self.size = torch.float32, (2, 4)
-        self.none = None
+        self.none, self.heir = None, Other()
+        self.slots = Slots()
+
+
+class Slots:
+    __slots__ = ("level", "other")
+
+
+class Named(abc.ABC):
+    pass
 
 
 def helper(y, by=3.0, *, shift=0.0):
@@ -190,6 +211,29 @@ READS = (
     "match w.mode:\n        case Mode.ADD: y = y + 7\n        case _: y = y - 7",
     "try: y = y + w.table['zz']\n    except KeyError: y = y - 1",
     "with torch.no_grad(): y = y + w.scale",
+    "y = y + sum(len(k) for k in w.kinds)",
+    "y = y + ('y' in set(w.kinds)) * 3",
+    "y = y + (1 if w.tensors[0] is w.tensors[1] else 2)",
+    "y = y + (1 if w.thing is not w.heir else 2)",
+    "y = y + len({id(w.thing), id(w.heir), id(w.config)})",
+    "y = y + len({w.thing, w.heir})",
+    "y = y + len({w.tensors[0]: 1, w.tensors[1]: 2})",
+    "y = y + (1 if isinstance(w.thing, collections.abc.Sized) else 2)",
+    "y = y + (1 if isinstance(w.heir, Named) else 2)",
+    "y = y + (1 if issubclass(type(w.heir), Named) else 2)",
+    "y = w.heir.twice(y)",
+    "y = y + (1 if hasattr(w.slots, 'level') else 2)",
+    "y = y + getattr(w.slots, 'other', 0.5)",
+    "y = y + torch.ones(2, 4)",
+    "y = y + torch.tensor(0.5).dtype.itemsize",
+    "y = y + (1 if (w.tensors[0] > 0).all() else 2)",
+    "y = y + (1 if torch.equal(w.tensors[0], torch.ones(4)) else 2)",
+    "y = y + (1 if torch.is_grad_enabled() else 2)",
+    "y = y + (1 if torch.are_deterministic_algorithms_enabled() else 2)",
+    "for k in NAMES: y = y + len(k)",
+    "y = y + (1 if list(w.table) == ['a', 'b'] else 2)",
+    "w.tensors[0].add_(1); y = y + w.tensors[1]",
+    "y = y + len([*w.items, *w.items])",
 )
 MUTATIONS = (
     "w.scale = 3.5",
@@ -279,6 +323,27 @@ MUTATIONS = (
     "g['NAMES']['mode'] = 'slow'",
     "g['Mode'].ADD._value_ = 11",
     "w.child.double(), w.child.float()",
+    "w.kinds.add('long'), w.kinds.discard('y')",
+    "w.kinds = {'y', 'x', 'w'}",
+    "w.heir = w.thing",
+    "w.thing = w.heir",
+    "w.thing, w.heir = w.heir, w.thing",
+    "w.tensors[0] = w.tensors[1]",
+    "w.tensors[0] = w.tensors[1].view(4)",
+    "g['Other'].__bases__ = (g['Thing'], g['Marked'])",
+    "g['Other'].__bases__ = (g['Marked'], g['Thing'])",
+    "g['Named'].register(g['Other'])",
+    "g['Named'].register(g['Thing'])",
+    "w.slots.level = 3.0",
+    "w.slots.other = 9.0",
+    "del w.slots.level",
+    "torch.set_default_dtype(torch.float64)",
+    "torch.use_deterministic_algorithms(True)",
+    "w.tensors[0].sub_(3)",
+    "w.tensors[0].copy_(torch.ones(4))",
+    "g['NAMES'].update(longer='x')",
+    "g['NAMES'].pop('longer', None)",
+    "w.table.update(dd=1.0)",
 )
 
 
@@ -294,7 +359,10 @@ def program(seed):
 def check(seed, backend="preheat"):
     source, mutations = program(seed)
 
+    before = torch.get_default_dtype(), torch.are_deterministic_algorithms_enabled()
+
     def make():
+        _set_ambient(*before)
         namespace = _module(f"fuzz_world_{seed}", WORLD + "\n\n" + source)
         world = namespace["World"]().eval()
 
@@ -316,14 +384,20 @@ def check(seed, backend="preheat"):
         raise AssertionError(
             f"seed {seed}\n{source}\nmutations {mutations}\n{error}\n{error.__cause__!r}"
         ) from error
+    finally:
+        _set_ambient(*before)
 
+
+def _set_ambient(dtype, is_deterministic):
+    torch.set_default_dtype(dtype)
+    torch.use_deterministic_algorithms(is_deterministic)
 
 
 def _apply(statement, world, namespace):
     """Does one mutation; one that earlier ones made impossible does nothing, on both sides."""
     try:
         exec(statement, {"w": world, "g": namespace, "torch": torch, "nn": nn})
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError):
+    except (AttributeError, LookupError, RuntimeError, TypeError, ValueError):
         pass
 
 

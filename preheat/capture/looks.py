@@ -105,11 +105,11 @@ class Looks:
     def compare(self, value: Any) -> None:
         """C hashes `value` or compares it: an object that does both by identity is no obstacle."""
         kind = type(value)
-        if kind in PRIMITIVES or kind is Tensor:
-            if self.numbers:
-                self.guards.numbers.pin(value)
+        if self.numbers and (kind in PRIMITIVES or kind is Tensor):
+            self.guards.numbers.pin(value)
+        if kind in PRIMITIVES:
             return
-        if _is_compared_by_identity(kind):
+        if _is_compared_by_identity(kind) or issubclass(kind, Tensor):  # a tensor is hashed so
             if id(value) in self.known:
                 self.guards.distinct(self.known[id(value)])
         elif kind is types.MappingProxyType:

@@ -5,6 +5,7 @@ what the node itself has put there is known and needs no guard; a read that woul
 it was and half as the node left it ends the node, and is a read of the next one.
 """
 
+from abc import ABCMeta
 from collections import namedtuple
 from typing import Any
 
@@ -142,6 +143,7 @@ class Reads(Observer):
     def test_type(self, value: Any, classinfo: Any, answer: bool) -> None:
         if id(type(value)) not in self.made:
             self.guards.mro(type(value))
+            self._ask_abstract(type(value), classinfo)
 
     def type_of(self, value: Any) -> None:
         if id(type(value)) not in self.made:
@@ -150,6 +152,16 @@ class Reads(Observer):
     def test_subclass(self, cls: Any, classinfo: Any, answer: bool) -> None:
         if id(cls) not in self.made and issubclass(type(cls), type):
             self.guards.mro(cls)
+            self._ask_abstract(cls, classinfo)
+
+    def _ask_abstract(self, cls: type, classinfo: Any) -> None:
+        """Abstract base classes are asked again on every call: any class may be registered."""
+        for asked in classinfo if type(classinfo) is tuple else (classinfo,):
+            if type(asked) is tuple:
+                self._ask_abstract(cls, asked)
+            elif issubclass(type(asked), ABCMeta):
+                expected = self.sources.name(asked), issubclass(cls, asked)
+                self.guards.claim(self.sources.of(cls), "issubclass", expected, asked)
 
     def test_identity(self, left: Any, right: Any, answer: bool) -> None:
         if answer or left is None or right is None:

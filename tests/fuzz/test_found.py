@@ -39,6 +39,13 @@ FOUND = {
         array[:] = array + 1
         return torch.tensor(array)
     """,
+    "an abstract class that a class is registered with later": """
+        is_named = isinstance(w.thing, Named), isinstance(w, (int, Named)), issubclass(Thing, Named)
+        return x + sum(is_named)
+    """,
+    "tensors as keys": """
+        return x + len({w.tensors[0]: 1, w.tensors[1]: 2}) + len({x, y, w.part.weight})
+    """,
     "an error after the text of a tensor": """
         with Noted(LOG) as noted, str(x + n) as text:
             pass
@@ -55,9 +62,18 @@ FOUND = {
 }
 
 
+# What happens before the third call, where it matters.
+CHANGES = {
+    "an abstract class that a class is registered with later": 'g["Named"].register(g["Thing"])',
+    "tensors as keys": "w.tensors[0] = w.tensors[1]",
+}
+
+
 @pytest.mark.parametrize("backend", ["preheat", "eager"])
 @pytest.mark.parametrize("name", FOUND)
 def test_programs_that_failed(name, backend):
-    text = HEAD + textwrap.indent(textwrap.dedent(FOUND[name]).strip("\n"), "    ") + "\n"
-    verdict = check(Script(text, ((), (), ("args[3] = 1",))), backend)
+    prelude = "import abc\n\n\nclass Named(abc.ABC):\n    pass\n\n\n"
+    text = prelude + HEAD + textwrap.indent(textwrap.dedent(FOUND[name]).strip("\n"), "    ") + "\n"
+    change = CHANGES.get(name, "args[3] = 1")
+    verdict = check(Script(text, ((), (), (change,), ())), backend)
     assert verdict.kind == "same", verdict.message
