@@ -127,7 +127,8 @@ def _guesses(value: object):
         yield _module_of(owner), f"{owner.__qualname__}.{value.__name__}"
         yield "types", f"{_IN_TYPES.get(owner)}.{value.__name__}"
     elif isinstance(value, enum.Enum):
-        yield _module_of(kind), f"{kind.__qualname__}.{value._name_}"
+        name = (instance_dict(value) or {}).get("_name_")  # none while the member is being made
+        yield _module_of(kind), f"{kind.__qualname__}.{name}"
 
 
 def _module_of(cls: type) -> str:

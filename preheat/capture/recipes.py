@@ -276,7 +276,15 @@ def _method(planner: Planner, value: types.MethodType) -> int:
 def _c_method(planner: Planner, value: types.BuiltinFunctionType) -> int:
     if not is_bound(value):
         return planner.step("const", planner.sources.name(value))
-    return planner.step("call", *planner.many((getattr, value.__self__, value.__name__)))
+    owner, name = value.__self__, value.__name__
+    for base in mro_of(type(owner)):  # `super()` may have stepped over a method of Python's
+        raw = type.__dict__["__dict__"].__get__(base).get(name)
+        if type(raw) in _C_DESCRIPTORS and raw.__get__(owner) == value:
+            if raw_attribute(type(owner), name) is raw and name not in (instance_dict(owner) or ()):
+                return planner.step("call", *planner.many((getattr, owner, name)))
+            bind = planner.step("call", *planner.many((getattr, raw, "__get__")))
+            return planner.step("call", bind, planner.plan(owner))
+    raise GiveUp("no_recipe", f"a method of C, {value.__qualname__}")
 
 
 def _ordered(planner: Planner, value: Any) -> int:
@@ -367,11 +375,12 @@ def _device(planner: Planner, value: Any) -> int:
     return planner.step("call", planner.plan(type(value)), planner.plan(str(value)))
 
 
+_C_DESCRIPTORS = (types.MethodDescriptorType, types.WrapperDescriptorType)
 _BY_KIND: dict[type, Callable[[Planner, Any], int]] = {
     list: _list, dict: _dict, tuple: _tuple, set: _set, frozenset: _set, OrderedDict: _ordered,
     defaultdict: _defaulting, deque: _deque, slice: _by_attributes("start", "stop", "step"),
     range: _by_attributes("start", "stop", "step"), types.MethodType: _method,
-    types.BuiltinFunctionType: _c_method, functools.partial: _partial, Size: _size, Device: _device,
+    types.BuiltinFunctionType: _c_method, types.MethodWrapperType: _c_method, functools.partial: _partial, Size: _size, Device: _device,
     types.CellType: _cell, super: _by_attributes("__thisclass__", "__self__"),
     types.CodeType: _itself, types.MappingProxyType: _proxy, **dict.fromkeys(VIEWS, _view),
     **dict.fromkeys(BY_REDUCE, _iterator), **dict.fromkeys(OVER_DICTS, _dict_iterator),

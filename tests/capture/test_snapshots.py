@@ -37,7 +37,8 @@ class Leaver(Observer):
         stands = self.skips < 0 and self.machine.stands_before()
         self.made = function(*args, **kwargs)
         if stands:
-            self.left = take(self.machine, Sources(), {}, Everything())
+            sources = Sources()
+            self.left = *take(self.machine, sources, {}, Everything()), sources.objects
             self.machine.fault = Stop()
             raise self.machine.fault
         return self.made
@@ -51,8 +52,8 @@ def run_with_leaves(function, args, kwargs, observer: Leaver):
         try:
             return start()
         except Stop:
-            recipe, slots = observer.left
-            rows, _, revived = compile_recipe(recipe, len(slots)).function(*slots)
+            recipe, slots, objects = observer.left
+            rows, _, revived = compile_recipe(recipe, len(slots), objects).function(*slots)
             frames, observer = rebuild(rows), Leaver(every, observer.made)
             start = lambda: resume(frames, observer, None, revived)  # noqa: B023, E731
 
