@@ -12,6 +12,7 @@ expressions, and makes the 0-d tensors in which the plan takes numbers. Guards h
 it runs, so types and keys are as they were; what it raises is a fault of the call.
 """
 
+import builtins
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,6 +25,7 @@ from preheat.ir.types import TensorType
 from preheat.run.resolve import STEPS, constant, moving_numbers, replaced
 
 _EXACT = (list, tuple, dict)
+_NUMBERS = (int, float, bool)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,8 @@ class _Writer:
     def origin(self, index: int, type: TensorType | None) -> Origin:
         root = self.root(index)
         is_number = index in self.numbers or root.kind == "number"
+        # one that moved when it was captured may be guarded by its value since: the plan takes it so
+        is_number |= type is not None and builtins.type(self.found[index]) in _NUMBERS
         if root.kind not in ("arg", "kwarg") and not is_number and index not in self.moving:
             return Origin("object", self.found[index])
         if self.trace.sources[index].parent < 0 and root.kind != "number":

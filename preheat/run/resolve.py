@@ -119,10 +119,14 @@ class _Symbols(Mapping):
 
 
 def moving_numbers(trace: Trace) -> frozenset[int]:
-    """The sources of numbers that each run has anew: outside ints and floats known by type alone."""
+    """The sources of numbers that each run has anew: outside ints and floats known by type alone.
+
+    One that the program looked at later on has a guard on its value as well, and stays."""
+    guards = [guard for node in trace.nodes for guard in node.guards]
+    pinned = {guard.source for guard in guards if guard.kind == "value"}
     return frozenset(
-        guard.source for node in trace.nodes for guard in node.guards
-        if guard.kind == "type" and guard.expected in _NUMBER_TYPES
+        guard.source for guard in guards
+        if guard.kind == "type" and guard.expected in _NUMBER_TYPES and guard.source not in pinned
     )
 
 

@@ -121,3 +121,25 @@ def test_an_old_state_is_let_go():
         old = weakref.ref(module.state)
         compiled(X)
     assert old() is None
+
+
+def test_a_number_that_the_program_looks_at_later_is_kept_by_its_value():
+    """An input of the ops at first, then a key: it is both, and each value is a node of its own."""
+    numbers = (1.5, 2.5, 1.5, 2.5, 1.5, 2.5, 1.5)
+
+    def make():
+        holder, table = Holder(), {k + 0.5: k for k in range(9)}
+
+        def program(x):
+            y = x * holder.state
+            holder.state += 1
+            if holder.state > 100:
+                return y
+            return y + table[holder.state]
+
+        between = {
+            i: lambda p, n=n: setattr(holder, "state", n) for i, n in enumerate(numbers)
+        }
+        return Program(program, (X.clone(),), watch=holder, between=between)
+
+    same_program(make, calls=len(numbers))
