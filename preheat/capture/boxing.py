@@ -28,6 +28,8 @@ _MOVING = frozenset(("shallow", "fill", "get", "identity", "abc", "class", "refu
 # Of these, the ones that only store or pass on their own arguments, too.
 _STORING = frozenset(("get", "abc", "class", "refuse", "operator"))
 _APPENDING = frozenset(("append", "appendleft"))
+# Methods that change a container, and from which argument on they store what they get.
+_STORED_FROM = {"append": 0, "appendleft": 0, "insert": 1, "setdefault": 1}
 _LOOKING = frozenset((range,))  # of kind "identity", and yet they look
 _BY_TYPES = frozenset(BY_TYPES)
 _TAKES_BOXES = frozenset(("op", "reader"))
@@ -83,6 +85,14 @@ class Boxing:
             return run(function, args)
         return self._boxed(
             lambda: run(function, boxes), lambda: run(function, args), args[kept:])
+
+    def mutate_with_numbers(self, method: str, args: tuple, kwargs: dict) -> None:
+        """A container is changed by its own method: some arguments are just stored."""
+        stored = _STORED_FROM.get(method, len(args))
+        for arg in args[:stored]:
+            self.guards.numbers.pin(arg)
+        for arg in kwargs.values() if method != "update" else ():
+            self.guards.numbers.pin(arg)
 
     def _boxed(self, run: Callable, run_plain: Callable, looked_at: Any) -> Any:
         """What `run` gives, which calls torch with boxes.

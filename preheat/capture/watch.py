@@ -283,6 +283,8 @@ class Watcher(Reads, Looks, Boxing, Observer):
             self.effects.add("mutate", container, method, consumed(method, args), kwargs)
         if method in _COMPARING:
             self.look(container, 0)
+        if self.numbers:
+            self.mutate_with_numbers(method, args, kwargs)
         for arg in (*args, *kwargs.values()):
             if method in _HASHING:
                 self.compare(arg)
