@@ -24,7 +24,7 @@ STATEMENTS = """
 {v} = math.floor({a})|{v} = int({a}) & 3|{v} = list(range(int({a}) % 7))[-1:] == [3]
 {v} = next(iter([{a}]))|{v} = list(map(abs, [{a}, {b}]))[1]|{v} = [*[{a}], {b}][0]
 {v} = (lambda q, *r, **k: q + r[0] + k['z'])({a}, {b}, z={a})|{v} = Pair({a}, {b}).second
-{v} = Pair({a}, {b}).total()|{v} = bool({a})|{v} = not {a}|{v} = {a} is {b}|{v} = type({a}) is float
+{v} = Pair({a}, {b}).total()|{v} = bool({a})|{v} = not {a}|{v} = int({a}) is int({b})|{v} = type({a}) is float
 {v} = isinstance({a}, int)|{v} = functools.reduce(operator.add, [{a}, {b}])|{v} = max([{a}, {b}])
 {v} = [1, 2, 3][int({a}) % 3]|{v} = (1, 2, 3)[: int({a}) % 3]== (1, 2)|{v} = 'ab' * (int({a}) % 3) == 'ab'
 {v} = operator.add({a}, {b})|{v} = functools.partial(operator.mul, {a})({b})|{v} = ({a}).__add__(1)
