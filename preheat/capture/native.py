@@ -265,8 +265,8 @@ def _again(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) ->
     """The result becomes a source: the same call is made again whenever guards are checked."""
     owner, rest = (function.__self__, args) if is_bound(function) else (args[0], args[1:])
     result = watcher.perform(function, args, kwargs)
-    if id(owner) in watcher._contexts:
-        return result  # what this call itself has set
+    if any(owner is variable for variable, _, _ in watcher.contexts.values()):
+        return result  # what this node itself has set
     if kwargs or id(owner) not in watcher.known:
         raise GiveUp("host_call", describe(function), result)
     asked = (function.__name__, *[_constant(watcher, arg) for arg in rest])
@@ -326,18 +326,18 @@ def _inference_mode(watcher: Any, function: Any, args: tuple, kwargs: dict, row:
 
 
 def _set_context(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
-    owner = function.__self__ if is_bound(function) else args[0]
-    watcher._contexts[id(owner)] = watcher._contexts.get(id(owner), 0) + 1
-    return watcher.perform(function, args, kwargs)
+    owner, rest = (function.__self__, args) if is_bound(function) else (args[0], args[1:])
+    token = watcher.perform(function, args, kwargs)
+    watcher.contexts[id(token)] = owner, rest[0], token
+    return token
 
 
 def _reset_context(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
-    owner = function.__self__ if is_bound(function) else args[0]
-    count = watcher._contexts.pop(id(owner), 0)
-    if count == 0:
-        raise GiveUp("write_outside", "resets a context variable that was set before the call")
-    if count > 1:
-        watcher._contexts[id(owner)] = count - 1
+    """Undone in the node that did it: nobody saw it. Else a host call, with the token it was given."""
+    rest = args if is_bound(function) else args[1:]
+    if not rest or id(rest[0]) not in watcher.contexts:
+        raise GiveUp("host_call", describe(function))
+    del watcher.contexts[id(rest[0])]
     return watcher.perform(function, args, kwargs)
 
 

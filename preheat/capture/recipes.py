@@ -103,6 +103,10 @@ class Planner:
             return row(self, value)
         return self._instance(value, kind)
 
+    def call(self, method: tuple, *args: Any) -> int:
+        """The step that calls getattr(*method[1:]) with `args`."""
+        return self.step("call", self.step("call", *self.many(method)), *self.many(args))
+
     def recipe(self, result: int) -> Recipe:
         return Recipe(tuple(self.steps), result)
 

@@ -100,7 +100,8 @@ class Watcher(Reads, Looks, Boxing, Observer):
         self._entered: dict[int, Any] = {}
         self._behind: dict[int, tuple[Any, Any]] = {}  # made read-only views, and their mappings
         self._locks: dict[int, int] = {}  # locks taken and not yet released
-        self._contexts: dict[int, int] = {}  # context variables set and not yet reset
+        # context variables that the node has set and not reset, by token: (variable, value, token)
+        self.contexts: dict[int, tuple[Any, Any, Any]] = {}
 
     # ------------------------------------------------------------------ the recorder's questions
     def known_source(self, tensor: Any) -> int | None:
@@ -444,7 +445,7 @@ class Watcher(Reads, Looks, Boxing, Observer):
         """Whether the frames stand before an instruction that a later call can execute anew;
         `acted`: when anything was last done, but for what is about to become a host call."""
         has_acted = acted == self.machine.instant()
-        can_resume = not (has_acted or self._contexts or self._locks)
+        can_resume = not (has_acted or self._locks)
         return can_resume and self.machine.stands_before()
 
     def _call_host(self, function: Any, args: tuple, kwargs: dict) -> Any:
@@ -475,6 +476,7 @@ class Watcher(Reads, Looks, Boxing, Observer):
         self.guards = Guards(self.sources, self.limits.max_guards)
         self.guards.carried = carried
         self.effects = Effects()
+        self.contexts.clear()
         self._entered.clear()
         self.recorder.begin(has_tests=False)
         self.machine.forget_views()
@@ -566,8 +568,6 @@ class Watcher(Reads, Looks, Boxing, Observer):
         """What the call left undone that a replay would have to do: a reason and its detail."""
         if self.failure is not None:
             return self.failure
-        if self._contexts:
-            return "write_outside", "sets a context variable"
         if self._locks:
             return "host_call", "acquire of a lock that is not released"
         return None

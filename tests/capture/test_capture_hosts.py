@@ -1,6 +1,7 @@
 """Host calls: made from the user's line, once, with no exception of ours in sight."""
 
 import contextlib
+import contextvars
 import io
 import logging
 import sys
@@ -85,3 +86,32 @@ def test_printing_is_in_order_with_what_is_written():
         with contextlib.redirect_stdout(printed[1]):
             chain(torch.ones(2), ours)
         assert printed[0].getvalue() == printed[1].getvalue() and ours == theirs
+
+
+STATE = contextvars.ContextVar("state", default="outside")
+
+
+def under_a_variable(x, seen):
+    token = STATE.set("inside")
+    try:
+        x = x + 1
+        seen.append(asked())
+        if x.sum() > 0:
+            x = x * 2
+    finally:
+        STATE.reset(token)
+    return x
+
+
+@torch.compiler.disable
+def asked():
+    return STATE.get()
+
+
+def test_host_calls_see_the_context_variables_of_the_program():
+    chain, ours, theirs = Chain(under_a_variable), [], []
+    for k in (1, 1, -5, -5, 1):
+        x = torch.ones(2) * k
+        assert torch.equal(chain(x, ours), under_a_variable(x, theirs))
+        assert ours == theirs and STATE.get() == "outside"
+    assert not chain.breaks and chain.captures == 2
