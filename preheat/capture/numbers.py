@@ -47,6 +47,11 @@ _TESTS: dict[Callable, str] = {
     getattr(operator, name): name for name in ("eq", "ne", "lt", "le", "gt", "ge")
 } | {bool: "bool"}
 _COUNTS = {"min": (2, 2), "max": (2, 2), "log": (1, 1), "pow": (2, 2)}
+# Operations that raise outside their domain: the operand that decides, and its test against 0.
+_DOMAINS: dict[str, tuple[int, str]] = {
+    **dict.fromkeys(("truediv", "floordiv", "mod"), (1, "ne")),
+    **dict.fromkeys(("log", "log2", "log10"), (0, "gt")), "sqrt": (0, "ge"),
+}
 _WALKED = frozenset((
     list, tuple, dict, set, frozenset, deque, slice, OrderedDict, defaultdict,
 ))
@@ -144,16 +149,32 @@ class Numbers:
             return run(function, args, {})
         if op in ("min", "max") and len({type(arg) for arg in args}) > 1:
             return self._smaller(operator.lt if op == "min" else operator.gt, *args)
-        result = run(function, args, {})
+        try:
+            result = run(function, args, {})
+        except Exception:  # the program sees it: these very numbers raise
+            for arg in args:
+                self.pin(arg)
+            raise
         scalars: list[Number] = [self._scalar_or_value(arg) for arg in args]
         made = combined(op, scalars, list(args), result)
         if made is None and op == "pow":
             made = self._power(scalars, args, result)
+        if op in _DOMAINS and not self._is_defined(op, scalars, args):
+            made = None
         if made is None:
             for arg in args:
                 self.pin(arg)
             return result
         return self.make(made, result) if isinstance(made, Scalar) else result
+
+    def _is_defined(self, op: str, scalars: list[Number], args: tuple) -> bool:
+        """Guards that the operation will not raise, even if nobody needs its result; False: it is
+        not so simple."""
+        place, test = _DOMAINS[op]
+        if not getattr(operator, test)(args[place], 0):
+            return False
+        self._tested(apply(test, scalars[place], 0), True)
+        return True
 
     def _text(self, function: Callable, args: tuple, run: Callable) -> Any:
         """A text of numbers and texts: one again, unless it is empty or made in another way."""

@@ -1,12 +1,13 @@
 """Runtime numbers: a number that changed once costs no further capture, and stays exact."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 import preheat
-from tests.same import same
+from tests.same import Program, same, same_program
 
 X = torch.linspace(-2, 3, 24).reshape(4, 6)
 
@@ -285,3 +286,26 @@ def test_an_optimizer_with_a_schedule():
         lambda optimizer: preheat.compile(lambda: optimizer.step(), options={"cache": False}))
     check_same([w.detach() for w in found], [w.detach() for w in expected])
     assert not any(captures[4:])
+
+
+@pytest.mark.parametrize("operation", [
+    lambda n: 7 // n, lambda n: 7 % n, lambda n: 1.0 / n, lambda n: math.log(n),
+    lambda n: math.sqrt(n - 1),
+])
+def test_an_operation_whose_result_nobody_needs_still_raises(operation):
+    numbers = (1, 2, 3, 0, 2, 0, 5)
+
+    def make():
+        holder = SimpleNamespace(n=0)
+
+        def program(x):
+            try:
+                operation(holder.n)
+            except (ZeroDivisionError, ValueError) as error:
+                return x - 1, str(error)
+            return x + 1
+
+        between = {i: lambda p, n=n: setattr(holder, "n", n) for i, n in enumerate(numbers)}
+        return Program(program, (torch.ones(4),), between=between)
+
+    same_program(make, calls=len(numbers))
