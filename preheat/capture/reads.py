@@ -9,7 +9,7 @@ from abc import ABCMeta
 from collections import namedtuple
 from typing import Any
 
-from preheat.base.names import raw_attribute
+from preheat.base.names import mro_of, raw_attribute
 from preheat.bridge.tensors import Tensor
 from preheat.capture.effects import Effects
 from preheat.capture.guards import Guards
@@ -69,16 +69,31 @@ class Reads(Observer):
             self.guards.no_attribute(owner, namespace, name)
 
     def read_class(self, owner: Any, cls: type, name: str, raw: Any) -> None:
-        if id(cls) not in self.made and not is_bookkeeping(cls):
-            if name in self.effects.class_names:
-                self.go_on("own_write_read", f"reads the class attribute {name}, which it wrote")
+        if is_bookkeeping(cls):
+            return
+        if name in self.effects.class_names:
+            self.go_on("own_write_read", f"reads the class attribute {name}, which it wrote")
+        if id(cls) in self.made:
+            self._read_bases(mro_of(cls), name)
+        else:
             self.guards.class_attribute(owner, cls, name, raw)
 
     def read_super(self, owner: Any, cls: type, after: type, name: str, raw: Any) -> None:
-        if id(cls) not in self.made:
-            if name in self.effects.class_names:
-                self.go_on("own_write_read", f"reads the class attribute {name}, which it wrote")
+        if name in self.effects.class_names:
+            self.go_on("own_write_read", f"reads the class attribute {name}, which it wrote")
+        if id(cls) in self.made:
+            order = mro_of(cls)
+            self._read_bases(order[order.index(after) + 1:], name)
+        else:
             self.guards.super_attribute(cls, after, name)
+
+    def _read_bases(self, classes: tuple[type, ...], name: str) -> None:
+        """A class that the call made was asked: those of its bases from outside are read."""
+        for base in classes:
+            if id(base) not in self.made:
+                self.guards.class_attribute(base, base, name, raw_attribute(base, name, ABSENT))
+            if name in type.__dict__["__dict__"].__get__(base):
+                return
 
     def read_member(self, owner: Any, name: str, value: Any) -> int | float | None:
         if self.is_own(owner, name, value):

@@ -98,6 +98,7 @@ def _changes(rows: tuple[str, ...], world: Any, space: dict) -> Any:
 class _Globals(Mapping):
     """What a program may have changed in its module, as it is now."""
 
+    __slots__ = ("space",)  # no __dict__: only what `names` says is looked at
     names = ("CALLS", "TABLE", "LOG", "LIMITS", "WORLD")
 
     def __init__(self, space: dict):
