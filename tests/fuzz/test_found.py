@@ -46,6 +46,27 @@ FOUND = {
     "tensors as keys": """
         return x + len({w.tensors[0]: 1, w.tensors[1]: 2}) + len({x, y, w.part.weight})
     """,
+    "a base of a class made in the call": """
+        class Local(Thing):
+            pass
+        return Local(2).step(x)
+    """,
+    "a base of a class made in the call, by super": """
+        class Local(Thing):
+            def step(self, t):
+                return super().step(t) * 2 + super().level + self.level
+        return Local(2).step(x)
+    """,
+    "an op of numbers alone": """
+        torch.add(0, n, out=y)
+        return torch.add(n, 4) + x, torch.div(7, 2, rounding_mode="floor"), torch.div(n, 2)
+    """,
+    "numbers that change are subtracted in place": """
+        v -= int(v.numpy().max())
+        items[0] += 1
+        w.tally["c"] += 2
+        y.add_(w.thing.step(x).reshape(-1)[4])
+    """,
     "an error after the text of a tensor": """
         with Noted(LOG) as noted, str(x + n) as text:
             pass
@@ -66,6 +87,8 @@ FOUND = {
 CHANGES = {
     "an abstract class that a class is registered with later": 'g["Named"].register(g["Thing"])',
     "tensors as keys": "w.tensors[0] = w.tensors[1]",
+    "a base of a class made in the call": 'g["Thing"].step = lambda self, t: t - 1',
+    "a base of a class made in the call, by super": 'g["Thing"].level = 7',
 }
 
 

@@ -21,19 +21,24 @@ from preheat.transform.promotion import promote
 
 def _computed(c: Lowering, *operands: Operand) -> list[Value]:
     """`operands` in the dtype in which the result is computed, numbers as constants."""
-    sizes = next(x.sizes for x in operands if isinstance(x, Value))
+    sizes = _sizes(operands)
     return [c.up(x, c.result.dtype, sizes) for x in operands]
 
 
 def _compared(c: Lowering, *operands: Operand) -> list[Value]:
     """`operands` in their common dtype, exactly as eager has them."""
     dtype = promote([x.type if isinstance(x, Value) else x for x in operands])
-    sizes = next(x.sizes for x in operands if isinstance(x, Value))
+    sizes = _sizes(operands)
     found = []
     for x in operands:
         x = x if isinstance(x, Value) else c.cast(c.full(x, sizes, _exact(dtype)), dtype)
         found.append(c.cast(c.cast(x, dtype), _wide(dtype)))
     return found
+
+
+def _sizes(operands: tuple[Operand, ...]) -> tuple:
+    """Of the first tensor, which numbers take; `torch.add(0, 1)` has none: one element."""
+    return next((x.sizes for x in operands if isinstance(x, Value)), ())
 
 
 def _exact(dtype: str) -> str:
@@ -168,7 +173,7 @@ def div_mode(c: Lowering, self: Value, other: Operand, rounding_mode: str | None
 
 def _rounded(c: Lowering, *operands: Operand) -> list[Value]:
     """As `_computed`, with casts that are not `free`: for what a last bit decides."""
-    sizes = next(x.sizes for x in operands if isinstance(x, Value))
+    sizes = _sizes(operands)
     wide = _wide(c.result.dtype)
     return [c.cast(x, wide) if isinstance(x, Value) else c.full(x, sizes, wide) for x in operands]
 
