@@ -26,6 +26,7 @@ from preheat.capture import (
     builtins,
     calls,
     containers,
+    copying,
     expressions,
     flow,
     generators,
@@ -47,7 +48,7 @@ INSTRUCTION_FILES = (
     flow,
     statements,
 )  # importing them fills HANDLERS
-MODEL_FILES = (builtins, introspection)  # and these fill MODELS
+MODEL_FILES = (builtins, copying, introspection)  # and these fill MODELS
 DECODE = Decoder(HANDLERS)
 # hooks that do what they are told of
 PERFORMING = frozenset({"c_call", "operate", "calculate", "test_truth"})

@@ -150,6 +150,7 @@ def _shallow(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) 
 
 def _get(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
     owner, key, *default = (function.__self__, *args) if is_bound(function) else args
+    watcher.behind(owner, type(owner))  # a read-only view of what no guard sees is refused
     watcher.compare(key)
     result = watcher.perform(function, args, kwargs)
     if id(owner) in watcher.known:

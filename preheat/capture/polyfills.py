@@ -7,6 +7,7 @@ frames never show in tracebacks. Guarantees CPython's order of effects and its m
 CPython `Python/ceval.c` `match_class`, `match_keys`; `Objects/iterobject.c`; `Objects/abstract.c`.
 """
 
+import copyreg
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +17,27 @@ MATCH_SELF = 1 << 22  # Py_TPFLAGS of the builtins whose positional pattern is t
 def call_target(compiled: Any, *args: Any, **kwargs: Any) -> Any:
     """A call of a compiled function inside another: as if it were not compiled."""
     return compiled.target(*args, **kwargs)
+
+
+def reduce_by_state(
+    value: Any, names: tuple, has_state: bool, has_dict: bool, is_list: bool, is_dict: bool
+) -> tuple:
+    """object.__reduce_ex__(value, 2) of a class of Python's over object, list or dict."""
+    if has_state:
+        state = value.__getstate__()
+    else:
+        state = value.__dict__ if has_dict else None
+        slots = {}
+        for name in names:
+            try:
+                slots[name] = getattr(value, name)
+            except AttributeError:
+                pass
+        if slots:
+            state = state, slots
+    items = iter(value) if is_list else None
+    pairs = iter(value.items()) if is_dict else None
+    return copyreg.__newobj__, (type(value),), state, items, pairs
 
 
 def contains_by_iteration(container: Any, value: Any) -> bool:

@@ -935,6 +935,49 @@ def main():
     z: int = 5
     return A.__annotations__, A.f.__annotations__, z
 """,
+    "copying": """
+import collections, copy, pickle
+class Plain:
+    def __init__(self): self.a, self.b = 1, [2, {"c": 3}]
+class Slotted:
+    __slots__ = ("x", "y", "__dict__")
+    def __init__(self): self.x, self.z = [1], 2
+class Table(dict):
+    tag = 0
+class Row(list):
+    pass
+class Stateful(Plain):
+    def __getstate__(self): return {"a": self.a * 10}
+    def __setstate__(self, state): self.__dict__.update(state, seen=True)
+class New(tuple):
+    def __new__(cls, a, b): return super().__new__(cls, (a, b))
+    def __getnewargs__(self): return tuple(self)
+class Own(Plain):
+    def __reduce__(self): return Own, ()
+class Bound:
+    def __init__(self): self.me, self.f = self, self.go
+    def go(self): return 5
+def shown(o):
+    inner = sorted((k, v) for k, v in getattr(o, "__dict__", {}).items() if k not in ("me", "f"))
+    return type(o).__name__, inner, getattr(o, "x", None), list(o) if isinstance(o, (list, tuple)) else dict(o) if isinstance(o, dict) else None
+def main():
+    table, row = Table(k=[1]), Row([1, [2]])
+    table.tag, row.name = 7, "r"
+    out = []
+    for o in (Plain(), Slotted(), table, row, Stateful(), New(1, [2]), Own(), Bound(), collections.OrderedDict(a=1), collections.Counter("aab")):
+        a, b = copy.copy(o), copy.deepcopy(o)
+        out += [shown(a), shown(b), a is o, type(a) is type(o)]
+    p = Plain()
+    q, r = copy.copy(p), copy.deepcopy(p)
+    out += [q.b is p.b, r.b is p.b, r.b == p.b, p.__reduce_ex__(2)[1:3], table.__reduce_ex__(4)[2]]
+    b = copy.deepcopy(Bound())
+    out += [b.me is b, b.f.__self__ is b, b.f()]
+    try:
+        object.__reduce_ex__(iter([]), 0)
+    except TypeError as e:
+        out.append(str(e))
+    return out
+""",
     "nested_scopes_in_comprehension": """
 def main():
     fs = [lambda: i for i in range(3)]
