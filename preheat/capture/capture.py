@@ -172,7 +172,7 @@ def _watched(watcher: Watcher, run: Callable[[], Any], place: tuple[str, int]) -
         with marks.capturing():
             outcome.result = run()
     except Stop as stop:
-        stopped = stop
+        stopped = stop.with_traceback(None)  # whose frames hold the program's objects
     except BaseException as error:  # the program's own, whatever it is: the caller raises it
         outcome.error = error
     finally:

@@ -20,7 +20,6 @@ from typing import Any
 from preheat.base.reasons import explain
 from preheat.base.rewrites import hint_for
 from preheat.bridge.ambient import SETTABLE, ambient_now
-from preheat.bridge.tensors import extent
 from preheat.capture import snapshots
 from preheat.capture.observer import GiveUp
 from preheat.capture.recipes import Planner
@@ -144,13 +143,13 @@ class Nodes:
         watcher = self.watcher
         recorder, sources = watcher.recorder, watcher.sources
         inputs = tuple(recorder.input_sources)
-        alias_sets = _alias_sets(recorder.input_tensors())
+        alias_sets = _alias_sets(recorder.input_extents)
         names = [_input_name(sources.table, source) for source in inputs]
         body = recorder.finish(list(outputs), names, alias_sets)
         watcher.guards.apart(watcher.effects.targets.values())
         overlaps = _alias_guards(
-            [(s, group) for s, group, tensor in zip(inputs, alias_sets, recorder.input_tensors())
-             if tensor is not None],
+            [(s, group) for s, group, memory in zip(inputs, alias_sets, recorder.input_extents)
+             if memory is not None],
             recorder.written_inputs)
         guards = (*watcher.guards.finish(), *overlaps)
         node = Node(guards, inputs if body else (), body, end)
@@ -187,11 +186,10 @@ def _hint_at(reason: str, file: str, line: int, general: str) -> str:
 
 
 # ---------------------------------------------------------------------------- inputs of a body
-def _alias_sets(tensors: list) -> list[int]:
+def _alias_sets(extents: list[tuple[int, int] | None]) -> list[int]:
     """A number for each input: equal where memory overlaps, -1 where it is the input's own."""
-    order = sorted(
-        (extent(tensor), place) for place, tensor in enumerate(tensors) if tensor is not None)
-    sets = [-1] * len(tensors)
+    order = sorted((memory, place) for place, memory in enumerate(extents) if memory is not None)
+    sets = [-1] * len(extents)
     end, last, group = -1, -1, -1
     for (start, stop), place in order:
         if start < end and start < stop:

@@ -35,7 +35,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from preheat.bridge.ops import overload
 from preheat.bridge.symint import is_box, scalar_of, taken, unboxed
-from preheat.bridge.tensors import dtype_name, is_plain, overlap_in_part, storage_key, type_of
+from preheat.bridge.tensors import dtype_name, extent, is_plain, overlap_in_part, storage_key, type_of
 from preheat.ir.graph import Arg, Builder, Graph, Op, Ref, Token, refs_of
 from preheat.ir.scalar import Scalar
 from preheat.ir.types import NoneType, ScalarType, TensorType, Type, contiguous_strides
@@ -97,7 +97,7 @@ class Recorder(TorchDispatchMode):
         self.has_tests = has_tests
         self.builder = Builder("aten")
         self.input_sources: list[int] = []
-        self._inputs: list[torch.Tensor | None] = []  # the sources keep them alive anyway
+        self.input_extents: list[tuple[int, int] | None] = []  # None of a number
         self.written_inputs: dict[int, int] = {}  # input value -> source
         self.values: dict[int, _Known] = {}
         self._storages: dict[int, list[int]] = {}  # storage -> [live tensors, first value]
@@ -170,7 +170,7 @@ class Recorder(TorchDispatchMode):
 
     def mark(self) -> tuple:
         """How far the graph has come."""
-        return self.builder, len(self.builder.ops), len(self._inputs), dict(self.written_inputs)
+        return self.builder, len(self.builder.ops), len(self.input_sources), dict(self.written_inputs)
 
     def rewind(self, mark: tuple) -> None:
         """Forgets the ops since `mark`, and any failure: they are no part of the graph."""
@@ -179,7 +179,7 @@ class Recorder(TorchDispatchMode):
         if builder is not self.builder:  # another graph was begun since
             ops, inputs, written = 0, 0, {}
         del self.builder.ops[ops:]
-        del self.builder.inputs[inputs:], self.input_sources[inputs:], self._inputs[inputs:]
+        del self.builder.inputs[inputs:], self.input_sources[inputs:], self.input_extents[inputs:]
         kept = set(self.input_sources)
         self._numbers = {s: value for s, value in self._numbers.items() if s in kept}
         self.written_inputs = written
@@ -212,10 +212,6 @@ class Recorder(TorchDispatchMode):
         """The number of the value that `tensor` is, or None if no op gave or took it."""
         known = self.values.get(id(tensor))
         return None if known is None else known.value
-
-    def input_tensors(self) -> list[torch.Tensor | None]:
-        """The tensor of each input, in order; None of a number."""
-        return self._inputs
 
     def finish(self, outputs: list[int], names: list[str], alias_sets: list[int]) -> Graph | None:
         """The graph with these outputs, or None if no op ran. A name and an alias set for each
@@ -330,7 +326,7 @@ class Recorder(TorchDispatchMode):
             value = self._numbers[source] = self.builder.input(ScalarType(scalar.type))
             self._root[value] = value
             self.input_sources.append(source)
-            self._inputs.append(None)
+            self.input_extents.append(None)
             self._source_of_value[value] = source
         return Ref(value)
 
@@ -345,7 +341,7 @@ class Recorder(TorchDispatchMode):
             self.stop("training", str(type_of(tensor)))
         value = self.builder.input(type_of(tensor))
         self.input_sources.append(source)
-        self._inputs.append(tensor)
+        self.input_extents.append(extent(tensor))
         self._source_of_value[value] = source
         self._learn(tensor, value)
         return value
@@ -451,7 +447,7 @@ class Recorder(TorchDispatchMode):
         type = type_of(kept)
         given = self.builder.input(type, "constant")
         self.input_sources.append(self.live(kept))
-        self._inputs.append(kept)
+        self.input_extents.append((0, 0))  # a copy: nothing else has its memory
         self._source_of_value[given] = self.input_sources[-1]
         value = self._emit("aten.clone.default", (Ref(given),), type)
         self._learn(tensor, value)

@@ -4,16 +4,18 @@
     sources.constant(torch.nn.Linear) == Named("torch.nn.modules.linear", "Linear")
 
 `known` maps identities to places in the table; every known object is kept alive here, so an id in
-it means one object. Sources are interned: one path, one number. What has no importable name gets a
+it means one object. But a tensor lives no longer than in the program: its id goes when it dies. Sources are interned: one path, one number. What has no importable name gets a
 place among `objects` (`Live`), and `why_not_stored` then says which was the first.
 """
 
 import sys
 import types
+import weakref
 from typing import Any
 
 from preheat.base.names import name_of
 from preheat.bridge.calls import name_hint
+from preheat.bridge.tensors import Tensor
 from preheat.ir.scalar import Scalar
 from preheat.ir.trace import At, Constant, Live, Named, Source
 
@@ -32,6 +34,7 @@ class Sources:
         self.objects: list[Any] = []
         self.why_not_stored = ""
         self._kept: list[Any] = []
+        self._tensors: list[_OfTensor] = []
         self._index: dict[tuple, int] = {}
         self._constants: dict[int, Named | Live] = {}
         self.numbers: dict[int, tuple[Any, Scalar]] = {} if numbers is None else numbers
@@ -81,7 +84,10 @@ class Sources:
         if found is not None:
             return found
         self.known[id(value)] = source
-        self._kept.append(value)
+        if type(value) is Tensor:
+            self._tensors.append(_OfTensor(value, self.known))
+        else:
+            self._kept.append(value)
         return source
 
     def of(self, value: Any, *hints: tuple[str, str]) -> int:
@@ -101,7 +107,7 @@ class Sources:
         return module if is_its else None
 
     def all_known(self) -> list[tuple[Any, int]]:
-        """Every object with a source, and its source."""
+        """Every object with a source, and its source; no plain tensors."""
         return [(value, self.known[id(value)]) for value in self._kept if id(value) in self.known]
 
     # ------------------------------------------------------------------ names
@@ -149,6 +155,23 @@ class Sources:
             self.why_not_stored = f"{kind_name}{name} has no importable name"
         self.objects.append(value)
         return Live(len(self.objects) - 1)
+
+
+class _OfTensor(weakref.ref):
+    """Takes the id of a tensor out of `known` when it dies."""
+
+    __slots__ = ("key", "known")
+
+    def __new__(cls, tensor: Any, known: dict[int, int]) -> "_OfTensor":
+        return super().__new__(cls, tensor, _died)
+
+    def __init__(self, tensor: Any, known: dict[int, int]) -> None:
+        super().__init__(tensor, _died)
+        self.key, self.known = id(tensor), known
+
+
+def _died(tensor: _OfTensor) -> None:
+    tensor.known.pop(tensor.key, None)
 
 
 def _name_of(value: Any, hints: tuple) -> tuple[str, str] | None:

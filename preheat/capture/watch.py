@@ -409,6 +409,7 @@ class Watcher(Reads, Looks, Boxing, Observer):
 
         `given` says why the call is one. It was made already if it has a result.
         """
+        given.__traceback__ = None  # its frames hold the arguments, and it
         if given.reason in _NOT_HOSTED:
             raise given
         acted, ops = mark
