@@ -17,6 +17,7 @@ from torch import nn
 from same import Program, same_program
 
 WORLD = """
+import _abc
 import abc
 import collections.abc
 import types
@@ -221,6 +222,9 @@ READS = (
     "y = y + (1 if isinstance(w.thing, collections.abc.Sized) else 2)",
     "y = y + (1 if isinstance(w.heir, Named) else 2)",
     "y = y + (1 if issubclass(type(w.heir), Named) else 2)",
+    "y = y + (1 if Named.__instancecheck__(w.heir) else 2)",
+    "y = y + (1 if _abc._abc_instancecheck(Named, w.heir) else 2)",
+    "y = y + (1 if isinstance(w.heir, Plain) else 2)",
     "y = w.heir.twice(y)",
     "y = y + (1 if hasattr(w.slots, 'level') else 2)",
     "y = y + getattr(w.slots, 'other', 0.5)",
@@ -347,17 +351,17 @@ MUTATIONS = (
 )
 
 
-def program(seed):
+def program(seed, reads=READS, changes=MUTATIONS):
     """(source of fn, the mutations before each call)."""
     chance = random.Random(seed)
-    body = "\n    ".join(chance.sample(READS, chance.randint(3, 9)))
+    body = "\n    ".join(chance.sample(reads, min(chance.randint(3, 9), len(reads))))
     source = f"def fn(x, w):\n    y = x\n    {body}\n    return y, x\n"
-    mutations = [chance.sample(MUTATIONS, chance.randint(1, 2)) for _ in range(5)]
+    mutations = [chance.sample(changes, chance.randint(1, 2)) for _ in range(5)]
     return source, mutations
 
 
-def check(seed, backend="preheat"):
-    source, mutations = program(seed)
+def check(seed, backend="preheat", reads=READS, changes=MUTATIONS):
+    source, mutations = program(seed, reads, changes)
 
     before = torch.get_default_dtype(), torch.are_deterministic_algorithms_enabled()
 
