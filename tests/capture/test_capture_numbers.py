@@ -309,3 +309,18 @@ def test_an_operation_whose_result_nobody_needs_still_raises(operation):
         return Program(program, (torch.ones(4),), between=between)
 
     same_program(make, calls=len(numbers))
+
+
+@pytest.mark.parametrize("backend", ["preheat", "eager"])
+def test_both_backends_and_the_cache_take_numbers(backend, tmp_path, monkeypatch):
+    monkeypatch.setenv("PREHEAT_CACHE_DIR", str(tmp_path))
+
+    def program(x, n):
+        return x * math.sqrt(n) + n / 3, n * 2, torch.nn.functional.leaky_relu(x, n)
+
+    for most in (2, 0):
+        compiled, before = preheat.compile(program, backend=backend), preheat.counters()["captures"]
+        with torch.no_grad():
+            for n in (2.5, 3.5, 4.5, 1.5):
+                check_same(compiled(X, n), program(X, n))
+        assert preheat.counters()["captures"] - before <= most
