@@ -66,11 +66,13 @@ class Places:
         self, table: Table, layout: Layout, tensors: TensorLayout | None, sources: Sequence[Source],
         found: Sequence[Any], keyword_index: Mapping[str, int],
         numbers: frozenset[int] = frozenset(), replaced: frozenset[int] = frozenset(),
+        lasting: frozenset[int] = frozenset(),
     ):
         self.table, self.layout, self.tensors = table, layout, tensors
         self.sources, self.found, self.keyword_index = sources, found, keyword_index
         self.replaced = replaced  # sources that lead to another object on each call
         self.numbers = numbers | replaced  # and those that may lead to another number
+        self.lasting = lasting  # ids of objects that live as long as what is compiled
         self.where: list[Place | None] = []
         self.is_held: list[bool] = []
         self.origin: dict[int, Place] = {}  # of a slot: the place it was loaded from
@@ -301,10 +303,11 @@ def _argument(places: Places, number: int, key: int | str) -> Place:
 def arrive(places: Places, number: int, owner: Place, offset: int) -> Place:
     """The place of an object, maybe another on each call; its pointer is at `offset` of `owner`.
 
-    Data moves; code is fixed and held; other objects are fixed, but not held.
+    Data moves; code is fixed and held, and so is the model that is compiled, with its parts; other
+    objects are fixed, but not held.
     """
     value = places.found[number]
-    places.is_held[number] = issubclass(type(value), _CODE)
+    places.is_held[number] = issubclass(type(value), _CODE) or id(value) in places.lasting
     if issubclass(type(value), _MOVING) or _is_small_table(value, places.layout):
         place = places.follow(owner, offset)
         if places.table.value(place.base) != id(value):

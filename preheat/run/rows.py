@@ -18,11 +18,15 @@ path.
 import ctypes
 import functools
 import sys
+import types
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 from preheat.base.dataclass import dataclass
+from preheat.base.names import instance_dict
 from preheat.ir.rows import ROW
 from preheat.ir.text_trace import show_guard, source_path
 from preheat.ir.trace import Guard, Live, Named, Source, Trace
@@ -212,7 +216,8 @@ def bind_rows(
     }
     others = replaced(trace, found)
     places = Places(
-        table, where, tensors, trace.sources, found, keywords, moving_numbers(trace), others)
+        table, where, tensors, trace.sources, found, keywords, moving_numbers(trace), others,
+        lasting_parts(checker.target))
     places.add_all()
     slow = add_claims(places, checker.by_kind, found, without)
     objects = list(checker.objects)
@@ -230,6 +235,18 @@ def bind_rows(
         buffer, len(table.rows), tuple(table.owners), tuple(slow), tuple(table.holds),
         table.versions, places.held(), frozenset(table.ambient), checker, slow_checker, others,
     )
+
+
+def lasting_parts(target: Any) -> frozenset[int]:
+    """The ids of the compiled module, or of the one whose method is compiled, and of all modules in
+    it: to hold them keeps nothing alive that would not be."""
+    rest, found = [target.__self__ if type(target) is types.MethodType else target], set()
+    while rest:
+        module = rest.pop()
+        if isinstance(module, torch.nn.Module) and id(module) not in found:
+            found.add(id(module))
+            rest += (instance_dict(module) or {}).get("_modules", {}).values()
+    return frozenset(found)
 
 
 _EXPECTED = 8  # byte of a row
