@@ -153,8 +153,9 @@ class Variant:
             self._bind_again(found, arguments)
         try:
             return self._entry.run(found)
-        except Fault as fault:
-            return self._plain(fault, args, kwargs)
+        except Fault as raised:
+            fault = raised
+        return self._plain(fault, args, kwargs)  # the user's error has no context of ours
 
     def _bind_again(self, found: list, arguments: tuple) -> None:
         """The guards hold on other memory than the rows say: takes it from now on."""

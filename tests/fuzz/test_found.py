@@ -67,6 +67,10 @@ FOUND = {
         w.tally["c"] += 2
         y.add_(w.thing.step(x).reshape(-1)[4])
     """,
+    "an error of an op has the context that eager's has": """
+        print("before")
+        x += torch.arange(n).float()
+    """,
     "an error after the text of a tensor": """
         with Noted(LOG) as noted, str(x + n) as text:
             pass
@@ -85,6 +89,7 @@ FOUND = {
 
 # What happens before the third call, where it matters.
 CHANGES = {
+    "an error of an op has the context that eager's has": "args[3] = 4",
     "an abstract class that a class is registered with later": 'g["Named"].register(g["Thing"])',
     "tensors as keys": "w.tensors[0] = w.tensors[1]",
     "a base of a class made in the call": 'g["Thing"].step = lambda self, t: t - 1',
