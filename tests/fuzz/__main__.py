@@ -50,6 +50,8 @@ def _batch(first: int, last: int, tally: Tally, failed: list[int]) -> int:
             continue
         tally.programs += 1
         tally.whole += row["whole"]
+        tally.calls += row["calls"]
+        tally.plain += row["plain"]
         tally.counters.update(row["counters"])
         tally.breaks.update(row["breaks"])
         if row["kind"] != "same":
@@ -77,8 +79,10 @@ def child(first: int, last: int, report: Path) -> None:
                 _tell(seed, script, backend, verdict)
             one = Tally()
             one.add(verdict)
-            row = {"seed": seed, "kind": verdict.kind, "whole": one.whole,
-                   "counters": dict(one.counters), "breaks": dict(one.breaks)}
+            row = {
+                "seed": seed, "kind": verdict.kind, "whole": one.whole, "calls": one.calls,
+                "plain": one.plain, "counters": dict(one.counters), "breaks": dict(one.breaks),
+            }
             print(json.dumps(row), file=out, flush=True)
 
 

@@ -24,6 +24,7 @@ import torch
 
 from fuzz.grammar import Script
 from fuzz.world import TEXT
+from preheat.dispatch import Compiled
 from same import Program, Seen, same_program
 
 SECONDS = 60  # a program that runs longer hangs
@@ -36,6 +37,8 @@ class Verdict:
     kind: str
     message: str = ""
     seen: Seen | None = None
+    calls: int = 0
+    plain: int = 0  # calls that ended as plain Python
 
 
 class Hangs(BaseException):
@@ -51,7 +54,7 @@ def check(script: Script, backend: str = "preheat") -> Verdict:
     linecache.cache["<program>"] = (
         len(script.text), None, script.text.splitlines(True), "<program>")
     settings = {"backend": backend, "options": {"recompile_limit": 32}}
-    with _strictly(), _limited():
+    with _strictly(), _limited(), _counting_plain() as plain:
         try:
             seen = same_program(
                 lambda: _program(script, code), calls=len(script.calls), settings=settings)
@@ -63,7 +66,7 @@ def check(script: Script, backend: str = "preheat") -> Verdict:
             return Verdict("hangs", traceback.format_exc(limit=-8))
         except Exception:
             return Verdict("fault", traceback.format_exc(limit=-8))
-    return Verdict("same", "", seen)
+    return Verdict("same", "", seen, len(script.calls), len(plain))
 
 
 def _program(script: Script, code: types.CodeType) -> Program:
@@ -131,6 +134,22 @@ def _strictly() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def _counting_plain() -> Iterator[list]:
+    """An item for each call that compiled code did not bring to its end, nor a capture."""
+    original, seen = Compiled._plain, []
+
+    def plain(self: Compiled, *args: Any, **kwargs: Any) -> Any:
+        seen.append(self.name)
+        return original(self, *args, **kwargs)
+
+    Compiled._plain = plain
+    try:
+        yield seen
+    finally:
+        Compiled._plain = original
+
+
+@contextlib.contextmanager
 def _limited() -> Iterator[None]:
     def over(number: int, frame: Any) -> None:
         raise Hangs
@@ -150,6 +169,8 @@ class Tally:
 
     programs: int = 0
     whole: int = 0  # programs that never broke
+    calls: int = 0
+    plain: int = 0  # calls that ended as plain Python
     counters: collections.Counter = field(default_factory=collections.Counter)
     breaks: collections.Counter = field(default_factory=collections.Counter)
 
@@ -157,6 +178,8 @@ class Tally:
         self.programs += 1
         if verdict.seen is not None:
             self.whole += verdict.seen.is_captured
+            self.calls += verdict.calls
+            self.plain += verdict.plain
             self.counters.update(verdict.seen.counters)
             self.breaks.update({row.partition(":")[0] for row in verdict.seen.breaks})
 
@@ -164,5 +187,6 @@ class Tally:
         counts = ", ".join(f"{count} {name}" for name, count in self.counters.items() if count)
         breaks = ", ".join(f"{name} {count}" for name, count in self.breaks.most_common(12))
         return (
-            f"{self.programs} programs, {self.whole} without a break; {counts}\n"
+            f"{self.programs} programs, {self.whole} without a break; {self.calls} calls, "
+            f"{self.plain} ended as plain Python; {counts}\n"
             f"programs that broke, by reason: {breaks}")

@@ -10,7 +10,7 @@ import pytest
 import fuzz.check as checking
 import same
 from fuzz.__main__ import program
-from fuzz.check import Script, Verdict, check
+from fuzz.check import Script, Tally, Verdict, check
 from fuzz.shrink import shrink
 from fuzz.world import TEXT
 
@@ -41,6 +41,15 @@ def test_programs_do_as_eager(seed):
 def test_programs_do_as_eager_in_numbers(start):
     for seed in range(start, start + 20):
         judge(seed)
+
+
+def test_most_calls_run_compiled_or_are_captured():
+    tally = Tally()
+    for seed in range(9000, 9012):
+        script, backend = program(seed)
+        tally.add(check(script, backend))
+    assert tally.programs == 12 and tally.counters["captures"] > tally.programs, tally
+    assert tally.plain < tally.calls / 2, tally
 
 
 # ---------------------------------------- the fuzzer itself
