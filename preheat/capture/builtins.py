@@ -280,6 +280,8 @@ def model_iter(m, args, kwargs):
 def model_next(m, args, kwargs):
     if kwargs or not 1 <= len(args) <= 2:
         return c_call(m, next, args, kwargs)
+    if generators.is_own(args[0]) and id(args[0]) not in m.known:
+        return operations.directly(m, args[0], next, *args)
     raw = m.lookup(args[0], type(args[0]), "__next__")
     if not operations.runs_python(raw):
         return c_call(m, next, args, kwargs)

@@ -159,10 +159,9 @@ def fill_defaults(
 # ---------------------------------------------------------------------------------- C functions
 def c_call(m, function: Any, args: tuple | list, kwargs: dict | None) -> Any:
     """A call that is not interpreted, made by the observer."""
-    if m.handled.error is not None or m.handled.below is not None:
-        handled = m.handled.current()
-        if handled is not None:
-            return with_handled(m, handled, plain_call, m, function, args, kwargs)
+    handled = m.handled.current()
+    if handled is not None:
+        return with_handled(m, handled, plain_call, m, function, args, kwargs)
     return plain_call(m, function, args, kwargs)
 
 

@@ -90,7 +90,7 @@ def capture(
 
 
 def resume(
-    point: Point, opened: tuple, values: tuple, *,
+    point: Point, opened: list, values: tuple, *,
     limits: Limits | Mapping[str, Any] | None = None,
     is_known: Callable[[Point, tuple], bool] = _never,
     dynamic: frozenset[str] = frozenset(),
@@ -98,15 +98,15 @@ def resume(
     """The outcome of a call that has got to `point`, gone on with for real.
 
     opened    what the recipe `point.snapshot` gave for `values`, the slots of the point, in which
-              each int and float is a copy of its own (`base.numbers.copied`)
+              each int and float is a copy of its own (`base.numbers.copied`); it is taken out
     """
-    rows, made, revived = opened
-    frames = rebuild(rows)
+    frames, made, revived = rebuild(opened)
+    unwatched = Unwatched(values[-1] if point.has_answer else NOT_DONE)
     aside = steps_aside()
     if aside:
         place = (frames[-1].source.co_filename, frames[-1].line())
         outcome = Outcome(breaks=(break_at("foreign_state", aside, *place),))
-        return _settle(outcome, lambda: interpret(point, opened, values))
+        return _settle(outcome, lambda: machine.resume(frames, unwatched, None, revived))
     watcher = Watcher(
         Limits.of(limits), dict(ambient_now())["inference_mode"], is_known, dynamic)
     watcher.made.update({id(function): (function, maker) for function, maker in made})
@@ -115,20 +115,20 @@ def resume(
         watcher.begin_at(point, values, frames)
     except GiveUp as given:
         outcome = Outcome(breaks=(break_at(given.reason, given.detail, *place),))
-        return _settle(outcome, lambda: interpret(point, opened, values))
+        return _settle(outcome, lambda: machine.resume(frames, unwatched, None, revived))
     return _watched(watcher, lambda: machine.resume(frames, watcher, None, revived), place)
 
 
 def interpret(
-    point: Point, opened: tuple, values: tuple, error: BaseException | None = None,
+    point: Point, opened: list, values: tuple, error: BaseException | None = None,
 ) -> Any:
     """The result of a call that has got to `point`, gone on with for real and unwatched.
 
     `error`: raised where the point's host call stands, instead of its answer.
     """
-    rows, _, revived = opened
+    frames, _, revived = rebuild(opened)
     answer = values[-1] if point.has_answer and error is None else NOT_DONE
-    return machine.resume(rebuild(rows), Unwatched(answer), error, revived)
+    return machine.resume(frames, Unwatched(answer), error, revived)
 
 
 class Unwatched(Observer):

@@ -147,7 +147,7 @@ def get_iter(m, frame, _):
 
 @handles("FOR_ITER")
 def for_iter(m, frame, target):
-    value = operations.advance(m, frame.stack[-1])
+    value = operations.advance_once(m, frame.stack[-1])
     if type(value) is Frame:
         value.then.insert(0, (tag_end, None, target))
         frame.deliver = push_or_end

@@ -59,6 +59,7 @@ class Frame:
     is_base         its result goes to native code
     deliver, drop   how the waiting instruction takes a callee's result
     then            [(on value, on error, data), ...], next one last
+    within          of a generator's body that is made again in the middle: where it stands
     """
 
     __slots__ = (
@@ -76,6 +77,7 @@ class Frame:
         "deliver",
         "drop",
         "then",
+        "within",
     )
 
     def __init__(self, code: Code, function: types.FunctionType, values: list):
@@ -93,6 +95,7 @@ class Frame:
         self.deliver: Callable | None = None
         self.drop = 0
         self.then: list[tuple] | None = None
+        self.within: Within | None = None
 
     def __repr__(self) -> str:
         return f"<frame {self.source.co_qualname} {self.source.co_filename}:{self.line()}>"
@@ -115,6 +118,19 @@ class Frame:
 
     def cell_names(self) -> tuple[str, ...]:
         return self.source.co_cellvars + self.source.co_freevars
+
+
+class Within:
+    """Where the body of a generator stands that ran when its frames were left: the frame to go on
+    with (the body, or one that it waits for), the exception that the body handles, and one to be
+    raised.
+    """
+
+    __slots__ = ("innermost", "handled", "error")
+
+    def __init__(self, innermost: Frame, handled: BaseException | None):
+        self.innermost, self.handled = innermost, handled
+        self.error: BaseException | None = None
 
 
 class Handled:

@@ -1,20 +1,27 @@
 """Generators: a real generator drives each interpreted frame, so that C code can consume it.
 
     new_generator(m, frame)    ->  a generator; next(it) runs `frame` up to its next YIELD_VALUE
+    hollow(function)           ->  one whose body is filled in later, wherever it stands
 
 send, throw, close, `return value`, `yield from` delegation and half-consumed generators work as in
 CPython, since the object is a generator. Differences that remain: `gi_frame`, `gi_code` and
 `gi_yieldfrom` are the driver's. A generator may outlive the run; it then goes on unwatched. Source:
 CPython `Objects/genobject.c`, `_gen_throw`.
+
+Where an instruction of ours itself advances a generator (a loop, `yield from`, `next`, `send`,
+`throw`), only native frames that are known stand in between: the instruction, executed anew on a
+generator that was made again in the middle, leads back to where the body stood (`Frame.within`).
 """
 
-from collections.abc import Generator, Iterator
+import sys
+from collections.abc import Generator, Iterable, Iterator
 from types import GeneratorType
 from typing import Any
 
-from preheat.capture import attributes, operations
+from preheat.capture import attributes, calls, operations
 from preheat.capture.bytecode import VERSION
-from preheat.capture.frames import END, Frame, Handled, attempt
+from preheat.capture.frames import END, Frame, Handled, Within, attempt
+from preheat.capture.models import method
 from preheat.capture.tracebacks import raise_as_is
 
 
@@ -56,11 +63,38 @@ def revive(body: Frame, is_started: bool) -> GeneratorType:
     return made
 
 
+def hollow(function: Any, code: Any) -> GeneratorType:
+    """A generator that is advanced just now; `seat_within` says where its body stands."""
+    return revive(Frame(code, function, []), is_started=True)
+
+
+def seat_within(made: GeneratorType, innermost: Frame, handled: BaseException | None) -> None:
+    """The next time `made` is advanced its body goes on at `innermost`, whatever is sent."""
+    body_of(made).within = Within(innermost, handled)
+
+
+def body_of(made: GeneratorType) -> Frame:
+    """The body of a generator of the machine's that has not ended."""
+    return made.gi_frame.f_locals["frame"]
+
+
+def is_own(value: Any) -> bool:
+    """Whether `value` is a generator of a machine's that has not ended."""
+    is_driven = type(value) is GeneratorType and value.gi_code is drive.__code__
+    return is_driven and value.gi_frame is not None
+
+
+def let_go(replaced: Iterable[GeneratorType]) -> None:
+    """Others go on in the place of these generators: they end without a trace."""
+    for made in replaced:
+        seat_of(made).machine = None
+
+
 def state(made: GeneratorType) -> tuple[Frame, bool] | None:
     """The body of a generator of the machine's and whether it has started; None for one that is
     running, has ended, handles an exception, or is no machine's.
     """
-    if made.gi_code is not drive.__code__ or made.gi_frame is None or made.gi_running:
+    if not is_own(made) or made.gi_running or body_of(made).within is not None:
         return None
     here = made.gi_frame.f_locals
     is_started = "handled" in here
@@ -82,15 +116,22 @@ def drive(seat: Seat, frame: Frame, is_waiting: bool = False) -> Generator:
         if is_waiting:
             is_waiting = False
         else:
-            m = seat.machine
-            if error is None:
+            m, innermost = seat.machine, None
+            is_direct = is_advanced_directly(m, sys._getframe())
+            if frame.within is not None:
+                within, frame.within = frame.within, None
+                innermost, handled.error, error = within.innermost, within.handled, within.error
+                within = None
+            elif error is None:
                 frame.stack.append(sent)
                 frame.pc += 1
             handled.below, m.handled, m.has_context = m.handled, handled, None
+            m.directs += is_direct
             try:
-                value = m.execute(frame, error)
+                value = m.execute(frame, error, innermost)
             finally:
-                m.handled, handled.below = handled.below, None
+                m.handled, handled.below, innermost = handled.below, None, None
+                m.directs -= is_direct
             if not m.take_yield():
                 return value
         sent, error = None, None
@@ -100,12 +141,22 @@ def drive(seat: Seat, frame: Frame, is_waiting: bool = False) -> Generator:
                 break
             except BaseException as thrown:
                 error = thrown
+            if seat.machine is None:
+                return None
             if frame.pc not in frame.code.delegations:
                 break
             value, error = delegate(seat.machine, frame, error)
             if error is not None or value is END:
                 sent = frame.stack.pop() if error is None else None
                 break
+
+
+def is_advanced_directly(m, frame: Any) -> bool:
+    """Whether the machine's present instruction advances the generator with the native `frame`, and
+    has done nothing else yet."""
+    direct, m.direct = m.direct, None
+    is_this = type(direct) is GeneratorType and direct.gi_frame is frame
+    return is_this and m.delivered != m.instant()
 
 
 def delegate(m, frame: Frame, error: BaseException) -> tuple[Any, BaseException | None]:
@@ -136,7 +187,7 @@ def delegate(m, frame: Frame, error: BaseException) -> tuple[Any, BaseException 
     except BaseException as raised:
         return None, raised
     finally:
-        m.frame = outside
+        m.frame, frame.back = outside, None
 
 
 def attribute_or_none(m, owner: Any, name: str) -> Any:
@@ -150,7 +201,7 @@ def send(m, receiver: Any, value: Any) -> Any:
     """`receiver.send(value)` or `next(receiver)`: what it yields, a Returned, or a frame."""
     if type(receiver) is GeneratorType:
         try:
-            return receiver.send(value)
+            return operations.directly(m, receiver, receiver.send, value)
         except StopIteration as stop:
             return Returned(stop.value)
     if value is None:
@@ -165,6 +216,17 @@ def send(m, receiver: Any, value: Any) -> Any:
         return m.call(m.finish(attributes.load(m, receiver, "send")), (value,))
     except StopIteration as stop:
         return Returned(stop.value)
+
+
+@method("send", GeneratorType)
+@method("throw", GeneratorType)
+@method("close", GeneratorType)
+@method("__next__", GeneratorType)
+def model_advance(m, function: Any, owner: GeneratorType, args: Any, kwargs: dict) -> Any:
+    """A generator that the call has made runs in the machine: no C to be judged in between."""
+    if kwargs or not is_own(owner) or id(owner) in m.known:
+        return calls.c_call(m, function, args, kwargs)
+    return operations.directly(m, owner, function, *args)
 
 
 def stop_is_returned(m, _: None, error: BaseException) -> Any:

@@ -18,7 +18,7 @@ import itertools
 import operator
 import sys
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from preheat.base.errors import InternalError
@@ -74,19 +74,27 @@ def run(function: Callable, args: tuple, kwargs: dict, observer: Observer) -> An
 
 def resume(
     frames: list[Frame], observer: Observer, error: BaseException | None = None,
-    revived: Iterable[types.GeneratorType] = (),
+    revived: list[types.GeneratorType] | None = None,
 ) -> Any:
     """What the call of `frames[0]` gives, gone on with from where the frames stand, innermost last.
 
     The innermost instruction is executed anew; `error` is raised in it instead. `revived`: the
-    generators made again, which run in this machine.
+    generators made again, which run in this machine. Both lists are emptied: frames and generators
+    die when the program lets go of them.
     """
     machine = Machine(observer)
-    for made in revived:
-        generators.seat_of(made).machine = machine
+    while revived:
+        generators.seat_of(revived.pop()).machine = machine
+    bodies = [frame for frame in frames if frame.within is not None]
+    base, innermost = frames[0], frames[-1]
+    if bodies:  # the instruction that waits for the first one advances it anew
+        innermost, bodies[-1].within.error, error = bodies[0].back, error, None
+    frames.clear()
+    bodies.clear()
     try:
-        machine.depth += len(frames) - 1
-        return machine.execute(frames[0], error, frames[-1])
+        result = machine.execute(base, error, innermost)
+        base = innermost = None  # what dies with the outermost frame is still part of the run
+        return result
     finally:
         machine.end()
 
@@ -112,18 +120,19 @@ class Machine:
 
     frame      the innermost frame; `frame.back` leads outward, across native calls in between
     known      the observer's table of outside objects; `numbers`: that of numbers told apart
-    handled    the exceptions being handled
+    handled    the exceptions being handled: a level for the run, one for each generator that runs
     has_context  an error under way that has got its context already
     is_native  True: Python functions are called natively (the observer gave up, or the run is over)
     delivered  the instant at which a callee's result last reached a waiting instruction
+    direct     the generator that the present instruction is about to advance, itself
+    nesting    native loops inside each other; directs: those of generators advanced so
     """
 
     def __init__(self, observer: Observer):
         self.observer = observer
         self.frame: Frame | None = None
         self.known, self.numbers = observer.known, observer.numbers
-        self.handled = self.handled_outside = Handled(sys.exc_info()[1], None)
-        self.error_outside = self.handled.error
+        self.handled = self.handled_outside = Handled(None, Handled(sys.exc_info()[1], None))
         self.is_native = False
         self.is_reraise = self.is_yield = False
         self.has_context: BaseException | None = None
@@ -131,7 +140,8 @@ class Machine:
         self.fault: BaseException | None = None
         self.depth = native_depth()
         self.limit = self.limit_outside = sys.getrecursionlimit()
-        self.nesting = 0
+        self.nesting = self.directs = 0
+        self.direct: types.GeneratorType | None = None
         self.delivered = -1
         self.ticks = iter(range(observer.bytecode_limit))
         self.views: dict[int, View] = {}
@@ -158,6 +168,7 @@ class Machine:
             try:
                 return hook(*args)
             except GiveUp as given:
+                given.bare()
                 self.give_up(given.reason, given.detail)
             except Exception as error:
                 self.fail(error)
@@ -173,6 +184,7 @@ class Machine:
                     return hook(function)
                 return hook(function, args) if kwargs is NOT_DONE else hook(function, args, kwargs)
             except GiveUp as given:
+                given.bare()
                 self.give_up(given.reason, given.detail)
                 result = given.result
             if result is not NOT_DONE:
@@ -210,15 +222,22 @@ class Machine:
 
     def stands_before(self) -> bool:
         """Whether the innermost instruction has not begun to act through a callee, and nothing but
-        its frames is needed to execute it anew later: no native frame in between, no exception
-        being handled.
+        its frames is needed to execute it anew later: no exception being handled, and no native
+        frame in between but those of generators that an instruction of ours advances.
         """
         return (
-            self.nesting == 1
+            self.nesting == 1 + self.directs
             and self.delivered != self.instant()
-            and self.handled is self.handled_outside
-            and self.handled.error is self.error_outside
+            and all(error is None for error in self.handled_errors())
         )
+
+    def handled_errors(self) -> list[BaseException | None]:
+        """The exception that the program handles, and each generator that runs, outermost first."""
+        level, errors = self.handled, [self.handled_outside.error]
+        while level is not self.handled_outside:
+            errors.insert(1, level.error)
+            level = level.below
+        return errors
 
     def forget_views(self) -> None:
         """Reads of classes are told anew from now on."""
@@ -311,6 +330,8 @@ class Machine:
         base.back = outside
         frame = self.frame = base if innermost is None else innermost
         self.depth += 1
+        while innermost is not None and innermost is not base:
+            self.depth, innermost = self.depth + 1, innermost.back
         pc = frame.pc
         try:
             if self.depth > self.limit:
@@ -365,7 +386,7 @@ class Machine:
                 except BaseException as raised:
                     error = raised
         finally:
-            self.frame, self.depth = outside, depth
+            self.frame, self.depth, base.back = outside, depth, None
             self.nesting -= 1
             if self.nesting == DEEP - 1:
                 sys.setrecursionlimit(self.limit)

@@ -14,13 +14,14 @@ import functools
 import linecache
 import logging
 import platform
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 from preheat.base.reasons import explain
 from preheat.base.rewrites import hint_for
 from preheat.bridge.ambient import SETTABLE, ambient_now
-from preheat.capture import snapshots
+from preheat.capture import generators, snapshots
 from preheat.capture.observer import GiveUp
 from preheat.capture.recipes import Planner
 from preheat.ir.trace import (
@@ -51,6 +52,7 @@ class Nodes:
         self.start: Point | None = None
         self.signature = Signature(0)
         self.ambient: tuple = ()
+        self.replaced = weakref.WeakSet()  # generators that the last point makes again
 
     # ------------------------------------------------------------------ starts
     def enter(self, signature: Signature, ambient: tuple) -> None:
@@ -64,6 +66,7 @@ class Nodes:
     def arrive(self, point: Point, values: tuple) -> None:
         """The next node starts at `point`, unless one that does is there: a loop is closed."""
         if self.is_known(point, self.list[-1].objects):
+            generators.let_go(self.replaced)
             self.watcher.machine.fault = Stop(point, values)
             raise self.watcher.machine.fault
         self.begin(point)
@@ -134,8 +137,9 @@ class Nodes:
         watcher = self.watcher
         if len(self.list) + 1 >= watcher.limits.max_nodes:
             raise GiveUp("limit_nodes", f"{watcher.limits.max_nodes} nodes")
-        snapshot, slots = snapshots.take(
+        snapshot, slots, replaced = snapshots.take(
             watcher.machine, watcher.sources, watcher.made, frozenset(planner.memo))
+        self.replaced = weakref.WeakSet(replaced)
         result = planner.step("tuple", *first, *planner.many(slots))
         return planner.recipe(result), snapshot, slots
 

@@ -75,6 +75,12 @@ class GiveUp(Exception):
         super().__init__(f"{reason}: {detail}" if detail else reason)
         self.reason, self.detail, self.result = reason, detail, result
 
+    def bare(self) -> "GiveUp":
+        """Without its traceback, whose frames would keep each other, and what dies with the
+        program's frames, until the next collection."""
+        self.__traceback__ = self.__cause__ = self.__context__ = None
+        return self
+
 
 class Observer:
     """Watches nothing. Subclass it and override the hooks you need.

@@ -556,6 +556,25 @@ C_ITERATORS = frozenset(
 ) | {types.GeneratorType, zip, enumerate, reversed}
 
 
+def advance_once(m, iterator: Any) -> Any:
+    """`next(iterator, END)`, as all that an instruction does."""
+    cls = type(iterator)
+    if cls is types.GeneratorType:
+        return directly(m, iterator, next, iterator, END)
+    if cls is enumerate:  # it counts after its iterator has been advanced
+        return directly(m, iterator.__reduce__()[1][0], next, iterator, END)
+    return advance(m, iterator)
+
+
+def directly(m, generator: Any, function: Callable, *args: Any) -> Any:
+    """`function(*args)`, which only advances `generator`: done anew, it would do so again."""
+    m.direct = generator
+    try:
+        return function(*args)
+    finally:
+        m.direct = None
+
+
 def stop_is_end(m, _: None, error: BaseException) -> Any:
     if isinstance(error, StopIteration):
         return END

@@ -9,9 +9,12 @@ runtime numbers, objects from outside, and fresh objects that have escaped; othe
 (lists in locals, closures, cells, iterators, generators of the machine's) are rebuilt. `rebuild`
 makes frames again.
 
-Refused: frames with native frames of ours in between (inside a generator, a sort key), an
-instruction that has already acted, a handler of an exception, class bodies, and whatever has no
-recipe.
+The body of a generator that runs stands among the frames; its row names the generator, which is
+made hollow, and filled once the frames are there: the instruction that advances it, executed anew,
+leads into it (`generators.py`).
+
+Refused: frames with other native frames of ours in between (a sort key), an instruction that has
+already acted, a handler of an exception, class bodies, and whatever has no recipe.
 """
 
 import types
@@ -50,11 +53,15 @@ class SnapshotPlanner(Planner):
         self.slots: list[Any] = []
         self.functions: list[int] = []  # steps: (function that the call made, its maker)
         self.generators: list[int] = []  # steps of generators: they need the new machine
+        self.replaced: list[types.GeneratorType] = []  # the generators that stand there now
+        self.running: dict[int, int] = {}  # body that is among the frames -> step of its generator
 
     def _place(self, value: Any, kind: type) -> int:
         if value is NULL:
             return self.step("const", _NULL)
         if self._is_slot(value, kind):
+            if generators.is_own(value) and value.gi_running:
+                raise GiveUp("no_snapshot", "inside a generator that was given away")
             self.slots.append(value)
             return self.step("value", len(self.slots) - 1)
         if kind is types.GeneratorType:
@@ -81,6 +88,12 @@ class SnapshotPlanner(Planner):
         return id(value) in self.escaped and kind not in _WITHOUT_IDENTITY
 
     def _generator(self, value: types.GeneratorType) -> int:
+        if generators.is_own(value) and value.gi_running:
+            body = generators.body_of(value)
+            place = self.step("call", self.plan(hollow), self.plan(body.function))
+            self.running[id(body)] = place
+            self.generators.append(place)
+            return place
         found = generators.state(value)
         if found is None or found[0].then:
             raise GiveUp("no_recipe", f"the generator {value.__qualname__}")
@@ -88,6 +101,7 @@ class SnapshotPlanner(Planner):
         parts = (body.function, body.pc, _live(body), tuple(body.stack), is_started)
         place = self.step("call", self.plan(revived), *self.many(parts))
         self.generators.append(place)
+        self.replaced.append(value)
         return place
 
     def frame(self, frame: Frame) -> int:
@@ -98,7 +112,12 @@ class SnapshotPlanner(Planner):
             frame.function, frame.pc, _live(frame), tuple(frame.stack), frame.deliver, frame.drop,
             tuple(then),
         )
-        return self.plan(parts)
+        made = self.plan(None)
+        if frame.is_base and frame.back is not None:
+            made = self.running.get(id(frame))
+            if made is None:
+                raise GiveUp("no_snapshot", "a generator that only C holds")
+        return self.step("tuple", *self.many(parts), made)
 
 
 def _live(frame: Frame) -> tuple:
@@ -113,14 +132,16 @@ def _live(frame: Frame) -> tuple:
 
 def take(
     machine: Any, sources: Sources, made: Mapping[int, tuple], escaped: Container[int],
-) -> tuple[Recipe, list[Any]]:
-    """The recipe of the machine's frames and the objects of its slots. Raises GiveUp."""
+) -> tuple[Recipe, list[Any], list[types.GeneratorType]]:
+    """The recipe of the machine's frames, the objects of its slots, and the generators that it
+    makes again. Raises GiveUp.
+    """
     planner = SnapshotPlanner(sources, made, escaped)
     frames = [planner.frame(frame) for frame in frames_of(machine)]
     result = planner.step(
-        "tuple",
+        "list",
         *[planner.step("tuple", *parts) for parts in (frames, planner.functions, planner.generators)])
-    return planner.recipe(result), planner.slots
+    return planner.recipe(result), planner.slots, planner.replaced
 
 
 def frames_of(machine: Any) -> list[Frame]:
@@ -142,17 +163,39 @@ def with_bodies(frames: Iterable[Frame]) -> Iterator[Frame]:
                     yield from with_bodies((found[0],))
 
 
-def rebuild(rows: Sequence[tuple]) -> list[Frame]:
-    """Frames from what a snapshot's recipe gave, linked, outermost first."""
+def rebuild(opened: list) -> tuple[list[Frame], Sequence[tuple], list[types.GeneratorType]]:
+    """Frames from what a snapshot's recipe gave, linked, outermost first; the functions that the
+    call made, each with its maker; the generators made again.
+
+    Takes them out of `opened`: what the program lets go of must not live on there.
+    """
+    rows, made, revived = opened
+    opened.clear()
+    return _linked(rows), made, list(revived)
+
+
+def _linked(rows: Sequence[tuple]) -> list[Frame]:
     frames: list[Frame] = []
-    for function, pc, values, stack, deliver, drop, then in rows:
-        frame = _frame(function, pc, values, stack)
+    bodies: list[types.GeneratorType] = []
+    for function, pc, values, stack, deliver, drop, then, made in rows:
+        frame = Frame(DECODE(function.__code__), function, []) if made is None else (
+            generators.body_of(made))
+        frame.locals, frame.stack[:], frame.pc = list(values), stack, pc
         frame.deliver, frame.drop = deliver, drop
         frame.then = list(then) or None
         frame.back = frames[-1] if frames else None
+        if made is not None:
+            bodies.append(made)
         frames.append(frame)
+        if bodies:  # its innermost frame so far
+            generators.seat_within(bodies[-1], frame, None)
     frames[0].is_base = True
     return frames
+
+
+def hollow(function: types.FunctionType) -> types.GeneratorType:
+    """A generator whose body is among the frames: what its step calls."""
+    return generators.hollow(function, DECODE(function.__code__))
 
 
 def revived(

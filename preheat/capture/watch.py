@@ -173,7 +173,7 @@ class Watcher(Reads, Looks, Boxing, Observer):
             try:
                 self.look(value, 0)
             except GiveUp as raised:
-                given = raised
+                given = raised.bare()
             if given is not None:
                 return self._host(given, self._mark(), bool, (value,), {})
         elif not self.recorder.is_fixed(value) and self.recorder.test_of(value) is None:
@@ -335,7 +335,7 @@ class Watcher(Reads, Looks, Boxing, Observer):
                 return self.call_with_numbers(row, function, args, kwargs, call)
             return call(self, function, args, kwargs, row)
         except GiveUp as raised:
-            given = raised  # outside this block the host call sees no exception of ours
+            given = raised.bare()  # outside this block the host call sees no exception of ours
         except Stop:
             raise
         except BaseException as error:
@@ -355,7 +355,7 @@ class Watcher(Reads, Looks, Boxing, Observer):
                 return self.operate_with_numbers(function, args, self._operate)
             return self._operate(function, args)
         except GiveUp as raised:
-            given = raised
+            given = raised.bare()
         except Stop:
             raise
         except BaseException as error:

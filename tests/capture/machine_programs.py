@@ -901,6 +901,55 @@ def main():
     s = "a-b-c"
     return s.split("-"), "-".join(x for x in s), s.replace("-", ""), s.encode().hex(), "%05.1f" % 2.25, b"ab"[0], "abc"[::-1], s.partition("-"), str.upper("q")
 """,
+    "generators_that_call_c_in_the_middle": """
+import contextlib, time
+log = []
+def said(*words): log.append(" ".join(map(str, words))); return time.perf_counter() > 0
+def each(n):
+    try:
+        for i in range(n):
+            said("give", i)
+            got = yield i
+            said("got", got)
+        return said("end")
+    finally:
+        said("closed")
+def outer(n):
+    try:
+        a = yield from each(n)
+        said(a)
+        b = yield from each(n - 1)
+    except KeyError as e:
+        said("caught", repr(e)); yield 9
+    return b
+@contextlib.contextmanager
+def named(name):
+    said("enter", name)
+    try: yield name
+    except ValueError as e: said("swallowed", e)
+    finally: said("leave", name)
+def again(me):
+    try: next(me[0])
+    except ValueError as e: said(e)
+    yield 1
+    said(list(zip(each(2), "ab")))
+    yield 2
+def main():
+    for i, x in enumerate(outer(2)): said("body", i, x)
+    g = outer(2); said(next(g), g.send(5))
+    try: said(g.throw(KeyError(1)), next(g))
+    except UnboundLocalError as e: said(e)
+    with named("a") as a, named("b"): said("inside", a); raise ValueError("v")
+    me = []; me.append(again(me)); said([x for x in me[0]])
+    try:
+        with named("c"): raise LookupError
+    except LookupError: said("out")
+    h = each(3); next(h); h.close(); k = each(1); next(k); del k
+    def stops(): said("stops"); next(iter(())); yield
+    try: next(stops())
+    except RuntimeError as e: said(repr(e), repr(e.__cause__))
+    return log
+""",
     "mutating_methods": """
 def main():
     l, d, s = [3, 1], {}, set()
