@@ -87,7 +87,8 @@ def is_own(value: Any) -> bool:
 def let_go(replaced: Iterable[GeneratorType]) -> None:
     """Others go on in the place of these generators: they end without a trace."""
     for made in replaced:
-        seat_of(made).machine = None
+        if is_own(made):
+            seat_of(made).machine = None
 
 
 def state(made: GeneratorType) -> tuple[Frame, bool] | None:

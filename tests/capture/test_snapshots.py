@@ -1,6 +1,8 @@
 """Frames are left at calls of C and gone on with in another machine: nothing is lost or done twice."""
 
 import ctypes
+import gc
+from contextlib import _GeneratorContextManager
 
 import pytest
 
@@ -16,12 +18,21 @@ from test_machine_language import outcome
 
 
 class Everything:
-    """A set that has every id but those of the machine's generators: whatever else stands in a
-    frame is carried as it is.
+    """A set that has every id but those of generators that run, and of what they are part of:
+    whatever else stands in a frame is carried as it is.
     """
 
     def __contains__(self, number: int) -> bool:
-        return not is_own(ctypes.cast(number, ctypes.py_object).value)
+        return not holds_running(ctypes.cast(number, ctypes.py_object).value, 3)
+
+
+def holds_running(value, depth: int) -> bool:
+    """Whether `value` is a generator that runs, or has one among its parts."""
+    if is_own(value):
+        return value.gi_running
+    if depth == 0 or type(value) not in (list, tuple, dict, _GeneratorContextManager):
+        return False
+    return any(holds_running(part, depth - 1) for part in gc.get_referents(value))
 
 
 class Leaver(Observer):
@@ -40,15 +51,14 @@ class Leaver(Observer):
             return answer
         self.skips -= 1
         stands = self.skips < 0 and self.machine.stands_before()
-        if stands:
-            try:
-                sources = Sources()
-                *left, replaced = take(self.machine, sources, {}, Everything())
-                self.left = *left, sources.objects
-            except GiveUp:
-                stands = False
         self.made = function(*args, **kwargs)
         if stands:
+            sources = Sources()
+            try:
+                *left, replaced = take(self.machine, sources, {}, Everything())
+            except GiveUp:
+                return self.made
+            self.left = *left, sources.objects
             let_go(replaced)
             self.machine.fault = Stop()
             raise self.machine.fault
