@@ -27,13 +27,13 @@ import contextlib
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from preheat.bridge.ops import overload
+from preheat.bridge.overloads import Overload, facts_of
 from preheat.bridge.symint import is_box, scalar_of, taken, unboxed
 from preheat.bridge.tensors import dtype_name, extent, is_plain, overlap_in_part, storage_key, type_of
 from preheat.ir.graph import Arg, Builder, Graph, Op, Ref, Token, refs_of
@@ -64,7 +64,6 @@ _VIEW_OF_INPLACE = {
 _READS_ONE = frozenset((
     "aten._local_scalar_dense.default", "aten.item.default", "aten.is_nonzero.default",
 ))
-_RESIZING = frozenset(("resize_", "resize_as_", "set_", "_resize_output_", "swap_", "resize"))
 
 
 class Recorder(TorchDispatchMode):
@@ -124,8 +123,9 @@ class Recorder(TorchDispatchMode):
         """The few pure ops from inputs to a bool of one element, and the sources of the inputs.
 
         None if it takes more than `MAX_TEST_OPS` ops, if chance takes part, or if anything that
-        takes part
-        was written to: then the answer cannot be had from the inputs alone, before the call.
+        takes part was written to: then the answer cannot be had from the inputs alone, before the
+        call. None if floats decide: their answer changes from call to call, and a host call that
+        the compiled ops come before is cheaper than a guard that runs them one by one.
         """
         known = self.values.get(id(tensor))
         if known is None or tensor.dtype is not torch.bool or tensor.numel() != 1:
@@ -138,12 +138,14 @@ class Recorder(TorchDispatchMode):
                 continue
             taken.append(op)
             wanted.update(op.refs())
-            if len(taken) > MAX_TEST_OPS or _overload(overload(op.name)).is_random:
+            if len(taken) > MAX_TEST_OPS or facts_of(overload(op.name)).is_random:
                 return None
         roots = {self._root[value] for value in wanted}
         if any(self._root[value] in roots for op in self.builder.ops for value in op.writes):
             return None
         given = [(i, s) for i, s in zip(self.builder.inputs, self.input_sources) if i.id in wanted]
+        if not all(_is_mask(i.type) for i, _ in given):
+            return None
         graph = Graph("aten", tuple(i for i, _ in given), tuple(reversed(taken)), (known.value,))
         return graph, tuple(s for _, s in given)
 
@@ -225,7 +227,7 @@ class Recorder(TorchDispatchMode):
         return self.builder.finish(outputs)
 
     # ------------------------------------------------------------------ one op
-    def record(self, facts: "_Overload", args: tuple, kwargs: dict, out: Any) -> None:
+    def record(self, facts: Overload, args: tuple, kwargs: dict, out: Any) -> None:
         """Appends the op that took `args` and gave `out`."""
         encode = self._encode
         encoded = tuple([encode(a) for a in args])
@@ -284,7 +286,7 @@ class Recorder(TorchDispatchMode):
 
     # ------------------------------------------------------------------ values
     def _spread_fixed(
-        self, facts: "_Overload", args: tuple, attrs: tuple, results: list, writes: tuple,
+        self, facts: Overload, args: tuple, attrs: tuple, results: list, writes: tuple,
     ) -> None:
         """What is computed from fixed values alone is fixed; what is written from others is no
         longer."""
@@ -401,7 +403,7 @@ class Recorder(TorchDispatchMode):
             types.append(ScalarType(one.__class__.__name__))
             aliases.append(-1)
 
-    def _writes(self, facts: "_Overload", args: tuple, kwargs: dict) -> tuple[int, ...]:
+    def _writes(self, facts: Overload, args: tuple, kwargs: dict) -> tuple[int, ...]:
         written: list[int] = []
         operands = [*_tensors_in(args), *_tensors_in(tuple(kwargs.values()))]
         for position, name in facts.writes:
@@ -460,42 +462,6 @@ class _Known(weakref.ref):
     __slots__ = ("key", "value", "storage")
 
 
-class _Overload(NamedTuple):
-    """What an overload's schema and tags say."""
-
-    name: str  # "aten.add.Tensor"
-    writes: tuple[tuple[int, str], ...]  # position and name of each argument it writes
-    is_composite: bool  # arrives whole only under inference mode
-    is_lift: bool
-    is_random: bool  # or leaves memory uninitialised
-    refusal: str  # a row of reasons.py, or ""
-
-
-@lru_cache(maxsize=None)
-def _overload(func: Any) -> _Overload:
-    schema = func._schema
-    writes = tuple(
-        (i, a.name) for i, a in enumerate(schema.arguments)
-        if a.alias_info is not None and a.alias_info.is_write
-    )
-    name = str(func)
-    base = schema.name.partition("::")[2]
-    refusal = ""
-    if torch.Tag.data_dependent_output in func.tags:
-        refusal = "data_dependent_number"
-    elif torch.Tag.dynamic_output_shape in func.tags and name != "aten.index.Tensor":
-        refusal = "data_dependent_shape"
-    elif base in _RESIZING or name == "aten.detach_.default":
-        refusal = "metadata_write"
-    is_composite = torch._C._dispatch_has_kernel_for_dispatch_key(
-        func.name(), "CompositeImplicitAutograd")
-    is_seeded = torch.Tag.nondeterministic_seeded in func.tags
-    is_random = is_seeded or base.startswith(("empty", "new_empty"))
-    return _Overload(
-        name, writes, is_composite and not func.py_kernels, base == "lift_fresh", is_random,
-        refusal)
-
-
 def _dispatch(
     recorder: Recorder, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None,
 ) -> Any:
@@ -523,7 +489,7 @@ def _run(
     if not _PLAIN_CLASSES.issuperset(types):
         # operands with a dispatch of their own: their inner ops are recorded instead
         return NotImplemented
-    facts = _overload(func)
+    facts = facts_of(func)
     if facts.is_lift:
         return _lift(recorder, func, args, kwargs)
     if facts.name == "aten.detach_.default" and recorder.made(args[0]):
@@ -563,6 +529,11 @@ def _lift(recorder: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
     if out is not tensor and recorder.value_of(out) is None:
         recorder._learn(out, known)
     return out
+
+
+def _is_mask(type: Type) -> bool:
+    """Whether a value is of integers or bools, as masks and lengths are."""
+    return isinstance(type, TensorType) and not type.dtype.startswith(("float", "bfloat", "complex"))
 
 
 def _has_mask(recorder: Recorder, indices: Any) -> bool:

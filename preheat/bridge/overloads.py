@@ -1,0 +1,48 @@
+"""What an overload of torch says of itself, in its schema and tags: what the recorder must know.
+
+    facts_of(torch.ops.aten.add_.Tensor)   name "aten.add_.Tensor", writes ((0, "self"),), ...
+"""
+
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import torch
+
+_RESIZING = frozenset(("resize_", "resize_as_", "set_", "_resize_output_", "swap_", "resize"))
+
+
+class Overload(NamedTuple):
+    """What an overload's schema and tags say."""
+
+    name: str  # "aten.add.Tensor"
+    writes: tuple[tuple[int, str], ...]  # position and name of each argument it writes
+    is_composite: bool  # arrives whole only under inference mode
+    is_lift: bool
+    is_random: bool  # or leaves memory uninitialised
+    refusal: str  # a row of reasons.py, or ""
+
+
+@lru_cache(maxsize=None)
+def facts_of(func: Any) -> Overload:
+    """The facts of an overload of torch.ops, looked up once."""
+    schema = func._schema
+    writes = tuple(
+        (i, a.name) for i, a in enumerate(schema.arguments)
+        if a.alias_info is not None and a.alias_info.is_write
+    )
+    name = str(func)
+    base = schema.name.partition("::")[2]
+    refusal = ""
+    if torch.Tag.data_dependent_output in func.tags:
+        refusal = "data_dependent_number"
+    elif torch.Tag.dynamic_output_shape in func.tags and name != "aten.index.Tensor":
+        refusal = "data_dependent_shape"
+    elif base in _RESIZING or name == "aten.detach_.default":
+        refusal = "metadata_write"
+    is_composite = torch._C._dispatch_has_kernel_for_dispatch_key(
+        func.name(), "CompositeImplicitAutograd")
+    is_seeded = torch.Tag.nondeterministic_seeded in func.tags
+    is_random = is_seeded or base.startswith(("empty", "new_empty"))
+    return Overload(
+        name, writes, is_composite and not func.py_kernels, base == "lift_fresh", is_random,
+        refusal)
