@@ -83,17 +83,29 @@ def list_append(m, frame, depth):
 
 @handles("SET_ADD")
 def set_add(m, frame, depth):
-    operations.look_at(m, frame.stack[-1])
-    frame.stack[-depth - 1].add(frame.stack[-1])
+    add_element(m, frame.stack[-depth - 1], frame.stack[-1])
     frame.stack.pop()
+
+
+def add_element(m, target: set, value: Any) -> None:
+    operations.look_at(m, value)
+    if m.mutate is not None:
+        m.mutate(target, "add", (value,), {})
+    target.add(value)
 
 
 @handles("MAP_ADD")
 def map_add(m, frame, depth):
     key, value = frame.stack[-2:]
-    operations.look_at(m, key)
-    frame.stack[-depth - 2][key] = value
+    set_entry(m, frame.stack[-depth - 2], key, value)
     del frame.stack[-2:]
+
+
+def set_entry(m, target: dict, key: Any, value: Any) -> None:
+    operations.look_at(m, key)
+    if m.write_item is not None:
+        m.write_item(target, key, value)
+    target[key] = value
 
 
 def is_iterable(m, value: Any) -> bool:
@@ -124,8 +136,9 @@ def list_extend(m, frame, depth):
 
 @handles("SET_UPDATE")
 def set_update(m, frame, depth):
-    operations.look_at(m, frame.stack[-1])
-    frame.stack[-depth - 1].update(elements(m, frame.stack[-1]))
+    target = frame.stack[-depth - 1]
+    for value in elements(m, frame.stack[-1]):
+        add_element(m, target, value)
     frame.stack.pop()
 
 
@@ -171,6 +184,11 @@ def update_from_mapping(m, target: dict, mapping: Any, function: Any) -> None:
     ):
         if m.read_whole is not None and id(mapping) in m.known:
             m.read_whole(mapping)
+        if function is None:  # no key is hashed again
+            if m.mutate is not None:
+                m.mutate(target, "update", (mapping,), {})
+            dict.update(target, mapping)
+            return
         pairs = dict.items(mapping)
     else:
         keys = m.call(m.finish(attributes.load(m, mapping, "keys")))
@@ -182,7 +200,7 @@ def update_from_mapping(m, target: dict, mapping: Any, function: Any) -> None:
             raise TypeError(
                 f"{calls.function_text(function)} got multiple values for keyword argument '{key}'"
             )
-        target[key] = value
+        set_entry(m, target, key, value)
 
 
 @handles("UNPACK_SEQUENCE")

@@ -13,7 +13,7 @@ import functools
 import inspect
 import operator
 import types
-from collections import deque
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from typing import Any
 
@@ -33,7 +33,9 @@ _INPLACE = frozenset(
     and name not in ("is_", "is_not", "index", "inv", "invert")
 ) | {operator.setitem, operator.delitem}
 _CALLABLE = frozenset((types.FunctionType, types.MethodType, functools.partial))
-_HASHING_ALL = frozenset((set, frozenset, dict))
+_OF_PAIRS = frozenset((dict, OrderedDict, defaultdict))
+_HASHING_ALL = frozenset((set, frozenset)) | _OF_PAIRS
+_HASHING_METHODS = frozenset(("fromkeys", "union", "__or__"))
 _QUICK = PRIMITIVES | {Tensor}
 _NUMBERS = frozenset((int, float, complex, bool))
 
@@ -138,10 +140,10 @@ def _shallow(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) 
     calls_back = function in CALLING_BACK and _check_callbacks((*args, *kwargs.values()))
     for arg in (*args, *kwargs.values()):
         watcher.look(arg, 0) if calls_back else watcher.shallow(arg)
-    if function in _HASHING_ALL:
+    if function in _HASHING_ALL or getattr(function, "__name__", "") in _HASHING_METHODS:
         for arg in args:
             watcher.hashed(arg)
-        judge = watcher.compare_first if function is dict else watcher.compare
+        judge = watcher.compare_first if function in _OF_PAIRS else watcher.compare
         args = tuple(_watched(watcher, arg, judge) for arg in args)
     result = watcher.perform(function, args, kwargs)
     watcher.check(result)

@@ -404,11 +404,10 @@ def contains(m, container: Any, value: Any) -> Any:
     if m.numbers:  # of a dict only the keys are compared
         look_at(m, value, *(dict.keys(container) if issubclass(cls, dict) else (container,)))
     if issubclass(cls, CONTAINERS_WITH_LENGTH):
+        is_plain = type(value) in PLAIN and (
+            not issubclass(cls, (list, tuple)) or all(type(part) in PLAIN for part in container))
         answer = (
-            operate(m, operator.contains, container, value)
-            if type(value) not in PLAIN
-            else value in container
-        )
+            value in container if is_plain else operate(m, operator.contains, container, value))
         if m.read_contains is not None and id(container) in m.known:
             m.read_contains(container, value, answer)
         return answer

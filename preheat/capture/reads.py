@@ -126,7 +126,13 @@ class Reads(Observer):
             return self.guards.cell(cell, value)
         return None
 
+    def _is_answer(self) -> bool:
+        """Whether the present instruction was a host call: what it gave is guarded as a slot."""
+        return self.answered >= 0 and self.answered == self.machine.instant()
+
     def read_item(self, container: Any, key: Any, value: Any) -> int | float | None:
+        if self._is_answer():
+            return None
         if self.effects and type(key) is int and key < 0 and not isinstance(container, dict):
             self.end_if_touched(container)
         if not self.is_own(container, key, value):
@@ -134,6 +140,8 @@ class Reads(Observer):
         return None
 
     def miss_item(self, container: Any, key: Any) -> None:
+        if self._is_answer():
+            return
         if not isinstance(container, dict):
             self.end_if_touched(container)
         if not self.is_own(container, key, ABSENT):
@@ -144,6 +152,8 @@ class Reads(Observer):
         return self.guards.length(container, length)
 
     def read_contains(self, container: Any, value: Any, answer: bool) -> None:
+        if self._is_answer():
+            return
         is_named = type(value) is str and issubclass(type(container), dict)
         if not is_named or self.effects.has_changed(container):
             self.end_if_touched(container)

@@ -94,6 +94,7 @@ class Watcher(Reads, Looks, Boxing, Observer):
         self._performed: Any = NOT_DONE  # result of the present call into C
         self._raised: Any = NOT_DONE  # its exception
         self._answer: Any = NOT_DONE  # of the host call that the resumed instruction makes
+        self.answered = -1  # the instant of the last instruction that made a host call
         self._acted = -1  # the instant of the last instruction that did anything
         self._is_stale = False  # a tensor's memory was exchanged: the next op belongs to a new node
         self.made: dict[int, tuple[Any, Any]] = {}
@@ -429,6 +430,7 @@ class Watcher(Reads, Looks, Boxing, Observer):
         is_made = given.result is not NOT_DONE
         result = given.result if is_made else self._call_host(function, args, kwargs)
         seen = self.open(point, (*slots, result), result)
+        self.answered = self.machine.instant()
         return result if seen[-1] is None else seen[-1]
 
     def go_on(self, reason: str, detail: str) -> None:
@@ -461,6 +463,7 @@ class Watcher(Reads, Looks, Boxing, Observer):
 
     def _take_answer(self) -> Any:
         answer, self._answer = self._answer, NOT_DONE
+        self.answered = self.machine.instant()
         return answer
 
     def open(self, point: Point, values: tuple, result: Any) -> list[Any]:

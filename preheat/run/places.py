@@ -390,7 +390,9 @@ def _item(places: Places, number: int, parent: int, key: Any) -> Place:
     kind = type(owner)
     if issubclass(kind, dict) and not places.at(parent).is_fixed:
         table, start = places.entries(parent)
-        index = next(i for i, name in enumerate(owner) if name == key)
+        index = next((i for i, name in enumerate(owner) if _is_key(name, key)), None)
+        if index is None:
+            raise NotNative
         return arrive(places, number, table, start + WORD * (2 * index + 1))
     if issubclass(kind, dict) or kind is types.MappingProxyType:
         if number in places.replaced:
@@ -403,6 +405,13 @@ def _item(places: Places, number: int, parent: int, key: Any) -> Place:
     if issubclass(kind, (str, bytes, range)) and places.at(parent).is_fixed:
         return Place(ZERO, id(places.found[number]))  # computed from what can not change
     raise NotNative
+
+
+_COMPARED_BY_C = frozenset((str, int, bool, float, bytes, tuple))
+
+
+def _is_key(name: Any, key: Any) -> bool:
+    return name is key or type(name) is type(key) and type(key) in _COMPARED_BY_C and name == key
 
 
 def _list_item(places: Places, number: int, parent: int, index: int) -> Place:
