@@ -67,24 +67,25 @@ def compile_call(target: Any, args: tuple, kwargs: dict, request: Request) -> Ma
     return _compiled(outcome, request)
 
 
-def resume_call(point: Point, opened: Any, values: Sequence, request: Request) -> Made:
+def resume_call(point: Point, opened: list, values: list, request: Request) -> Made:
     """Runs a call on from `point`, for real, once, and compiles what it did.
 
-    opened   what the recipe `point.snapshot` gave for `values`, the point's slots
+    opened   what the recipe `point.snapshot` gave for `values`, the point's slots; both are emptied
     """
     with timed("capture", name=request.name) as event:
         outcome = captures.resume(
-            point, opened, tuple(values), limits=request.limits, is_known=request.is_known,
+            point, opened, values, limits=request.limits, is_known=request.is_known,
             dynamic=request.dynamic)
         event.set(**outcome.counts, captured=bool(outcome.nodes))
     return _compiled(outcome, request)
 
 
 def interpret_call(
-    point: Point, opened: Any, values: Sequence, error: BaseException | None = None,
+    point: Point, opened: list, values: list, error: BaseException | None = None,
 ) -> Any:
-    """The result of a call that runs on from `point` unwatched, as plain Python would."""
-    return captures.interpret(point, opened, tuple(values), error)
+    """The result of a call that runs on from `point` unwatched, as plain Python would. Empties
+    `opened` and `values`."""
+    return captures.interpret(point, opened, values, error)
 
 
 def _compiled(outcome: Outcome, request: Request) -> Made:

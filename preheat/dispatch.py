@@ -127,15 +127,16 @@ class Compiled:
             return self.target(*args, **kwargs)
         kind = self._kind(args, kwargs)
         for bound in self._entry_nodes(kind):
-            made = bound.entry(*args, **kwargs)
-            if made is not MISS:
+            begun = [bound, bound.entry(*args, **kwargs)]
+            if begun[1] is not MISS:
                 kind.add(bound)
                 break
         else:
-            bound, made = self.missed(kind, kind, args, kwargs)
+            begun = [*self.missed(kind, kind, args, kwargs)]
+            bound = begun[0]
         # of a call that no node began, the next one is likely of this kind: it need not ask another's
         self._put_front(self._front_of(kind, bound) if isinstance(bound, Bound) else _miss)
-        return follow(self, kind, bound, made)
+        return follow(self, kind, begun)
 
     def _kind(self, args: tuple, kwargs: dict) -> Place:
         """The entry for calls with these facts; one for all beyond MOST_KINDS."""
@@ -173,6 +174,8 @@ class Compiled:
                 return bound, made
         # closed, or another thread compiles, or this is inside our own capture
         kind.is_plain = kind.is_plain or place.is_full and place is not kind
+        if place.point is not None:
+            return DONE, Finished(self._interpret(place, args))
         return DONE, self._plain(place, *args, **kwargs)
 
     def failed(self, place: Place, values: Sequence, error: BaseException) -> Any:
@@ -182,19 +185,23 @@ class Compiled:
     def _plain(self, place: Place, *args: Any, **kwargs: Any) -> Finished:
         """The rest of a call from `place` as plain Python."""
         if place.point is not None:
-            return Finished(self._interpret(place, args))
+            return Finished(self._interpret(place, list(args)))
         self._raise_if_fullgraph(place.breaks)
         return Finished(self.target(*args, **kwargs))
 
     def _interpret(
-        self, place: Place, values: Sequence, error: BaseException | None = None,
+        self, place: Place, values: list, error: BaseException | None = None,
     ) -> Any:
+        """The rest of a call from `place` as plain Python. Empties `values`."""
         from preheat.compiler import interpret_call  # lazy: see _capture
 
         emit("replay", name=self.name, interpreted=True)
         if error is not None and place.point.has_answer:
-            values = (*values, None)
-        return interpret_call(place.point, place.open(values), values, error)
+            values.append(None)
+        try:
+            return interpret_call(place.point, place.open(values), values, error)
+        except BaseException as raised:
+            raise raised.with_traceback(_users_part(raised.__traceback__))
 
     # ------------------------------------------------------------------ nodes of this process
     def _capture(
@@ -212,8 +219,9 @@ class Compiled:
             made = compile_call(self.target, args, kwargs, request)
         else:
             emit("replay", name=self.name, resumed=True)
-            args = [copied(a) if type(a) in (int, float, str) else a for a in args]
-            made = resume_call(place.point, place.open(args), args, request)
+            values = [copied(a) if type(a) in (int, float, str) else a for a in args]
+            args.clear()
+            made = resume_call(place.point, place.open(values), values, request)
         outcome = made.outcome
         if self.fullgraph and outcome.breaks:
             self._count_attempt(place, outcome)  # raises: no node before the break may run alone
@@ -222,7 +230,7 @@ class Compiled:
             self._report_fault(last, made.fault)
         elif outcome.breaks or outcome.error is not None:
             self._count_attempt(last, outcome)
-        elif len(outcome.nodes) == 1 and last is place:
+        elif place.point is None and len(outcome.nodes) == 1 and last is place:
             self._bind_new(place, args, kwargs)
         if outcome.error is not None:
             raise outcome.error.with_traceback(_users_part(outcome.error.__traceback__))
@@ -393,8 +401,8 @@ class Compiled:
         return bound.entry if bound.next is None else functools.partial(self._begin, kind, bound)
 
     def _begin(self, kind: Place, bound: Bound, *args: Any, **kwargs: Any) -> Any:
-        made = MISS if kind.is_plain else bound.entry(*args, **kwargs)
-        return MISS if made is MISS else follow(self, kind, bound, made)
+        begun = [bound, MISS if kind.is_plain else bound.entry(*args, **kwargs)]
+        return MISS if begun[1] is MISS else follow(self, kind, begun)
 
     def _announced(self, place: Place, bound: Bound, entry: Callable) -> None:
         bound.entry = entry

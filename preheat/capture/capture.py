@@ -90,7 +90,7 @@ def capture(
 
 
 def resume(
-    point: Point, opened: list, values: tuple, *,
+    point: Point, opened: list, values: list, *,
     limits: Limits | Mapping[str, Any] | None = None,
     is_known: Callable[[Point, tuple], bool] = _never,
     dynamic: frozenset[str] = frozenset(),
@@ -98,15 +98,19 @@ def resume(
     """The outcome of a call that has got to `point`, gone on with for real.
 
     opened    what the recipe `point.snapshot` gave for `values`, the slots of the point, in which
-              each int and float is a copy of its own (`base.numbers.copied`); it is taken out
+              each int and float is a copy of its own (`base.numbers.copied`); both lists are
+              emptied: the program alone holds its objects
     """
     frames, made, revived = rebuild(opened)
-    unwatched = Unwatched(values[-1] if point.has_answer else NOT_DONE)
+
+    def unwatched() -> Unwatched:
+        return Unwatched(_answer_of(point, values))
+
     aside = steps_aside()
     if aside:
         place = (frames[-1].source.co_filename, frames[-1].line())
         outcome = Outcome(breaks=(break_at("foreign_state", aside, *place),))
-        return _settle(outcome, lambda: machine.resume(frames, unwatched, None, revived))
+        return _settle(outcome, lambda: machine.resume(frames, unwatched(), None, revived))
     watcher = Watcher(
         Limits.of(limits), dict(ambient_now())["inference_mode"], is_known, dynamic)
     watcher.made.update({id(function): (function, maker) for function, maker in made})
@@ -115,20 +119,30 @@ def resume(
         watcher.begin_at(point, values, frames)
     except GiveUp as given:
         outcome = Outcome(breaks=(break_at(given.reason, given.detail, *place),))
-        return _settle(outcome, lambda: machine.resume(frames, unwatched, None, revived))
+        return _settle(outcome, lambda: machine.resume(frames, unwatched(), None, revived))
+    values.clear()
     return _watched(watcher, lambda: machine.resume(frames, watcher, None, revived), place)
 
 
 def interpret(
-    point: Point, opened: list, values: tuple, error: BaseException | None = None,
+    point: Point, opened: list, values: list, error: BaseException | None = None,
 ) -> Any:
     """The result of a call that has got to `point`, gone on with for real and unwatched.
 
-    `error`: raised where the point's host call stands, instead of its answer.
+    `error`: raised where the point's host call stands, instead of its answer. `opened` and `values`
+    are emptied.
     """
     frames, _, revived = rebuild(opened)
-    answer = values[-1] if point.has_answer and error is None else NOT_DONE
-    return machine.resume(frames, Unwatched(answer), error, revived)
+    if error is not None:
+        values.append(NOT_DONE)
+    return machine.resume(frames, Unwatched(_answer_of(point, values)), error, revived)
+
+
+def _answer_of(point: Point, values: list) -> Any:
+    """The answer of the host call before `point`, NOT_DONE if there is none. Empties `values`."""
+    answer = values[-1] if point.has_answer else NOT_DONE
+    values.clear()
+    return answer
 
 
 class Unwatched(Observer):
@@ -151,16 +165,18 @@ class Unwatched(Observer):
         return is_opaque_member(owner, name, value)
 
     def c_call(self, function: Any, args: tuple, kwargs: dict) -> Any:
-        self.machine.close()
-        return self.answer
+        return self._taken()
 
     def operate(self, function: Any, args: tuple) -> Any:
-        self.machine.close()
-        return self.answer
+        return self._taken()
 
     def test_truth(self, value: Any) -> bool:
+        return self._taken()
+
+    def _taken(self) -> Any:
         self.machine.close()
-        return self.answer
+        answer, self.answer = self.answer, NOT_DONE
+        return answer
 
 
 # ---------------------------------------------------------------------------- the run

@@ -161,14 +161,19 @@ class Owner(Protocol):
     told: Callable[[Place], None] | None
 
     def missed(self, kind: Place, place: Place, values: Sequence) -> tuple[Bound | Onward, Any]:
-        """A node that was called at `place` and what it gave; no bound node there fitted."""
+        """A node that was called at `place` and what it gave; no bound node there fitted. The
+        list `values` may be emptied."""
 
     def failed(self, place: Place, values: Sequence, error: BaseException) -> Any:
-        """The result of the call, or the exception that leaves it, when a host call raised."""
+        """The result of the call, or the exception that leaves it, when a host call raised.
+        The list `values` is emptied."""
 
 
-def follow(owner: Owner, kind: Place, bound: Bound | Onward, made: Any) -> Any:
-    """The result of the call whose node `bound` has just given `made`."""
+def follow(owner: Owner, kind: Place, begun: list) -> Any:
+    """The result of the call that has begun: `begun` is a node and what it has just given, and is
+    emptied, so that nobody else holds these values."""
+    bound, made = begun
+    begun.clear()
     function = args = kwargs = error = None
     while True:
         if type(made) is Finished:
@@ -191,7 +196,7 @@ def follow(owner: Owner, kind: Place, bound: Bound | Onward, made: Any) -> Any:
             function = args = kwargs = None
             bound = place.by_answer.get(values[-1]) if type(values[-1]) in _PLAIN else None
         else:
-            values, bound = made, None
+            values, bound = list(made), None
         guess, made = bound, MISS if bound is None else bound.entry(*values)
         if made is MISS:
             for bound in place.bound:

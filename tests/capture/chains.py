@@ -64,7 +64,7 @@ class Chain:
         self.captures += 1
         self.start, self.reached = place, set()
         return self._take(resume(
-            place.point, self._open(place, values), values, limits=self.limits,
+            place.point, self._open(place, values), list(values), limits=self.limits,
             is_known=self._is_known))
 
     def _open(self, place, values):
@@ -87,7 +87,7 @@ class Chain:
         else:
             return self._at(place, (*slots, answer))
         self.interpreted += 1
-        return interpret(end.point, self._open(place, (*slots, None)), (*slots, None), error)
+        return interpret(end.point, self._open(place, (*slots, None)), [*slots, None], error)
 
     def _replay(self, start, target, args, kwargs):
         for made in reversed(self.places.get(start, ())):
