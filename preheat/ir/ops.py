@@ -14,7 +14,8 @@ Conventions of level core:
 * Axes are non-negative. Movement ops never compute; their result types carry the strides that
   eager's view has. A value that is materialised has exactly the strides of its type.
 * `library` is an ATen overload kept whole: `Op.args` and `attrs` are as at level aten, except that
-  it never writes and its results never alias. attr `op` names the overload.
+  it never writes. attr `op` names the overload. Of one that gives a view only the elements are
+  meant: whether it shares memory is the schedule's choice.
 """
 
 from typing import NamedTuple

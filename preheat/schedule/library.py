@@ -3,6 +3,7 @@
     matmul f32[8, 768] @ f32[768, 3072]{1, 768}     ProductCall: the transposed weight is a stride
     matmul bf16[4, 8, 64] @ bf16[4, 64, 8]          LibraryCall aten.bmm.default
     library op=aten.convolution.default             LibraryCall with the arguments as they are
+    library op=aten.unfold.default                  of memory that changes: aten.unfold_copy.default
 
 A ProductCall takes float32 and float64 matrices with one unit stride each and any batch strides;
 everything else goes to the library, which copies what it must.
@@ -37,6 +38,27 @@ OVERLOADS: dict[str, str] = {
     "shl": "aten.bitwise_left_shift.Tensor",
     "shr": "aten.bitwise_right_shift.Tensor",
     "where": "aten.where.self",
+}
+# The overload that takes a view's arguments and gives memory of its own. None: torch has no such
+# overload, or one that finds its elements by an offset that is not the operand's.
+COPIES: dict[str, str | None] = {
+    **{
+        f"aten.{name}.{variant}": f"aten.{name}_copy.{variant}"
+        for name, variant in (
+            row.split(".")
+            for row in (
+                "alias.default detach.default lift_fresh.default _reshape_alias.default "
+                "view.default view.dtype expand.default permute.default t.default transpose.int "
+                "unsqueeze.default squeeze.default squeeze.dim squeeze.dims slice.Tensor select.int "
+                "diagonal.default unfold.default view_as_real.default view_as_complex.default"
+            ).split()
+        )
+    },
+    "aten.reshape.default": "aten._reshape_copy.default",
+    "aten._unsafe_view.default": "aten.view_copy.default",
+    "aten.flatten.using_ints": None,
+    "aten.contiguous.default": None,
+    "aten.as_strided.default": None,
 }
 
 

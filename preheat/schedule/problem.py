@@ -20,7 +20,7 @@ from preheat.ir.ops import CORE, FUSABLE
 from preheat.ir.types import NoneType, TensorType, tensor
 from preheat.schedule.affine import elems
 from preheat.schedule.cost import LAUNCH_BYTES
-from preheat.schedule.library import OVERLOADS, is_blas, product_overload
+from preheat.schedule.library import COPIES, OVERLOADS, is_blas, product_overload
 from preheat.schedule.loops import DIVISIONS, MOVED_AS, RULES
 from preheat.schedule.views import Store, View, store_through, view_of
 
@@ -373,11 +373,36 @@ class _Statement:
 
     def _overload(self, op: Op, views: Mapping[int, View]) -> str:
         if op.name == "library":
-            return op.attr("op")
+            name = op.attr("op")
+            return name if name not in COPIES or self._may_look(op, views) else self._copying(name)
         if op.name != "matmul":
             return OVERLOADS[op.name]
         a, b = (self._view_type(views[r.id]) for r in op.args)
         return "" if is_blas(a, b, op.type) else product_overload(op)
+
+    def _may_look(self, op: Op, views: Mapping[int, View]) -> bool:
+        """The result of the library's view `op` may share its operand's memory: that holds what it
+        holds for the whole call, and nobody outside sees two results in it."""
+        if op.attr("op") == "aten.as_strided.default":
+            return False  # its offset counts from the start of the storage, wherever that is
+        base = views[op.args[0].id].base
+        maker = self.ops.get(base)
+        if maker is None:  # an input
+            is_kept = all(target != base for target, _ in self.graph.writes)
+            return is_kept and op.result not in self.graph.outputs
+        if base not in self.results or maker.name == "matmul" or base in self.graph.outputs:
+            return False  # memory of the plan, or the caller's
+        if op.result not in self.graph.outputs:
+            return True
+        is_view = maker.name == "library" and maker.attr("op") in COPIES
+        readers = [o for o in self.graph.ops if base in o.refs()]
+        return not is_view and op.args[0].id == base and len(readers) == 1
+
+    def _copying(self, name: str) -> str:
+        copying = COPIES[name]
+        if copying is None:
+            raise Unsupported("unknown_view", f"{name} of memory that changes")
+        return copying
 
     def _view_type(self, view: View) -> TensorType:
         return replace(self.types[view.base], sizes=view.sizes, strides=view.strides)

@@ -8,6 +8,7 @@ Bool masks (whose result size is data) and scatters stay with the library.
 from collections.abc import Callable
 
 from preheat.ir.graph import Arg
+from preheat.ir.scalar import Dim, Scalar, product
 from preheat.transform.lowering import Lowering, Value, broadcast_sizes, decline_if
 
 INTEGERS = frozenset(("int64", "int32"))
@@ -49,7 +50,23 @@ def index(c: Lowering, self: Value, indices: tuple[Value | None, ...]) -> Value:
     return c.emit("index", [self, *operands], self.dtype, c.result.sizes, axes=axes)
 
 
+def as_strided(
+    c: Lowering, self: Value, size: tuple[Dim, ...], stride: tuple[Dim, ...], storage_offset: Dim
+) -> Value:
+    """Elements by their places in memory; `functionalize` saw to it that `self` has them in order."""
+    decline_if(any(isinstance(n, Scalar) for n in (*self.sizes, *size, *stride)), "symbolic sizes")
+    decline_if(0 in size, "no elements")
+    place = c.iota(0, (1,) * len(size), storage_offset)
+    place = c.expand(place, size)
+    for axis, (length, step) in enumerate(zip(size, stride)):
+        along = (*(1,) * axis, length, *(1,) * (len(size) - axis - 1))
+        if length > 1 and step:
+            place = place + c.expand(c.iota(axis, along, 0, step), size)
+    return take(c, c.reshape(self, (product(self.sizes),)), place, 0)
+
+
 ROWS: dict[str, Callable] = {
     "aten.embedding.default": embedding, "aten.index_select.default": index_select,
+    "aten.as_strided.default": as_strided,
     "aten.gather.default": gather, "aten.index.Tensor": index, "aten._unsafe_index.Tensor": index,
 }

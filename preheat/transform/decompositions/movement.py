@@ -78,6 +78,19 @@ def select_scatter(c: Lowering, self: Value, src: Value, dim: int, index: Dim) -
     return c.place(self, c.reshape(c.cast(src, self.dtype), kept), axis, start)
 
 
+def diagonal(c: Lowering, self: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Value:
+    """Every (columns + 1)-th element of the two axes in one row."""
+    row, column = c.axis(dim1, self), c.axis(dim2, self)
+    rest = [axis for axis in range(self.rank) if axis not in (row, column)]
+    decline_if(any(isinstance(n, Scalar) for n in self.sizes), "a symbolic size")
+    x = c.permute(self, (*rest, row, column))
+    *lead, rows, columns = x.sizes
+    start = offset if offset >= 0 else -offset * columns
+    size = c.result.sizes[-1]
+    decline_if(size == 0, "an empty diagonal")
+    return c.slice(c.reshape(x, (*lead, rows * columns)), len(lead), start, size, columns + 1)
+
+
 # ---------------------------------------------------------------------------- joining
 def cat(c: Lowering, tensors: tuple[Value, ...], dim: int = 0) -> Value:
     """torch lets 1-d empty tensors stand among others, whatever their rank."""
@@ -191,7 +204,7 @@ ROWS: dict[str, Callable] = {
     )},
     "aten.expand.default": expand, "aten.expand_copy.default": expand,
     "aten.transpose.int": transpose, "aten.t.default": transpose_matrix,
-    "aten.permute.default": permute,
+    "aten.permute.default": permute, "aten.diagonal.default": diagonal,
     "aten.slice.Tensor": slice_axis, "aten.select.int": select,
     "aten.slice_scatter.default": slice_scatter, "aten.select_scatter.default": select_scatter,
     "aten.cat.default": cat, "aten.stack.default": stack, "aten.constant_pad_nd.default": pad,
