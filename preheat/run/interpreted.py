@@ -5,13 +5,14 @@ that raises is a `Fault`, with written inputs put back as they were: the call th
 Python, so that the error arises (or is caught) in the user's own frames.
 """
 
+import contextlib
 from collections.abc import Sequence
 
 import torch
 
 from preheat.bridge import interpret
 from preheat.ir.graph import Graph
-from preheat.run.library import Fault
+from preheat.run.library import Fault, no_autocast
 from preheat.run.undo import kept
 
 
@@ -21,12 +22,15 @@ class Interpreted:
     def __init__(self, graph: Graph | None):
         self.graph = graph
         self._written = _written_inputs(graph) if graph is not None else ()
+        # the casts of autocast are recorded ops: where it is on, they must not be made twice
+        is_on = any(map(torch.is_autocast_enabled, ("cpu", "cuda")))
+        self._context = no_autocast() if is_on else contextlib.nullcontext
 
     def __call__(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         if self.graph is None:
             return []
         try:
-            with kept([inputs[k] for k in self._written]):
+            with self._context(), kept([inputs[k] for k in self._written]):
                 return interpret.run(self.graph, inputs)
         except Exception as error:
             raise Fault(f"the graph raised {error!r}") from error

@@ -57,7 +57,7 @@ def library_function(
     op = getattr(op, "_op", op)  # the C function below the overload's Python wrapper, 0.4 us less
     names = {"op": op, "conform": conform, **writer.constants}
     if is_autocast_off:
-        names["no_autocast"] = _no_autocast()
+        names["no_autocast"] = no_autocast()
     lines = [f"r = op({', '.join(arguments)})"]
     if is_autocast_off:
         lines = ["with no_autocast():", f"    {lines[0]}"]
@@ -105,7 +105,7 @@ def conform(tensor: Any, type: TensorType) -> torch.Tensor:
     return made
 
 
-def _no_autocast() -> Callable:
+def no_autocast() -> Callable:
     """A context manager class that switches autocast off on all devices, or on the CPU."""
     return private("_C._DisableAutocast") or partial(torch.autocast, "cpu", enabled=False)
 
