@@ -49,8 +49,9 @@ COPIES: dict[str, str | None] = {
             for row in (
                 "alias.default detach.default lift_fresh.default _reshape_alias.default "
                 "view.default view.dtype expand.default permute.default t.default transpose.int "
-                "unsqueeze.default squeeze.default squeeze.dim squeeze.dims slice.Tensor select.int "
-                "diagonal.default unfold.default view_as_real.default view_as_complex.default"
+                "unsqueeze.default squeeze.default squeeze.dim squeeze.dims slice.Tensor "
+                "select.int diagonal.default unfold.default view_as_real.default "
+                "view_as_complex.default"
             ).split()
         )
     },

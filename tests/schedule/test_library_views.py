@@ -117,6 +117,8 @@ KINDS = {
     "as_strided with overlap": lambda x: x.mul(2).as_strided((3, 3), (2, 1), 5).sum(-1),
     "unfold": lambda x: x.mul(2).unfold(0, 3, 1).sum(-1),
     "unfold as the result": lambda x: x.mul(2).unfold(0, 3, 1),
+    "unfold with gaps": lambda x: x.mul(2).unfold(1, 1, 2).sum(-1) + x.mul(3).unfold(1, 2, 3)[0],
+    "unfold without gaps": lambda x: x.mul(2).unfold(0, 2, 2).sum(1),
     "diagonal": lambda x: x.mul(2).diagonal(-1).contiguous(),
     "view as a wider dtype": lambda x: x.mul(2).view(torch.float64),
     "view as a narrower dtype": lambda x: x.mul(2).view(torch.int16) + 1,

@@ -91,6 +91,19 @@ def diagonal(c: Lowering, self: Value, offset: int = 0, dim1: int = 0, dim2: int
     return c.slice(c.reshape(x, (*lead, rows * columns)), len(lead), start, size, columns + 1)
 
 
+def unfold(c: Lowering, self: Value, dimension: int, size: int, step: int) -> Value:
+    """Windows that do not overlap: the axis in pieces of `step`, of each the first `size`."""
+    axis, wanted = c.axis(dimension, self), (*self.sizes, *c.result.sizes, size, step)
+    decline_if(any(isinstance(n, Scalar) for n in wanted) or 0 in wanted, "symbolic or empty")
+    windows = c.result.sizes[axis]
+    decline_if(size > step, "windows overlap")
+    decline_if(windows * step > self.sizes[axis], "the last window has no gap behind it")
+    x = c.slice(self, axis, 0, windows * step)
+    x = c.reshape(x, (*x.sizes[:axis], windows, step, *x.sizes[axis + 1 :]))
+    x = c.slice(x, axis + 1, 0, size)
+    return c.permute(x, [a for a in range(x.rank) if a != axis + 1] + [axis + 1])
+
+
 # ---------------------------------------------------------------------------- joining
 def cat(c: Lowering, tensors: tuple[Value, ...], dim: int = 0) -> Value:
     """torch lets 1-d empty tensors stand among others, whatever their rank."""
@@ -205,6 +218,7 @@ ROWS: dict[str, Callable] = {
     "aten.expand.default": expand, "aten.expand_copy.default": expand,
     "aten.transpose.int": transpose, "aten.t.default": transpose_matrix,
     "aten.permute.default": permute, "aten.diagonal.default": diagonal,
+    "aten.unfold.default": unfold,
     "aten.slice.Tensor": slice_axis, "aten.select.int": select,
     "aten.slice_scatter.default": slice_scatter, "aten.select_scatter.default": select_scatter,
     "aten.cat.default": cat, "aten.stack.default": stack, "aten.constant_pad_nd.default": pad,
