@@ -7,8 +7,8 @@ A name is only given if `find` leads from it to the very same object, so a name 
 object. `find` reads raw dictionaries: no descriptor, `__getattr__` or metaclass takes part, so the
 last part may be a property or a classmethod as it stands in the class. The part `<type>` steps to
 the class of a module: how to reach a class that hides behind an instance of itself in
-`sys.modules`. `mro_of`, `raw_attribute`, `instance_dict` and `is_heap_type` look at classes and
-objects likewise.
+`sys.modules`. `mro_of`, `raw_attribute`, `instance_dict`, `is_heap_type` and
+`has_managed_dict` look at classes and objects likewise.
 """
 
 import enum
@@ -23,6 +23,7 @@ _MODULE = type.__dict__["__module__"]
 _FLAGS = type.__dict__["__flags__"]
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 _IMMUTABLE_TYPE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE: heap types that C made, such as deque in 3.12
+_MANAGED_DICT = 1 << 4  # Py_TPFLAGS_MANAGED_DICT: the pointer to `__dict__` lies before the object
 _MISSING = object()
 _IN_TYPES = {value: name for name, value in vars(types).items() if isinstance(value, type)}
 
@@ -63,6 +64,11 @@ def is_heap_type(cls: type) -> bool:
     """Whether a class statement made `cls`: it can be changed, may hold Python dunders, and its
     instances can be given another class."""
     return bool(_FLAGS.__get__(cls) & _HEAP_TYPE)
+
+
+def has_managed_dict(cls: type) -> bool:
+    """Whether instances of `cls` have a `__dict__` that CPython makes when somebody asks for it."""
+    return bool(_FLAGS.__get__(cls) & _MANAGED_DICT)
 
 
 def c_base(cls: type) -> type:

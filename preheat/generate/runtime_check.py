@@ -7,7 +7,7 @@ rows so that equal bits imply that the guards hold. The function loads and compa
 no allocation, no reference counts. The caller holds the GIL, and the objects at absolute addresses
 alive. `args` are the call's objects: positional, then keyword arguments in the signature's order.
 
-`ir/rows` says what a row is, what the six kinds mean and what slots are. `run/rows` keeps the
+`ir/rows` says what a row is, what the seven kinds mean and what slots are. `run/rows` keeps the
 pair (rows, n) at a fixed address, `Rows.cell`: callers load it on every call, since a refresh may
 replace both.
 """
@@ -74,6 +74,7 @@ other:
     i16 3, label %apart
     i16 4, label %advance
     i16 5, label %disjoint
+    i16 6, label %bare
   ]
 
 call:
@@ -102,6 +103,42 @@ disjoint:
   %is.after = icmp ule i64 %second.end, %base
   %is.disjoint = or i1 %is.before, %is.after
   br i1 %is.disjoint, label %next, label %fail
+
+bare:
+  %low.bit = and i64 %other.index, 1
+  %used.offset = xor i64 %other.index, %low.bit
+  %dict.place = add i64 %base, %address
+  %dict.ptr = inttoptr i64 %dict.place to ptr
+  %dict = load i64, ptr %dict.ptr, align 1
+  %dict.bit = and i64 %dict, 1
+  %dict.is.odd = icmp ne i64 %dict.bit, 0
+  %dict.is.null = icmp eq i64 %dict, 0
+  %is.no.dict = or i1 %dict.is.null, %dict.is.odd
+  br i1 %is.no.dict, label %values, label %dict.there
+
+dict.there:
+  %used.place = add i64 %dict, %used.offset
+  %used.ptr = inttoptr i64 %used.place to ptr
+  %used = load i64, ptr %used.ptr, align 1
+  %is.empty = icmp eq i64 %used, 0
+  br i1 %is.empty, label %values, label %fail
+
+values:
+  %values.place = add i64 %base, %expected
+  %values.ptr = inttoptr i64 %values.place to ptr
+  %values.word = load i64, ptr %values.ptr, align 1
+  %values.bit = and i64 %values.word, 1
+  %is.other.bit = icmp ne i64 %values.bit, %low.bit
+  %values.is.null = icmp eq i64 %values.word, 0
+  %is.no.values = or i1 %values.is.null, %is.other.bit
+  br i1 %is.no.values, label %next, label %values.there
+
+values.there:
+  %count.place = add i64 %values.word, %mask
+  %count.ptr = inttoptr i64 %count.place to ptr
+  %count = load i8, ptr %count.ptr
+  %is.bare = icmp eq i8 %count, 0
+  br i1 %is.bare, label %next, label %fail
 
 compare:
   %word = phi i64 [ %loaded, %load ], [ %answer, %call ], [ %difference, %same ],

@@ -19,6 +19,10 @@ from an absolute address and save nothing: their last 8 bytes are 0, and they ta
     kind 4 advance   word = slot[base] + address
     kind 5 disjoint  passes if the `address` bytes at slot[base] and the `expected` bytes at
                      slot[other] have none in common (mask and save do not count)
+    kind 6 bare      passes if the instance at slot[base] has no attribute of its own: the dict that
+                     the word at `address` points to, if it is even and not 0, has 0 at `other` but
+                     its lowest bit; and where the word at `expected` has that lowest bit and is not
+                     0, the byte at that word + `mask`, the count of values outside a dict, is 0
 
 Order matters: a row may trust every row before it (a pointer compared equal to that of a held
 object is alive; a type compared equal fixes the layout behind it).
@@ -27,7 +31,7 @@ object is alive; a type compared equal fixes the layout behind it).
 import struct
 
 ROW = struct.Struct("<QQQHHHH")
-LOAD, CALL, SAME, APART, ADVANCE, DISJOINT = range(6)
+LOAD, CALL, SAME, APART, ADVANCE, DISJOINT, BARE = range(7)
 SLOTS = 1024
 ZERO, ARGS, FIRST_FREE = range(3)
 ALL_BITS = (1 << 64) - 1

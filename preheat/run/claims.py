@@ -267,7 +267,7 @@ def _code(places: Places, guard: Guard, expected: str) -> None:
 
 
 def _keys_of(places: Places, guard: Guard, expected: Any) -> None:
-    """absent and contains: the version of a dict, the table of a set, nothing for a frozenset."""
+    """absent or contains: the version of a dict, the table of a set, nothing for a frozenset."""
     if places.is_usual_dict(guard.source):
         return
     places.type_of(guard.source)
@@ -275,6 +275,14 @@ def _keys_of(places: Places, guard: Guard, expected: Any) -> None:
         _set(places, guard, expected)
     else:
         places.version(guard.source)
+
+
+def _absent(places: Places, guard: Guard, expected: Any) -> None:
+    """As `_keys_of`; or the object whose `__dict__` it is has nothing of its own at all."""
+    if places.where[guard.source] is None:
+        places.bare(guard.source)
+    else:
+        _keys_of(places, guard, expected)
 
 
 def _keys(places: Places, guard: Guard, expected: Any) -> None:
@@ -380,10 +388,10 @@ def _has_plain_hook(base: type) -> bool:
 
 CLAIM_ROWS: Mapping[str, Callable[[Places, Guard, Any], None]] = types.MappingProxyType({
     "type": _type, "is": _is, "isnot": _is_not, "value": _value, "tensor": _tensor, "code": _code,
-    "absent": _keys_of, "contains": _keys_of, "keys": _keys, "len": _length, "set": _set,
+    "absent": _absent, "contains": _keys_of, "keys": _keys, "len": _length, "set": _set,
     "noattr": _no_attribute, "class": _class, "mro": _class, "isinstance": _isinstance,
     "issubclass": _issubclass,
     "overlap": _overlap, "alias": _alias, "distinct": _distinct, "ambient": _ambient,
 })
 # The rows of these follow from the source alone, not from what is expected of it.
-_BY_SOURCE = frozenset((_type, _code, _keys_of, _keys, _length, _set, _class))
+_BY_SOURCE = frozenset((_type, _code, _absent, _keys_of, _keys, _length, _set, _class))

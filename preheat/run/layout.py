@@ -19,6 +19,7 @@ import types
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields, replace
+from typing import Any
 
 from preheat.base.dataclass import dataclass
 
@@ -26,6 +27,24 @@ WORD = 8
 # All memory as one array, of which only what is read has to exist: a word costs half of what a
 # ctypes object for it does.
 _MEMORY = (ctypes.c_uint64 * ((1 << 60) - 1)).from_address(0)
+
+
+@dataclass(frozen=True)
+class InstanceLayout:
+    """Where an instance without `__slots__` and without `__dictoffset__` keeps its attributes.
+
+    dict         of the pointer to its `__dict__`: 0 or odd as long as nobody has asked for that
+    dict_used    of a dict's count
+    values       of the word that leads to its values as long as they lie in no dict: a word that
+                 is not 0 and has `values_bit` as its lowest bit
+    values_used  from that word's value to the byte that counts them
+    """
+
+    dict: int
+    dict_used: int
+    values: int
+    values_bit: int
+    values_used: int
 
 
 @dataclass(frozen=True)
@@ -39,6 +58,7 @@ class Layout:
     dict_used, dict_keys, dict_values   of a dict's count, the pointer to its table of keys, and the
                     pointer that is null unless the values lie elsewhere
     managed_dict    of the pointer to an instance's `__dict__` if its type has no `__dictoffset__`
+    instance        where instances of such types keep their attributes
     type_version    of a 32-bit number that every change of a type or its bases renews or zeroes
     cell            of a cell's content
     float_value     of a float's 8 bytes
@@ -59,6 +79,7 @@ class Layout:
     dict_keys: int | None = None
     dict_values: int | None = None
     managed_dict: int | None = None
+    instance: InstanceLayout | None = None
     type_version: int | None = None
     cell: int | None = None
     float_value: int | None = None
@@ -113,6 +134,17 @@ def _write() -> Callable[[int, int, int], int]:
     """The C library's `write(file, address, size)`."""
     prototype = ctypes.CFUNCTYPE(ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t)
     return prototype(("write", ctypes.CDLL(None)))
+
+
+def is_bare(instance: int, where: InstanceLayout) -> bool:
+    """Whether the instance at this address has no attribute of its own: a `bare` row in Python."""
+    space = word(instance + where.dict)
+    if space and space % 2 == 0 and word(space + where.dict_used):
+        return False
+    values = word(instance + where.values)
+    if values == 0 or values % 2 != where.values_bit:
+        return True
+    return ctypes.c_uint8.from_address(values + where.values_used).value == 0
 
 
 def force_type_version(cls: type) -> None:
@@ -314,6 +346,66 @@ def _managed_dict() -> int | None:
     return _only(example(n) for n in (0, 1, 40))
 
 
+def _instance() -> InstanceLayout | None:
+    """Values that stand one after the other where a word in front of the instance leads, and the
+    byte before them that counts them: believed if it tells whether there are any, in all cases."""
+    space, used = _managed_dict(), _dict_used()
+    if space is None or used is None:
+        return None
+    places = [_values_places(*names) for names in (("a", "b"), ("a", "b", "c", "d", "e"), ("z",))]
+    found = [
+        InstanceLayout(space, used, *place)
+        for place in places[0] if all(place in others for others in places)
+    ]
+    return found[0] if len(found) == 1 and _tells_bare(found[0]) else None
+
+
+def _values_places(*names: str) -> list[tuple[int, int, int]]:
+    """(offset of the word, its lowest bit, distance of the count) that an instance agrees with."""
+    value = _fresh_class()()
+    for name in names:
+        setattr(value, name, _Plain())
+    content = b"".join(id(getattr(value, name)).to_bytes(WORD, "little") for name in names)
+    places = []
+    for offset in range(-4 * WORD, 0, WORD):
+        found = word(id(value) + offset)
+        start = found + found % 2
+        memory = read(start - WORD, WORD + len(content)) if _may_be_address(start) else None
+        if memory is not None and memory[WORD:] == content:
+            for before in range(1, WORD + 1):
+                if memory[WORD - before] == len(names):
+                    places.append((offset, found % 2, found % 2 - before))
+    return places
+
+
+def _tells_bare(where: InstanceLayout) -> bool:
+    """Whether `is_bare` is right about instances with and without a dict, and after deletions."""
+
+    def is_right(names: int, has_dict: bool) -> bool:
+        value = _fresh_class()()
+        changes = [(setattr, f"w{i}", i) for i in range(names)]
+        changes += [(delattr, f"w{i}") for i in range(names)] + [(setattr, "w0", 1)]
+        answers, wanted, count = [], [], 0
+        for change, *operands in changes:
+            if has_dict:
+                vars(value)
+            answers.append(is_bare(id(value), where))
+            wanted.append(count == 0)
+            change(value, *operands)
+            count += 1 if change is setattr else -1
+        return answers == wanted
+
+    def is_right_about(content: dict) -> bool:
+        value = _fresh_class()()
+        value.w0 = 1
+        value.__dict__ = content
+        return is_bare(id(value), where) is (not content)
+
+    return all(
+        is_right(names, has_dict) for names in (1, 3, 50) for has_dict in (False, True)
+    ) and all(map(is_right_about, ({}, {"w0": 1})))
+
+
 def _type_version() -> int | None:
     """The 32-bit word that is new after each change of a class or its base and the next lookup."""
     base = type("base", (), {"__slots__": ()})
@@ -464,10 +556,11 @@ def _abc_token() -> int | None:
     return places[0] if len(places) == 1 else None
 
 
-_PROBES: dict[str, Callable[[], int | None]] = {
+_PROBES: dict[str, Callable[[], Any]] = {
     "type": _type, "size": _size, "list_items": _list_items, "tuple_items": _tuple_items,
     "dict_version": _dict_version, "dict_used": _dict_used, "dict_keys": _dict_keys,
-    "dict_values": _dict_values, "managed_dict": _managed_dict, "type_version": _type_version,
+    "dict_values": _dict_values, "managed_dict": _managed_dict,
+    "instance": _instance, "type_version": _type_version,
     "cell": _cell, "float_value": _float_value,
     "code": _function_field("__code__", lambda: _only.__code__.replace(co_freevars=())),
     "defaults": _function_field("__defaults__", lambda: (5,)),

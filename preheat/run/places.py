@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from preheat.base.names import find, is_heap_type, mro_of, raw_attribute
+from preheat.base.names import find, has_managed_dict, is_heap_type, mro_of, raw_attribute
 from preheat.ir.rows import ALL_BITS, ARGS, ZERO
 from preheat.ir.trace import Named, Source
 from preheat.run.layout import (
@@ -224,6 +224,15 @@ class Places:
             raise NotNative
         self.done.add(("version", number))
 
+    def bare(self, number: int) -> None:
+        """Adds a row: the moving object whose `__dict__` is source `number` has nothing in it."""
+        source, where = self.sources[number], self.layout.instance
+        if source.kind != "dict" or where is None:
+            raise NotNative
+        place, cls = self.at(source.parent), self.type_of(source.parent)
+        if place.is_fixed or not has_managed_dict(cls) or not self.table.bare(place.base, where):
+            raise NotNative
+
     def is_usual_dict(self, number: int) -> bool:
         """True, and the row of `version` is there, for a dict in its place whose type needs no row.
 
@@ -370,8 +379,13 @@ ROOTS: Mapping[str, Callable[[Places, int, Any], Place]] = types.MappingProxyTyp
 
 # ---------------------------------------------------------------------------- steps
 def _dict(places: Places, number: int, parent: int, key: Any) -> Place:
-    """An instance's, module's or function's dict: a pointer in it. A class's: the class itself."""
+    """An instance's, module's or function's dict: a pointer in it. A class's: the class itself.
+
+    That of a moving object is another one on each call and has no place: see `Places.bare`.
+    """
     owner = places.found[parent]
+    if not places.at(parent).is_fixed:
+        raise NotNative
     places.type_of(parent)
     if issubclass(type(owner), type):
         places.fixed(parent)

@@ -15,8 +15,9 @@ from collections.abc import Hashable, Sequence
 from typing import Any
 
 from preheat.ir.rows import (
-    ADVANCE, ALL_BITS, APART, ARGS, CALL, DISJOINT, FIRST_FREE, LOAD, ROW, SAME, SLOTS, ZERO,
+    ADVANCE, ALL_BITS, APART, ARGS, BARE, CALL, DISJOINT, FIRST_FREE, LOAD, ROW, SAME, SLOTS, ZERO,
 )
+from preheat.run.layout import InstanceLayout, is_bare
 from preheat.run.layout import word as word_at
 
 
@@ -95,6 +96,12 @@ class Table:
     def disjoint(self, base: int, size: int, other: int, other_size: int) -> None:
         """The bytes behind two slots must not meet."""
         self._add((size, other_size, 0, DISJOINT, base, ZERO, other))
+
+    def bare(self, base: int, where: InstanceLayout) -> bool:
+        """Whether the instance in slot `base` has no attribute of its own, as it must stay."""
+        offsets = (where.dict & ALL_BITS, where.values & ALL_BITS, where.values_used & ALL_BITS)
+        self._add((*offsets, BARE, base, ZERO, where.dict_used | where.values_bit))
+        return is_bare(self._slots[base], where)
 
     def constant(self, value: int) -> int:
         """A slot that holds `value`."""

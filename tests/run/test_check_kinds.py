@@ -22,6 +22,7 @@ from preheat.base.errors import Unsupported
 from preheat.bridge.tensors import tensor_facts
 from preheat.ir.trace import At, Guard, Named, Source
 from preheat.run.check import Checker, Failure
+from preheat.run.layout import layout
 from preheat.run.resolve import Miss, resolve
 from preheat.run.rows import bind_rows
 
@@ -587,6 +588,32 @@ def keywords_follow_the_arguments():
     book.guard(book.source(-1, "kwarg", "b"), "value", 3.0)
     result = Case(book, args=[1], kwargs={"a": 2, "b": 3.0})
     result.spoil = lambda: result.kwargs.update(b=4.0)
+    return result
+
+
+@case
+def tensor_without_attributes_as_argument():
+    book = Book()
+    here = book.source(-1, "arg", 0)
+    book.guard(here, "type", book.live(torch.Tensor))
+    book.guard(book.source(here, "dict"), "absent", "sum")
+    book.guard(book.source(here, "dict"), "absent", "mean")
+    result = Case(book, args=[torch.zeros(2)], is_native=layout().instance is not None)
+    result.keep = lambda: result.args.__setitem__(0, torch.ones(3))
+    result.spoil = lambda: setattr(result.args[0], "mean", 1)
+    return result
+
+
+@case
+def tensor_with_attributes_as_argument():
+    result = tensor_without_attributes_as_argument()
+    result.args[0].other, result.is_native = 1, False
+
+    def keep():
+        result.args[0] = torch.ones(3)
+        result.args[0].another = 1
+
+    result.keep = keep
     return result
 
 
