@@ -23,7 +23,8 @@ from preheat.ir.rows import ZERO
 from preheat.ir.trace import At, Guard, TensorFacts
 from preheat.run.check import Claim
 from preheat.run.layout import WORD
-from preheat.run.places import NotNative, Place, Places, dict_order, length, member_offset
+from preheat.run.members import member_offset
+from preheat.run.places import NotNative, Place, Places, dict_order, length
 from preheat.run.state import add_state
 from preheat.run.table import NoRoom
 from preheat.run.tensor_layout import INLINE_RANK

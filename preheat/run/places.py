@@ -17,7 +17,6 @@ caller's data alive): there only dict versions, which no two dicts share, prove 
 """
 
 import collections
-import ctypes
 import functools
 import sys
 import types
@@ -31,9 +30,9 @@ from preheat.base.names import find, has_managed_dict, is_heap_type, mro_of, raw
 from preheat.ir.rows import ALL_BITS, ARGS, ZERO
 from preheat.ir.trace import Named, Source
 from preheat.run.layout import (
-    KEYS_COUNT, KEYS_SHAPE, KEYS_SHAPE_MASK, WORD, Layout, entries_offset, force_type_version,
-    read, word,
+    KEYS_COUNT, KEYS_SHAPE, KEYS_SHAPE_MASK, WORD, Layout, entries_offset, force_type_version, word,
 )
+from preheat.run.members import is_small_table, member_offset
 from preheat.run.table import NoRoom, Table
 from preheat.run.tensor_layout import TensorLayout
 
@@ -317,7 +316,7 @@ def arrive(places: Places, number: int, owner: Place, offset: int) -> Place:
     """
     value = places.found[number]
     places.is_held[number] = issubclass(type(value), _CODE) or id(value) in places.lasting
-    if issubclass(type(value), _MOVING) or _is_small_table(value, places.layout):
+    if issubclass(type(value), _MOVING) or is_small_table(value, places.layout):
         place = places.follow(owner, offset)
         if places.table.value(place.base) != id(value):
             raise NotNative
@@ -330,19 +329,6 @@ def arrive(places: Places, number: int, owner: Place, offset: int) -> Place:
         places.table.holds.append(type(value))
         places.word(place, places.layout.type)
     return place
-
-
-_MOST_KEYS = 64
-
-
-def _is_small_table(value: Any, where: Layout) -> bool:
-    """Whether a dict's items can be followed: few str keys, values in the table, no holes."""
-    if type(value) is not dict or None in (where.dict_used, where.dict_keys, where.dict_values):
-        return False
-    if not 0 < len(value) <= _MOST_KEYS or any(type(key) is not str for key in value):
-        return False
-    keys = word(id(value) + where.dict_keys)
-    return word(id(value) + where.dict_values) == 0 and word(keys + KEYS_COUNT) == len(value)
 
 
 def _named(places: Places, number: int, key: Any) -> Place:
@@ -550,26 +536,6 @@ _BY_TYPE_VERSION = frozenset(("__module__", "__bases__", "__mro__", "__base__"))
 _FUNCTION_FIELDS = types.MappingProxyType({
     "__code__": "code", "__defaults__": "defaults", "__kwdefaults__": "kwdefaults",
 })
-_OBJECT_MEMBERS = frozenset((6, 16))  # T_OBJECT and T_OBJECT_EX of CPython's structmember.h
-
-
-def member_offset(descriptor: types.MemberDescriptorType, layout: Layout) -> int:
-    """Where the object-valued C member of a descriptor lies. Raises NotNative for other members."""
-    if layout.member is None:
-        raise NotNative
-    return _member_offset(descriptor, layout.member)
-
-
-@functools.lru_cache(maxsize=256)
-def _member_offset(descriptor: types.MemberDescriptorType, member: int) -> int:
-    definition = word(id(descriptor) + member)
-    name = descriptor.__name__.encode() + b"\0"
-    if read(word(definition), len(name)) != name:
-        raise NotNative
-    kind = ctypes.c_int.from_address(definition + WORD).value
-    if kind not in _OBJECT_MEMBERS:
-        raise NotNative
-    return word(definition + 2 * WORD)
 
 
 def _type_name(places: Places, number: int, cls: type) -> Place:
