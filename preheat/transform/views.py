@@ -16,8 +16,8 @@ from typing import Protocol
 from preheat.base.errors import Unsupported
 from preheat.bridge.ops import arguments
 from preheat.ir.graph import Arg, Op, Ref, Token
-from preheat.ir.scalar import Dim, Scalar
-from preheat.ir.types import DTYPES, TensorType, Type
+from preheat.ir.scalar import Dim, Scalar, product
+from preheat.ir.types import DTYPES, TensorType, Type, tensor
 
 
 class Emitter(Protocol):
@@ -140,6 +140,30 @@ def _scatter(name: str, *keys: str) -> Callable:
     return inverse
 
 
+def _as_strided(g: Emitter, op: Op, base: int, base_type: TensorType, new: int) -> int:
+    """By places counted in `base`: `as_strided_scatter` counts from the start of the storage."""
+    named = arguments(op)
+    size, stride, offset = (named[key] for key in ("size", "stride", "storage_offset"))
+    if 0 in size:
+        return base
+    whole, part = (product(base_type.sizes),), (product(size),)
+    device = base_type.device
+
+    def flat(value: int, sizes: tuple[Dim, ...], dtype: str) -> int:
+        type = tensor(dtype, sizes, device=device)
+        return g.emit("aten.reshape.default", (Ref(value), sizes), type)
+
+    where, row = (("device", Token("device", device)),), tensor("int64", whole, device=device)
+    seen = TensorType("int64", size, stride, device)
+    places = g.emit("aten.arange.default", whole, row, where)
+    places = g.emit("aten.as_strided.default", (Ref(places), size, stride, offset), seen)
+    source = Ref(flat(new, part, base_type.dtype))
+    target, index = Ref(flat(base, whole, base_type.dtype)), Ref(flat(places, part, "int64"))
+    made_type = tensor(base_type.dtype, whole, device=device)
+    made = g.emit("aten.scatter.src", (target, 0, index, source), made_type)
+    return _reshape(g, op, base, base_type, made)
+
+
 def _expand(g: Emitter, op: Op, base: int, base_type: TensorType, new: int) -> int:
     """Only an expand that repeats nothing can be written to."""
     return _reshape(g, op, base, base_type, new)
@@ -168,9 +192,7 @@ INVERSES: dict[str, Callable[[Emitter, Op, int, TensorType, int], int]] = {
     "aten.slice.Tensor": _scatter("aten.slice_scatter.default", "dim", "start", "end", "step"),
     "aten.select.int": _scatter("aten.select_scatter.default", "dim", "index"),
     "aten.diagonal.default": _scatter("aten.diagonal_scatter.default", "offset", "dim1", "dim2"),
-    "aten.as_strided.default": _scatter(
-        "aten.as_strided_scatter.default", "size", "stride", "storage_offset"
-    ),
+    "aten.as_strided.default": _as_strided,
     "aten.expand.default": _expand, "aten.view.dtype": _bitcast,
     "aten._conj_physical.default": _transpose, "aten.neg.default": _transpose,  # their own inverses
     "aten.unfold.default": _refuse, "aten.view_as_real.default": _refuse,

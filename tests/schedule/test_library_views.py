@@ -158,6 +158,16 @@ def test_a_view_of_an_input_that_is_written_before_the_view_is_last_read():
     same(program, torch.arange(16.0).reshape(4, 4))
 
 
+def test_a_write_through_as_strided_of_an_input_inside_its_storage():
+    def program(x):
+        x.as_strided((2, 3), (5, 1)).add_(100)
+        y = x.mul(2)
+        y.as_strided((4, 3), (4, 1), 1).mul_(3)
+        return y, y.as_strided((2, 2), (1, 4), 2).zero_()
+
+    same(program, torch.arange(40.0)[4:20].reshape(4, 4), captured=True)
+
+
 def test_clones_of_views_of_one_value_share_no_memory():
     def program(z):
         w = z * 2

@@ -53,7 +53,7 @@ def index(c: Lowering, self: Value, indices: tuple[Value | None, ...]) -> Value:
 def as_strided(
     c: Lowering, self: Value, size: tuple[Dim, ...], stride: tuple[Dim, ...], storage_offset: Dim
 ) -> Value:
-    """Elements by their places in memory; `functionalize` saw to it that they lie there in order."""
+    """Elements by their places in memory; `functionalize` saw that they lie there in order."""
     decline_if(any(isinstance(n, Scalar) for n in (*self.sizes, *size, *stride)), "symbolic sizes")
     decline_if(0 in size, "no elements")
     place = c.expand(c.iota(0, (1,) * len(size), storage_offset), size)
