@@ -16,6 +16,31 @@ from typing import Any
 def _call(function: Callable, args: tuple, kwargs: dict) -> Any: return function(*args, **kwargs)  # noqa: E704 - one line, whose number is the user's
 
 
+class Handling:
+    """`function`, for a call from a line that handles `error`: `sys.exc_info()` gives it, and what
+    is raised has it as its context."""
+
+    __slots__ = ("error", "function", "where")
+
+    def __init__(
+        self, error: BaseException, function: Callable, file: str, line: int, name: str,
+    ) -> None:
+        self.error, self.function, self.where = error, function, (file, line, name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        error, call = self.error, caller(*self.where)
+        traceback, context = error.__traceback__, error.__context__
+        try:
+            raise error
+        except BaseException:
+            error.__traceback__, error.__context__ = traceback, context
+            try:
+                return call(self.function, args, kwargs)
+            except BaseException as raised:  # behind our entry and the caller's
+                raised.__traceback__ = raised.__traceback__.tb_next.tb_next
+                raise
+
+
 @functools.lru_cache(maxsize=4096)
 def caller(file: str, line: int, name: str) -> Callable[[Callable, tuple, dict], Any]:
     """`f(function, args, kwargs)` calls function(*args, **kwargs) as line `line` of `name` would."""

@@ -93,7 +93,6 @@ class Code:
     is_simple      only positional parameters
     why_native     "" or why the machine must not enter it
     looks_at_frames   it may ask for its caller's frame: run natively it would find ours
-    stub           a code object for tracebacks, made when an exception first passes
     live           locals that are live before each instruction (`liveness.py`), when first asked
     """
 
@@ -109,7 +108,6 @@ class Code:
         "why_native",
         "looks_at_frames",
         "is_own",
-        "stub",
         "lines",
         "live",
     )
@@ -126,7 +124,6 @@ class Code:
         self.offsets: list[int] = []
         self.delegations: set[int] = set()
         self.why_native = ""
-        self.stub: CodeType | None = None
         self.lines: tuple[int, ...] | None = None
         self.live: list[int] | None = None
 

@@ -59,7 +59,7 @@ class Frame:
     is_base         its result goes to native code
     deliver, drop   how the waiting instruction takes a callee's result
     then            [(on value, on error, data), ...], next one last
-    within          of a generator's body that is made again in the middle: where it stands
+    within          of a base that is made again in the middle: where it stands
     """
 
     __slots__ = (
@@ -121,9 +121,9 @@ class Frame:
 
 
 class Within:
-    """Where the body of a generator stands that ran when its frames were left: the frame to go on
-    with (the body, or one that it waits for), the exception that the body handles, and one to be
-    raised.
+    """Where the outermost frame, or the body of a generator, stood when its frames were left: the
+    frame to go on with (the base itself, or one that it waits for), the exception that is being
+    handled there, and one to be raised.
     """
 
     __slots__ = ("innermost", "handled", "error")

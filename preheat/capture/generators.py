@@ -20,7 +20,7 @@ from typing import Any
 
 from preheat.capture import attributes, calls, operations
 from preheat.capture.bytecode import VERSION
-from preheat.capture.frames import END, Frame, Handled, Within, attempt
+from preheat.capture.frames import END, Frame, Handled, attempt
 from preheat.capture.models import method
 from preheat.capture.tracebacks import raise_as_is
 
@@ -54,9 +54,11 @@ def new_generator(m, frame: Frame) -> GeneratorType:
     return made
 
 
-def revive(body: Frame, is_started: bool) -> GeneratorType:
+def revive(
+    body: Frame, is_started: bool, handled: BaseException | None = None,
+) -> GeneratorType:
     """A generator whose body stands where `state` found it; its seat is empty yet."""
-    made = drive(Seat(), body, is_started)
+    made = drive(Seat(), body, is_started, handled)
     made.__name__, made.__qualname__ = body.function.__name__, body.function.__qualname__
     if is_started:
         next(made)
@@ -64,13 +66,9 @@ def revive(body: Frame, is_started: bool) -> GeneratorType:
 
 
 def hollow(function: Any, code: Any) -> GeneratorType:
-    """A generator that is advanced just now; `seat_within` says where its body stands."""
+    """A generator that is advanced just now: its body's `within` will say where it stands. The next
+    time it is advanced the body goes on there, whatever is sent."""
     return revive(Frame(code, function, []), is_started=True)
-
-
-def seat_within(made: GeneratorType, innermost: Frame, handled: BaseException | None) -> None:
-    """The next time `made` is advanced its body goes on at `innermost`, whatever is sent."""
-    body_of(made).within = Within(innermost, handled)
 
 
 def body_of(made: GeneratorType) -> Frame:
@@ -91,17 +89,15 @@ def let_go(replaced: Iterable[GeneratorType]) -> None:
             seat_of(made).machine = None
 
 
-def state(made: GeneratorType) -> tuple[Frame, bool] | None:
-    """The body of a generator of the machine's and whether it has started; None for one that is
-    running, has ended, handles an exception, or is no machine's.
+def state(made: GeneratorType) -> tuple[Frame, bool, BaseException | None] | None:
+    """The body of a generator of the machine's, whether it has started, and the exception that it
+    handles; None for one that is running, has ended, or is no machine's.
     """
     if not is_own(made) or made.gi_running or body_of(made).within is not None:
         return None
     here = made.gi_frame.f_locals
     is_started = "handled" in here
-    if is_started and here["handled"].error is not None:
-        return None
-    return here["frame"], is_started
+    return here["frame"], is_started, here["handled"].error if is_started else None
 
 
 def seat_of(made: GeneratorType) -> Seat:
@@ -109,16 +105,19 @@ def seat_of(made: GeneratorType) -> Seat:
     return made.gi_frame.f_locals["seat"]
 
 
-def drive(seat: Seat, frame: Frame, is_waiting: bool = False) -> Generator:
-    """Runs `frame` from yield to yield; `is_waiting`: it stands at one already."""
-    handled = Handled(None, None)
+def drive(
+    seat: Seat, frame: Frame, is_waiting: bool = False, error: BaseException | None = None,
+) -> Generator:
+    """Runs `frame` from yield to yield; `is_waiting`: it stands at one already, handling `error`."""
+    handled = Handled(error, None)
     sent, error, value = None, None, None
     while True:
         if is_waiting:
             is_waiting = False
         else:
             m, innermost = seat.machine, None
-            is_direct = is_advanced_directly(m, sys._getframe())
+            # one that C advances, or that dies after the run, can nowhere be gone on with
+            native = 1 if is_advanced_directly(m, sys._getframe()) else -1
             if frame.within is not None:
                 within, frame.within = frame.within, None
                 innermost, handled.error, error = within.innermost, within.handled, within.error
@@ -127,12 +126,12 @@ def drive(seat: Seat, frame: Frame, is_waiting: bool = False) -> Generator:
                 frame.stack.append(sent)
                 frame.pc += 1
             handled.below, m.handled, m.has_context = m.handled, handled, None
-            m.directs += is_direct
+            m.directs += native
             try:
                 value = m.execute(frame, error, innermost)
             finally:
                 m.handled, handled.below, innermost = handled.below, None, None
-                m.directs -= is_direct
+                m.directs -= native
             if not m.take_yield():
                 return value
         sent, error = None, None

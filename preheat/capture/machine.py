@@ -85,15 +85,15 @@ def resume(
     machine = Machine(observer)
     while revived:
         generators.seat_of(revived.pop()).machine = machine
-    bodies = [frame for frame in frames if frame.within is not None]
-    base, innermost = frames[0], frames[-1]
-    if bodies:  # the instruction that waits for the first one advances it anew
-        innermost, bodies[-1].within.error, error = bodies[0].back, error, None
+    base = frames[0]
+    [frame for frame in frames if frame.within is not None][-1].within.error = error
+    error = None
     frames.clear()
-    bodies.clear()
+    within, base.within = base.within, None
+    machine.handled.error = within.handled
     try:
-        result = machine.execute(base, error, innermost)
-        base = innermost = None  # what dies with the outermost frame is still part of the run
+        result = machine.execute(base, within.error, within.innermost)
+        base = within = None  # what dies with the outermost frame is still part of the run
         return result
     finally:
         machine.end()
@@ -222,13 +222,12 @@ class Machine:
 
     def stands_before(self) -> bool:
         """Whether the innermost instruction has not begun to act through a callee, and nothing but
-        its frames is needed to execute it anew later: no exception being handled, and no native
-        frame in between but those of generators that an instruction of ours advances.
+        its frames is needed to execute it anew later: no native frame in between but those of
+        generators that an instruction of ours advances.
         """
         return (
             self.nesting == 1 + self.directs
             and self.delivered != self.instant()
-            and all(error is None for error in self.handled_errors())
         )
 
     def handled_errors(self) -> list[BaseException | None]:
@@ -397,6 +396,8 @@ class Machine:
         """
         if self.fault is not None:
             raise self.fault
+        if self.raised is not None:
+            self.raised(error)
         tracebacks.clean(error)
         if self.is_reraise:
             self.is_reraise = False

@@ -18,6 +18,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from preheat.base.callers import Handling
 from preheat.base.reasons import explain
 from preheat.base.rewrites import hint_for
 from preheat.bridge.ambient import SETTABLE, ambient_now
@@ -97,6 +98,10 @@ class Nodes:
         outputs: dict[int, int] = {}
         planner = self._planner(outputs)
         call = planner.many((function, args, kwargs))
+        handled = [e for e in self.watcher.machine.handled_errors() if e is not None]
+        if handled:
+            parts = planner.many((Handling, handled[-1]))
+            call[0] = planner.step("call", *parts, call[0], *planner.many(self.where()))
         recipe, snapshot, slots = self._cut(planner, call)
         point = Point(snapshot, len(slots) + 1, has_answer=True)
         self._finish(outputs, Host(recipe, point, self.where()), self.broken(why))

@@ -174,6 +174,11 @@ class Observer:
         `ABSENT`.
         """
 
+    def raised(self, error: BaseException) -> None:
+        """`error` has been raised, here or by what was called, and is about to leave an
+        instruction.
+        """
+
     def read_member(self, owner: Any, name: str, value: Any) -> Any:
         """[known: owner] A C-level attribute: getset, member, `__slots__`, an attribute of a
         builtin type.

@@ -23,6 +23,7 @@ from typing import Any
 
 from preheat.base.names import instance_dict, is_heap_type, mro_of, raw_attribute
 from preheat.bridge.tensors import Device, Size, Tensor
+from preheat.capture import exceptions
 from preheat.capture.bytecode import OWN_FOLDER
 from preheat.capture.effects import Effect
 from preheat.capture.guards import has_identity
@@ -167,6 +168,8 @@ class Planner:
         """Class, content of the C base, slots and instance dict: no code of the program runs."""
         base = _c_base(kind)
         row = _BY_BASE.get(base)
+        if row is None and issubclass(base, BaseException):
+            row = exceptions.instance
         if row is None:
             raise GiveUp("no_recipe", f"{kind.__module__}.{kind.__qualname__}")
         make = self.plan(raw_attribute(base, "__new__"))
@@ -178,6 +181,8 @@ class Planner:
                     self._slot(value, place, name, member)
         for name, part in (instance_dict(value) or {}).items():
             self.step("update_dict", place, name, self.plan(part))
+        if issubclass(kind, BaseException):
+            exceptions.history(self, value, place)
         return place
 
     def _slot(self, value: Any, place: int, name: str, member: Any) -> None:
@@ -386,6 +391,6 @@ _BY_KIND: dict[type, Callable[[Planner, Any], int]] = {
     range: _by_attributes("start", "stop", "step"), types.MethodType: _method,
     types.BuiltinFunctionType: _c_method, types.MethodWrapperType: _c_method, functools.partial: _partial, Size: _size, Device: _device,
     types.CellType: _cell, super: _by_attributes("__thisclass__", "__self__"),
-    types.CodeType: _itself, types.MappingProxyType: _proxy, **dict.fromkeys(VIEWS, _view),
+    types.TracebackType: exceptions.traceback, types.CodeType: _itself, types.MappingProxyType: _proxy, **dict.fromkeys(VIEWS, _view),
     **dict.fromkeys(BY_REDUCE, _iterator), **dict.fromkeys(OVER_DICTS, _dict_iterator),
 }

@@ -9,7 +9,8 @@
 A torch dispatch mode. Each op runs for real, then becomes an `Op` with the arguments torch got, the
 types it really gave, what it wrote (from its schema) and whose memory its results share (from their
 storages). Values are told apart by the identity of the tensor object; a weak reference forgets a
-tensor when it dies, so the recorder keeps none alive and a reused id is never mistaken.
+tensor when it dies, so the recorder keeps none alive and a reused id is never mistaken. An op that
+raises leaves no trace if it always does with such tensors; else the call cannot be captured.
 
 `outside(tensor)` says which source an unknown tensor has (None: it was reached behind our back);
 `tested(graph, sources, answer)` is told of a branch that a few ops on inputs decide;
@@ -32,6 +33,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from preheat.bridge.failures import fails_by_type
 from preheat.bridge.ops import overload
 from preheat.bridge.overloads import Overload, facts_of
 from preheat.bridge.symint import is_box, scalar_of, taken, unboxed
@@ -508,7 +510,12 @@ def _run(
             return func(*args, **kwargs)
     elif facts.name == "aten.index.Tensor" and _has_mask(recorder, args[1]):
         recorder.stop("data_dependent_shape", "indexing with a boolean mask")
-    out = func(*args, **kwargs)
+    try:
+        out = func(*args, **kwargs)
+    except Exception as error:
+        if not fails_by_type(func, args, kwargs):
+            recorder.stop("host_raised", f"{facts.name}: {type(error).__name__}")
+        raise
     if not recorder.is_stopped:
         try:
             recorder.record(facts, seen, seen_kwargs, out)

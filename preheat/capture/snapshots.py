@@ -11,10 +11,11 @@ makes frames again.
 
 The body of a generator that runs stands among the frames; its row names the generator, which is
 made hollow, and filled once the frames are there: the instruction that advances it, executed anew,
-leads into it (`generators.py`).
+leads into it (`generators.py`). The rows of bases, of the run and of each generator, have the
+exception that is being handled.
 
 Refused: frames with other native frames of ours in between (a sort key), an instruction that has
-already acted, a handler of an exception, class bodies, and whatever has no recipe.
+already acted, class bodies, and whatever has no recipe.
 """
 
 import types
@@ -23,7 +24,7 @@ from typing import Any
 
 from preheat.bridge.tensors import Tensor
 from preheat.capture import generators
-from preheat.capture.frames import NULL, Frame
+from preheat.capture.frames import NULL, Frame, Within
 from preheat.capture.guards import has_identity
 from preheat.capture.iterators import feeds
 from preheat.capture.liveness import live_before
@@ -97,20 +98,21 @@ class SnapshotPlanner(Planner):
         found = generators.state(value)
         if found is None or found[0].then:
             raise GiveUp("no_recipe", f"the generator {value.__qualname__}")
-        body, is_started = found
-        parts = (body.function, body.pc, _live(body), tuple(body.stack), is_started)
+        body, is_started, handled = found
+        parts = (body.function, body.pc, _live(body), tuple(body.stack), is_started, handled)
         place = self.step("call", self.plan(revived), *self.many(parts))
         self.generators.append(place)
         self.replaced.append(value)
         return place
 
-    def frame(self, frame: Frame) -> int:
+    def frame(self, frame: Frame, handled: Iterator[BaseException | None]) -> int:
+        """The row of a frame. `handled`: what each base handles, outermost first."""
         if frame.function is None or frame.names is not None:
             raise GiveUp("no_snapshot", "the body of a class")
         then = [] if frame.then is None else frame.then
         parts = (
             frame.function, frame.pc, _live(frame), tuple(frame.stack), frame.deliver, frame.drop,
-            tuple(then),
+            tuple(then), next(handled) if frame.is_base else None,
         )
         made = self.plan(None)
         if frame.is_base and frame.back is not None:
@@ -137,7 +139,8 @@ def take(
     makes again. Raises GiveUp.
     """
     planner = SnapshotPlanner(sources, made, escaped)
-    frames = [planner.frame(frame) for frame in frames_of(machine)]
+    handled = iter(machine.handled_errors())
+    frames = [planner.frame(frame, handled) for frame in frames_of(machine)]
     result = planner.step(
         "list",
         *[planner.step("tuple", *parts) for parts in (frames, planner.functions, planner.generators)])
@@ -176,19 +179,17 @@ def rebuild(opened: list) -> tuple[list[Frame], Sequence[tuple], list[types.Gene
 
 def _linked(rows: Sequence[tuple]) -> list[Frame]:
     frames: list[Frame] = []
-    bodies: list[types.GeneratorType] = []
-    for function, pc, values, stack, deliver, drop, then, made in rows:
+    for function, pc, values, stack, deliver, drop, then, handled, made in rows:
         frame = Frame(DECODE(function.__code__), function, []) if made is None else (
             generators.body_of(made))
         frame.locals, frame.stack[:], frame.pc = list(values), stack, pc
         frame.deliver, frame.drop = deliver, drop
         frame.then = list(then) or None
         frame.back = frames[-1] if frames else None
-        if made is not None:
-            bodies.append(made)
+        if not frames or made is not None:
+            base, base.within = frame, Within(frame, handled)
+        base.within.innermost = frame
         frames.append(frame)
-        if bodies:  # its innermost frame so far
-            generators.seat_within(bodies[-1], frame, None)
     frames[0].is_base = True
     return frames
 
@@ -200,9 +201,10 @@ def hollow(function: types.FunctionType) -> types.GeneratorType:
 
 def revived(
     function: types.FunctionType, pc: int, values: tuple, stack: tuple, is_started: bool,
+    handled: BaseException | None,
 ) -> types.GeneratorType:
     """A generator as `_generator` found it: what its step calls."""
-    return generators.revive(_frame(function, pc, values, stack), is_started)
+    return generators.revive(_frame(function, pc, values, stack), is_started, handled)
 
 
 def _frame(function: types.FunctionType, pc: int, values: tuple, stack: tuple) -> Frame:

@@ -6,24 +6,16 @@
                                                              ZeroDivisionError: division by zero
 
 Entries of our own files are taken out; for each interpreted frame an entry is put in, whose frame
-object belongs to a stub code object with the user's file, name, lines and columns (jinja2's
-method): that of a generator which never starts. The entry's tb_lineno is right; the frame's
-f_lineno is the function's first line, its f_back is None and its f_locals are empty: a copy of the
-locals would keep objects alive that the program has let go (a batch, after an out-of-memory error).
+object is a stub (`base/stubs.py`). Its f_locals are empty: a copy of the locals would keep objects
+alive that the program has let go (a batch, after an out-of-memory error).
 Requires an exception that was just caught by the machine's loop.
 """
 
-import inspect
-import opcode
 import types
 
+from preheat.base import stubs
 from preheat.capture.bytecode import OWN_FOLDER
 from preheat.capture.frames import Frame
-
-STUB_FLAGS = inspect.CO_OPTIMIZED | inspect.CO_NEWLOCALS | inspect.CO_GENERATOR
-UNSTARTED = bytes(
-    part for name in ("RETURN_GENERATOR", "POP_TOP", "RESUME") for part in (opcode.opmap[name], 0)
-)
 
 
 def add(error: BaseException, frame: Frame) -> None:
@@ -31,9 +23,8 @@ def add(error: BaseException, frame: Frame) -> None:
     if frame.code.is_own:
         return
     offset = frame.code.offsets[frame.pc]
-    error.__traceback__ = types.TracebackType(
-        error.__traceback__, stub_frame(frame), offset, frame.line()
-    )
+    error.__traceback__ = stubs.entry(
+        error.__traceback__, frame.function, offset, frame.line())
 
 
 def clean(error: BaseException) -> None:
@@ -54,28 +45,6 @@ def clean(error: BaseException) -> None:
 
 def is_own(entry: types.TracebackType) -> bool:
     return entry.tb_frame.f_code.co_filename.startswith(OWN_FOLDER)
-
-
-def stub_frame(frame: Frame) -> types.FrameType:
-    """A frame object that looks like `frame`: its code's file and name, its globals."""
-    if frame.code.stub is None:
-        frame.code.stub = stub_code(frame.source)
-    return types.FunctionType(frame.code.stub, frame.globals)().gi_frame
-
-
-def stub_code(code: types.CodeType) -> types.CodeType:
-    """A generator's code that never runs, with the file, name and lines of `code`."""
-    rest = bytes((opcode.opmap["NOP"], 0)) * ((len(code.co_code) - len(UNSTARTED)) // 2)
-    return code.replace(
-        co_code=UNSTARTED + rest,
-        co_flags=STUB_FLAGS,
-        co_argcount=0,
-        co_posonlyargcount=0,
-        co_kwonlyargcount=0,
-        co_cellvars=(),
-        co_freevars=(),
-        co_exceptiontable=b"",
-    )
 
 
 def set_context(error: BaseException, context: BaseException) -> None:
