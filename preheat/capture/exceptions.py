@@ -65,8 +65,8 @@ def traceback(planner: Any, value: types.TracebackType) -> int:
         function = stubs.function_of(shown)
         if function is None:
             raise GiveUp("no_recipe", "a traceback through native frames")
-        parts = planner.many((stubs.entry,)), planner.many((function, shown.tb_lasti, shown.tb_lineno))
-        following = planner.step("call", *parts[0], following, *parts[1])
+        make, *place = planner.many((stubs.entry, function, shown.tb_lasti, shown.tb_lineno))
+        following = planner.step("call", make, following, *place)
         planner.kept.append(shown)
         planner.memo[id(shown)] = following
     return following

@@ -108,7 +108,7 @@ def seat_of(made: GeneratorType) -> Seat:
 def drive(
     seat: Seat, frame: Frame, is_waiting: bool = False, error: BaseException | None = None,
 ) -> Generator:
-    """Runs `frame` from yield to yield; `is_waiting`: it stands at one already, handling `error`."""
+    """Runs `frame` from yield to yield; `is_waiting`: it stands at one, and handles `error`."""
     handled = Handled(error, None)
     sent, error, value = None, None, None
     while True:

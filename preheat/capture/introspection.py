@@ -24,7 +24,7 @@ from preheat.capture.builtins import is_class, model_getattr
 from preheat.capture.calls import c_call, invoke, native_call
 from preheat.capture.frames import NULL, Frame, and_then
 from preheat.capture.models import models
-from preheat.capture.tracebacks import raise_as_is
+from preheat.capture.tracebacks import raise_as_is, traceback_of
 
 
 # ------------------------------------------------------------------------------ class statements
@@ -225,7 +225,9 @@ def future_flags(m) -> int:
 @models(sys.exc_info)
 def model_exc_info(m, args, kwargs):
     error = m.handled.current()
-    return (None, None, None) if error is None else (type(error), error, error.__traceback__)
+    if error is None:
+        return None, None, None
+    return type(error), error, traceback_of(m, error)
 
 
 @models(sys.exception)

@@ -43,6 +43,7 @@ import itertools
 import logging
 import operator
 import re
+import traceback
 import types
 import typing
 import weakref
@@ -157,6 +158,10 @@ _NATIVE: dict[Any, Call] = {
     **{f: Call("signature") for f in (
         inspect.signature, inspect.getfullargspec, inspect.unwrap, inspect.isclass,
         inspect.isfunction, inspect.ismethod,
+    )},
+    **{f: HOST for f in (  # an exception as text: they read its lines from files
+        traceback.print_exc, traceback.format_exc, traceback.print_exception,
+        traceback.format_exception, traceback.print_tb, traceback.format_tb, traceback.extract_tb,
     )},
     logging.Logger._log: HOST,  # it looks at its caller's line, the time and the thread
     logging.Logger.isEnabledFor: AGAIN, logging.Logger.getEffectiveLevel: AGAIN,

@@ -108,6 +108,12 @@ class Reads(Observer):
                 return self.guards.item(owner, field.__reduce__()[1][0], value)
         return self.guards.member(owner, name, value)
 
+    def raised(self, error: BaseException) -> None:
+        """An op failed by what its tensors held; or the traceback grows of what others may hold."""
+        self.check()
+        if id(error) in self.known:
+            raise GiveUp("write_outside", f"raises {type(error).__qualname__} again")
+
     def miss_member(self, owner: Any, name: str) -> None:
         if not self.is_own(owner, name, ABSENT):
             self.guards.no_member(owner, name)

@@ -1,10 +1,8 @@
 """The recorder: what a program does to tensors, op by op, as a graph at level aten.
 
     recorder = Recorder(outside, fail, live, tested, limit_ops=20_000)
-    recorder.enter()                    # below autograd: composites arrive decomposed
-    y = model(x)
-    recorder.leave()
-    graph = recorder.finish([recorder.value_of(y)], names, alias_sets)
+    recorder.enter(); y = model(x)      # below autograd: composites arrive decomposed
+    recorder.leave(); graph = recorder.finish([recorder.value_of(y)], names, alias_sets)
 
 A torch dispatch mode. Each op runs for real, then becomes an `Op` with the arguments torch got, the
 types it really gave, what it wrote (from its schema) and whose memory its results share (from their
@@ -17,8 +15,7 @@ raises leaves no trace if it always does with such tensors; else the call cannot
 `number(scalar)` gives a source to the number that a symbolic argument stands for (`bridge/symint`);
 `live(tensor)` gives a source to a tensor of numbers that is too long to be spelled out;
 `fail(reason, detail)` is told when the call cannot be captured. An op cannot be stopped half way in
-C++, so a failure is only noted: recording stops, the program goes on, and the watcher gives up at
-its next hook.
+C++, so a failure is only noted: recording stops, and the watcher gives up at its next hook.
 
 `__torch_dispatch__` is assigned after the class exists: defined in the class body it would be
 wrapped by `__init_subclass__`, which imports torch's own compiler (1.7 s).

@@ -15,7 +15,7 @@ from preheat.capture import attributes, calls, imports, operations, polyfills
 from preheat.capture.frames import NULL, Frame, and_then
 from preheat.capture.handlers import discard, handles, settle
 from preheat.capture.observer import ABSENT
-from preheat.capture.tracebacks import raise_as_is
+from preheat.capture.tracebacks import raise_as_is, traceback_of
 
 
 # ------------------------------------------------------------------------------------ exceptions
@@ -168,7 +168,8 @@ def raise_made(m, state: tuple, error: Any) -> Any:
 @handles("WITH_EXCEPT_START")
 def with_except_start(m, frame, _):
     error, leave = frame.stack[-1], frame.stack[-4]
-    value = calls.invoke(m, leave, (type(error), error, error.__traceback__))
+    found = traceback_of(m, error)
+    value = calls.invoke(m, leave, (type(error), error, found))
     return settle(m, frame, value, 0)
 
 

@@ -47,6 +47,14 @@ def is_own(entry: types.TracebackType) -> bool:
     return entry.tb_frame.f_code.co_filename.startswith(OWN_FOLDER)
 
 
+def traceback_of(m, error: BaseException) -> types.TracebackType | None:
+    """`error.__traceback__`, read by an instruction of the program."""
+    found = error.__traceback__
+    if id(error) in m.known and m.read_member is not None:
+        m.read_member(error, "__traceback__", found)
+    return found
+
+
 def set_context(error: BaseException, context: BaseException) -> None:
     """`error.__context__ = context`, a cycle through `error` cut, as `_PyErr_SetObject` does."""
     if error is context:

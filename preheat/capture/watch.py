@@ -186,13 +186,6 @@ class Watcher(Reads, Looks, Boxing, Observer):
             return self._host(GiveUp(*self.failure, answer), mark, bool, (value,), {})
         return answer
 
-    def raised(self, error: BaseException) -> None:
-        """An op failed by what its tensors held: no replay can follow. Or the exception is known
-        outside, where its traceback grows."""
-        self.check()
-        if id(error) in self.known:
-            raise GiveUp("write_outside", f"raises {type(error).__qualname__} again")
-
     # ------------------------------------------------------------------ births and writes
     def born(self, value: Any, kind: str) -> None:
         if kind in _CLASSES_AND_FUNCTIONS:

@@ -103,7 +103,6 @@ def thrown(x):
     try:
         check(x, 7)
     except Refused as error:
-        print("throws", error)
         x = x + made.throw(error)
         print("between", repr(sys.exc_info()[1]))
     for i in made:
@@ -243,3 +242,21 @@ def test_a_failure_that_hangs_on_values_is_no_part_of_a_node():
             continue
         assert outcome(chain, torch.eye(2) * sign)[1] == "not positive\n"
     assert chain.replays == 0
+
+
+def reads_where(x):
+    try:
+        check(x, 9)
+    except Refused as error:
+        print("where", error)
+        found = sys.exc_info()[2]
+        x = x + found.tb_lineno
+        print(traceback.format_tb(found), traceback.format_tb(error.__traceback__))
+    return x
+
+
+def test_a_traceback_is_read_where_it_stands():
+    chain = Chain(reads_where)
+    for _ in range(3):
+        assert outcome(chain, torch.eye(2))[1] == outcome(reads_where, torch.eye(2))[1]
+    assert chain.captures <= 2
