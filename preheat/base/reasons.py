@@ -253,7 +253,7 @@ step(x)
     ),
     "no_snapshot": Reason(
         "is at a place from which no later call can go on ({detail})",
-        "move the call out of the class body, generator or handler",
+        "move the call out of the class body, or of what C calls back",
     ),
     "host_raised": Reason(
         "lets a function that is called on every call raise ({detail})",

@@ -13,7 +13,7 @@ from preheat.base.names import mro_of, raw_attribute
 from preheat.bridge.tensors import Tensor
 from preheat.capture.effects import Effects
 from preheat.capture.guards import Guards
-from preheat.capture.observer import ABSENT, NOT_DONE, Observer
+from preheat.capture.observer import ABSENT, NOT_DONE, GiveUp, Observer
 from preheat.capture.policies import is_bookkeeping
 from preheat.capture.sources import Sources
 

@@ -1,4 +1,4 @@
-"""Nodes end inside generators and context managers: what is printed there is printed on every call."""
+"""Nodes end inside generators and context managers: what is called there is called every time."""
 
 import contextlib
 import functools
@@ -151,7 +151,8 @@ def consumed_by_c(x):
 CUT = {
     loop: 1, loop_in_loop: 1, by_next: 1, by_send: 1, managed: 1, decorated: 1,
 }
-LEFT = (waiting, left_early, consumed_by_c, in_turn, closed_by_name)  # the host call is inside of C, or of a generator that dies
+# Inside of C, of a generator that dies, or that raises again what its handler has shown to others.
+LEFT = (waiting, left_early, consumed_by_c, in_turn, closed_by_name)
 
 
 def outcome(call, x):
