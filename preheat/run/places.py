@@ -9,7 +9,7 @@ A *fixed* place is an absolute address: the rows before prove that the object th
 was resolved when the rows were made. A *moving* place is a pointer in a slot, read anew on every
 call. Arguments that are tensors, numbers, strings, lists, tuples and small dicts with str keys
 move, and so do such items of theirs; everything else is fixed, and another object takes the slow
-path once.
+path. One that each call makes anew ends up in `fleeting` (see `Rows.restless`): Python follows it.
 
 Held objects (`Table.holds`) are kept alive by the rows, so a pointer equal to theirs is theirs.
 What is reached from an argument that is an instance or a large dict is not held (rows would keep a
@@ -65,12 +65,13 @@ class Places:
         self, table: Table, layout: Layout, tensors: TensorLayout | None, sources: Sequence[Source],
         found: Sequence[Any], keyword_index: Mapping[str, int],
         numbers: frozenset[int] = frozenset(), replaced: frozenset[int] = frozenset(),
-        lasting: frozenset[int] = frozenset(),
+        lasting: frozenset[int] = frozenset(), fleeting: frozenset[int] = frozenset(),
     ):
         self.table, self.layout, self.tensors = table, layout, tensors
         self.sources, self.found, self.keyword_index = sources, found, keyword_index
         self.replaced = replaced  # sources that lead to another object on each call
         self.numbers = numbers | replaced  # and those that may lead to another number
+        self.fleeting = fleeting  # sources that have no place: see `Rows.restless`
         self.lasting = lasting  # ids of objects that live as long as what is compiled
         self.where: list[Place | None] = []
         self.is_held: list[bool] = []
@@ -104,7 +105,7 @@ class Places:
         parent = source.parent
         self.is_held.append(parent < 0 or self.is_held[parent])
         self.where.append(None)
-        if parent >= 0 and self.where[parent] is None:
+        if number in self.fleeting or parent >= 0 and self.where[parent] is None:
             return
         mark = self.table.mark()
         try:

@@ -49,6 +49,7 @@ class Rows:
     versions    the dict whose version a row compares, by row
     held        the object of each source that is among `holds`, else None
     ambient     ids of the dicts that ambient rows lean on
+    loose       sources that lead from an argument to one object which is compared by its address
     """
 
     buffer: Any
@@ -59,6 +60,7 @@ class Rows:
     versions: Mapping[int, dict]
     held: tuple[Any, ...]
     ambient: frozenset[int]
+    loose: frozenset[int]
     checker: Checker
     slow: Checker | None
     replaced: frozenset[int] = frozenset()  # sources of objects that each call replaces
@@ -83,6 +85,18 @@ class Rows:
         """What `row` compares, as text for reports."""
         owner, trace = self.owners[row], self.checker.trace
         return source_path(trace, owner) if isinstance(owner, int) else show_guard(trace, owner)
+
+    def restless(self, row: int) -> int:
+        """The loose source that `row` speaks of, or of what lies in it; -1 if there is none.
+
+        When it is another object on each call, Python should judge what the program reads of it:
+        to bind rows to each of them costs more.
+        """
+        owner = self.owners[row]
+        number = owner if isinstance(owner, int) else getattr(owner, "source", -1)
+        while number >= 0 and number not in self.loose:
+            number = self.checker.trace.sources[number].parent
+        return number
 
     def repair(self, row: int) -> bool:
         """True if `row` differed for nothing: a dict changed, and all that was read of it did not.
@@ -199,13 +213,14 @@ def _spaces_of(source: Source, held: Sequence[Any]) -> tuple[Any, ...]:
 
 def bind_rows(
     checker: Checker, found: Sequence[Any], arguments: Sequence[Any], *,
-    without: tuple[str, ...] = (),
+    without: tuple[str, ...] = (), fleeting: frozenset[int] = frozenset(),
 ) -> Rows:
     """Rows for the guards of `checker`, which held for the resolved objects `found`.
 
     arguments   the call's objects as the native entry gets them: positional, then keyword ones
     without     what shall count as not native: fields of Layout, "tensors", guard kinds, names of
                 ambient rows
+    fleeting    sources in arguments that Python shall follow
     """
     trace = checker.trace
     where: Layout = layout(without=tuple(sorted({*without} & set(Layout.__dataclass_fields__))))
@@ -217,7 +232,7 @@ def bind_rows(
     others = replaced(trace, found)
     places = Places(
         table, where, tensors, trace.sources, found, keywords, moving_numbers(trace), others,
-        lasting_parts(checker.target))
+        lasting_parts(checker.target), fleeting)
     places.add_all()
     slow = add_claims(places, checker.by_kind, found, without)
     objects = list(checker.objects)
@@ -233,8 +248,23 @@ def bind_rows(
     buffer = ctypes.create_string_buffer(packed, max(len(packed), 1))
     return Rows(
         buffer, len(table.rows), tuple(table.owners), tuple(slow), tuple(table.holds),
-        table.versions, places.held(), frozenset(table.ambient), checker, slow_checker, others,
+        table.versions, places.held(), frozenset(table.ambient), _loose(trace, places),
+        checker, slow_checker, others,
     )
+
+
+def _loose(trace: Trace, places: Places) -> frozenset[int]:
+    """Of arguments and the data in them: objects at fixed places that are not held, and strings."""
+    found, inside = [], set()
+    for number, place in enumerate(places.where):
+        if trace.sources[number].parent in inside:
+            inside.add(number)
+        elif place is not None and _root_kind(trace, number) in ("arg", "kwarg"):
+            is_text = type(places.found[number]) in (str, bytes)
+            if not places.is_held[number] if place.is_fixed else is_text:
+                found.append(number)
+                inside.add(number)
+    return frozenset(found)
 
 
 def lasting_parts(target: Any) -> frozenset[int]:

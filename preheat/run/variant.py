@@ -68,6 +68,7 @@ class Variant:
         self._rows: Any = None
         self._undo = Undo() if draws(artifact) else None
         self._wait, self._waited = 1, 0
+        self._restless, self._fleeting = -1, frozenset[int]()  # sources: see `Rows.restless`
         self.announce: Callable[[Callable], None] | None = None  # told each new entry
 
     @classmethod
@@ -116,7 +117,8 @@ class Variant:
     def _bind_entry(self, found: list, arguments: tuple) -> None:
         """Rows and a native entry for the objects `found`, which every guard accepts."""
         is_native = self._runtime is not None and isinstance(self.executable, Executable)
-        self._rows = bind_rows(self.checker, found, arguments) if is_native else None
+        self._rows = bind_rows(
+            self.checker, found, arguments, fleeting=self._fleeting) if is_native else None
         self._entry = self._make_entry(found, self._rows)
         if self._rows is not None and self._rows.in_python:
             self._unchecked = beside(self._entry, self._rows.native(), self._runtime)
@@ -150,18 +152,27 @@ class Variant:
         if isinstance(found, Failure):
             return MISS
         if self._rows is not None and not self._rows.is_python(detail):
-            self._bind_again(found, arguments)
+            restless = self._rows.restless(detail) if why == "guard" else -1
+            self._bind_again(found, arguments, restless)
         try:
             return self._entry.run(found)
         except Fault as raised:
             fault = raised
         return self._plain(fault, args, kwargs)  # the user's error has no context of ours
 
-    def _bind_again(self, found: list, arguments: tuple) -> None:
-        """The guards hold on other memory than the rows say: takes it from now on."""
+    def _bind_again(self, found: list, arguments: tuple, restless: int) -> None:
+        """The guards hold on other memory than the rows say: takes it from now on.
+
+        restless   the source of an argument's object that is another one than at the last binding;
+                   the second time in a row Python follows it from now on
+        """
         self._waited += 1
         if self._waited >= self._wait:
             self._wait, self._waited = min(2 * self._wait, _LONGEST_WAIT), 0
+            if restless >= 0 and restless == self._restless:
+                self._fleeting |= {restless}
+                self._wait, restless = 1, -1
+            self._restless = restless
             self._bind_entry(found, arguments)
             if self.announce is not None:
                 self.announce(self.entry)

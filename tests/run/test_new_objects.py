@@ -3,6 +3,7 @@
 import collections
 import contextlib
 import ctypes
+import dataclasses
 import io
 
 import pytest
@@ -43,9 +44,10 @@ def tensor(**attributes):
 
 def compiled_and_used(program, make, calls=6):
     compiled = Compiled(program, options={"cache": False})
+    values = [make() for _ in range(calls)]  # all alive: each has an address of its own
     with torch.no_grad(), contextlib.redirect_stdout(io.StringIO()):
-        for _ in range(calls):
-            compiled(make())
+        for value in values:
+            compiled(value)
     return compiled
 
 
@@ -134,6 +136,54 @@ def test_an_attribute_that_is_read_is_that_of_the_present_call(slow_calls):
             x = make(factor)
             assert torch.allclose(compiled(x), program(x))
     assert compiled.variants[0]._entry is entry
+
+
+@dataclasses.dataclass
+class Batch:
+    x: torch.Tensor
+    factor: int
+    names: list
+
+
+def of_batch(batch):
+    return batch.x.sum() * batch.factor + len(batch.names)
+
+
+LOOSE = {
+    "instance": (of_batch, lambda: Batch(tensor(), 3, ["a", "b"])),
+    "instance in a list": (lambda x: of_batch(x[0]), lambda: [Batch(tensor(), 3, ["a", "b"])]),
+    "equal string": (lambda x: torch.ones(3) if x == "left" else None, lambda: "".join("left")),
+    "set": (lambda x: torch.ones(3) if "left" in x else None, lambda: {"left"}),
+    "two instances": (
+        lambda pair: of_batch(pair[0]) - of_batch(pair[1]),
+        lambda: (Batch(tensor(), 3, ["a", "b"]), Batch(tensor(), 5, ["c"]))),
+}
+
+
+@pytest.mark.parametrize("name", LOOSE)
+def test_an_object_of_the_callers_that_each_call_makes_anew_is_not_bound_anew(name):
+    program, make = LOOSE[name]
+    compiled = compiled_and_used(program, make, calls=20)
+    (variant,) = compiled.variants
+    kept, entry = [make() for _ in range(10)], variant._entry
+    with torch.no_grad():
+        for x in kept:
+            torch.testing.assert_close(compiled(x), program(x))
+    assert variant._entry is entry and compiled.variants == (variant,)
+
+
+def test_what_is_in_such_an_object_is_still_looked_at():
+    compiled = compiled_and_used(of_batch, LOOSE["instance"][1], calls=20)
+    batches = [
+        Batch(tensor(), 4, ["a", "b"]), Batch(tensor(), 3, ["a"]), Batch(tensor()[:3], 3, [1, 2]),
+        Batch(tensor().double(), 3, ["a", "b"]), Batch(tensor(sum=seven), 3, ["a", "b"]),
+        Batch(tensor(), 3, ["a", "b"]),
+    ]
+    hidden = Batch(tensor(), 3, ["a", "b"])
+    hidden.x = tensor() * 5
+    with torch.no_grad():
+        for batch in (*batches, hidden):
+            torch.testing.assert_close(compiled(batch), of_batch(batch))
 
 
 @needs_layout
