@@ -15,7 +15,7 @@ from collections.abc import Callable
 def copied(value: int | float | str) -> int | float | str:
     """An int, float or string equal to `value`, bit by bit, that no other name leads to.
 
-    Of the empty string there is but one, and of the characters from 128 to 255 each.
+    Where there can be one, see `has_copies`.
     """
     if type(value) is str:
         return _text(value)
@@ -27,6 +27,12 @@ def copied(value: int | float | str) -> int | float | str:
     if made is not int.from_bytes(data, "little", signed=True):
         return made
     return _small(value)
+
+
+def has_copies(value: int | float | str) -> bool:
+    """Whether `copied` makes another object: of the empty string there is but one, and so of each
+    character from 128 to 255."""
+    return type(value) is not str or len(value) > 1 or (bool(value) and value.isascii())
 
 
 def joined(*parts: str) -> str:

@@ -24,6 +24,7 @@ from typing import Any
 
 from preheat.base.digest import code_digest
 from preheat.base.names import instance_dict, is_heap_type, mro_of, raw_attribute
+from preheat.base.numbers import has_copies
 from preheat.bridge.calls import IDENTITY_TYPES, VALUE_TYPES
 from preheat.bridge.tensors import Tensor, is_plain, tensor_facts
 from preheat.capture.numbers import TOLD, Numbers
@@ -106,7 +107,7 @@ class Guards:
         """Pins `value`, which `source` leads to; the runtime number that stands for it, or None."""
         kind = type(value)
         if kind in PRIMITIVES:
-            if kind in TOLD and (self.dynamic or self.carried):
+            if kind in TOLD and (self.dynamic or self.carried) and has_copies(value):
                 number = self._runtime_number(source, value)
                 if number is not None:
                     self.claim(source, "type", self.sources.name(kind))

@@ -19,7 +19,7 @@ from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from typing import Any
 
-from preheat.base.numbers import copied, joined
+from preheat.base.numbers import copied, has_copies, joined
 from preheat.bridge.symint import box, combined, is_box, plain, scalar_of
 from preheat.ir.scalar import Number, Scalar, apply, symbols
 
@@ -187,7 +187,7 @@ class Numbers:
         elif function in _TESTS and kinds <= _SPELLED:
             return self._test(function, args, run)
         result = run(function, args, {})
-        is_own = type(result) is str and bool(result) and (len(result) > 1 or result.isascii())
+        is_own = type(result) is str and has_copies(result)
         if op is None or not kinds <= _SPELLED or not is_own:
             for arg in args:
                 self.pin_all(arg)

@@ -31,7 +31,7 @@ from preheat.capture.iterators import feeds
 from preheat.capture.looks import Looks
 from preheat.capture.native import CALLS, describe
 from preheat.capture.nodes import Nodes, Stop, break_at
-from preheat.capture.numbers import NUMBERS
+from preheat.capture.numbers import TOLD
 from preheat.capture.observer import ABSENT, NOT_DONE, GiveUp, Observer
 from preheat.capture.policies import is_bound, is_fresh_iterator, is_native, policy
 from preheat.capture.reads import Reads
@@ -557,7 +557,7 @@ class Watcher(Reads, Looks, Boxing, Observer):
         self.nodes.begin(point)
         self.recorder.begin(has_tests=False)
         held = values[:-1] if point.has_answer else values
-        self.guards.carried = {id(value): value for value in held if type(value) in NUMBERS}
+        self.guards.carried = {id(value): value for value in held if type(value) in TOLD}
         seen = self._meet_slots(values, frames)
         if point.has_answer:
             self._answer = values[-1] if seen[-1] is None else seen[-1]

@@ -324,3 +324,41 @@ def test_both_backends_and_the_cache_take_numbers(backend, tmp_path, monkeypatch
             for n in (2.5, 3.5, 4.5, 1.5):
                 check_same(compiled(X, n), program(X, n))
         assert preheat.counters()["captures"] - before <= most
+
+
+@pytest.mark.parametrize("texts", ["abcdefg", ["aa", "b", "", "cc", "", "d", "é", "ü", "e"]])
+def test_a_text_that_changes_is_held_over_a_host_call(texts):
+    """It is a slot of the point behind the call, and the frames there hold it already."""
+    class Box:
+        pass
+
+    def make():
+        box = Box()
+
+        def program(y):
+            held = box.text + ""
+            number = y.sum().item()
+            return held, box.text, number
+
+        def moved(value):
+            return lambda given: setattr(box, "text", value)
+
+        return Program(program, (torch.ones(3),), between={k: moved(t) for k, t in enumerate(texts)})
+
+    same_program(make, calls=len(texts), settings={"backend": "eager"})
+
+
+def test_the_length_of_a_log_in_a_message():
+    def make():
+        log = []
+
+        def program(y):
+            text = str(len(log))
+            number = y.sum().item()
+            log.append(number)
+            return text, number
+
+        return Program(program, (torch.ones(3),), watch=log,
+                       between={k: lambda p, k=k: p.args[0].fill_(k) for k in range(12)})
+
+    same_program(make, calls=12, settings={"backend": "eager"})
