@@ -15,6 +15,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+from preheat.base import stubs  # noqa: F401 - recipes of tracebacks name it
 from preheat.base.dataclass import dataclass
 from preheat.base.errors import InternalError, Unsupported
 from preheat.base.names import c_base

@@ -3,12 +3,15 @@
 import contextlib
 import io
 import logging
+import subprocess
 import sys
 import traceback
 
 import pytest
 import torch
 
+from preheat.capture.capture import capture
+from preheat.ir.trace import Named
 from tests.capture.chains import Chain
 from tests.capture.test_capture_inside import equal
 from tests.same import same
@@ -257,3 +260,15 @@ def test_a_traceback_is_read_where_it_stands():
     for _ in range(3):
         assert outcome(chain, torch.eye(2))[1] == outcome(reads_where, torch.eye(2))[1]
     assert chain.captures <= 2
+
+
+def test_a_warm_process_has_what_the_recipes_name():
+    loaded = "import sys, preheat.run.walk; print(*sys.modules)"
+    there = subprocess.run(
+        [sys.executable, "-c", loaded], capture_output=True, text=True, check=True).stdout.split()
+    with torch.no_grad(), contextlib.redirect_stdout(io.StringIO()):
+        nodes = capture(printed, (torch.eye(2),), {}, limits=None).nodes
+    steps = [step for node in nodes for step in node.trace.nodes[0].end.recipe.steps]
+    named = {arg.module for step in steps for arg in step.args if type(arg) is Named}
+    assert {name for name in named if name.startswith("preheat")} <= set(there)
+    assert "preheat.base.stubs" in named and "preheat.base.callers" in named
