@@ -81,11 +81,11 @@ def resume_call(point: Point, opened: list, values: list, request: Request) -> M
 
 
 def interpret_call(
-    point: Point, opened: list, values: list, error: BaseException | None = None,
+    point: Point, opened: list, values: list, is_raised: bool = False,
 ) -> Any:
     """The result of a call that runs on from `point` unwatched, as plain Python would. Empties
-    `opened` and `values`."""
-    return captures.interpret(point, opened, values, error)
+    `opened` and `values`; `is_raised`: the last of them was raised."""
+    return captures.interpret(point, opened, values, is_raised)
 
 
 def _compiled(outcome: Outcome, request: Request) -> Made:

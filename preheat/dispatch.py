@@ -178,9 +178,9 @@ class Compiled:
             return DONE, Finished(self._interpret(place, args))
         return DONE, self._plain(place, *args, **kwargs)
 
-    def failed(self, place: Place, values: Sequence, error: BaseException) -> Any:
+    def failed(self, place: Place, values: list) -> Any:
         """The call goes on in the user's frames, where the host call before `place` raised."""
-        return self._interpret(place, values, error)
+        return self._interpret(place, values, is_raised=True)
 
     def _plain(self, place: Place, *args: Any, **kwargs: Any) -> Finished:
         """The rest of a call from `place` as plain Python."""
@@ -189,17 +189,14 @@ class Compiled:
         self._raise_if_fullgraph(place.breaks)
         return Finished(self.target(*args, **kwargs))
 
-    def _interpret(
-        self, place: Place, values: list, error: BaseException | None = None,
-    ) -> Any:
-        """The rest of a call from `place` as plain Python. Empties `values`."""
+    def _interpret(self, place: Place, values: list, is_raised: bool = False) -> Any:
+        """The rest of a call from `place` as plain Python; `is_raised`: the last of `values` was
+        raised. Empties `values`."""
         from preheat.compiler import interpret_call  # lazy: see _capture
 
         emit("replay", name=self.name, interpreted=True)
-        if error is not None and place.point.has_answer:
-            values.append(None)
         try:
-            return interpret_call(place.point, place.open(values), values, error)
+            return interpret_call(place.point, place.open(values), values, is_raised)
         except BaseException as raised:
             raise raised.with_traceback(_users_part(raised.__traceback__))
 

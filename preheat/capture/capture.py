@@ -31,8 +31,9 @@ from preheat.bridge.ambient import ambient_now, steps_aside
 from preheat.capture import machine
 from preheat.capture.nodes import Stop, break_at
 from preheat.capture.observer import NOT_DONE, GiveUp, Observer
+from preheat.capture.reads import is_opaque_member
 from preheat.capture.snapshots import rebuild
-from preheat.capture.watch import Watcher, is_opaque_member
+from preheat.capture.watch import Watcher
 from preheat.ir.trace import Outcome, Point, Signature
 
 
@@ -125,17 +126,18 @@ def resume(
 
 
 def interpret(
-    point: Point, opened: list, values: list, error: BaseException | None = None,
+    point: Point, opened: list, values: list, is_raised: bool = False,
 ) -> Any:
     """The result of a call that has got to `point`, gone on with for real and unwatched.
 
-    `error`: raised where the point's host call stands, instead of its answer. `opened` and `values`
-    are emptied.
+    `is_raised`: the last of `values` is raised where the point's host call stands. `opened` and
+    `values` are emptied.
     """
     frames, _, revived = rebuild(opened)
-    if error is not None:
-        values.append(NOT_DONE)
-    return machine.resume(frames, Unwatched(_answer_of(point, values)), error, revived)
+    raised = []
+    if is_raised:
+        raised, values[-1] = [values[-1]], NOT_DONE
+    return machine.resume(frames, Unwatched(_answer_of(point, values)), raised, revived)
 
 
 def _answer_of(point: Point, values: list) -> Any:
@@ -202,6 +204,7 @@ def _watched(watcher: Watcher, run: Callable[[], Any], place: tuple[str, int]) -
     outcome.nodes = tuple(watcher.nodes.list)
     ops = sum(len(n.trace.nodes[0].body.ops) for n in outcome.nodes if n.trace.nodes[0].body)
     outcome.counts = {"ops": ops, "frames": watcher.frames, "nodes": len(outcome.nodes)}
+    watcher.forget()
     return outcome
 
 

@@ -73,27 +73,28 @@ def run(function: Callable, args: tuple, kwargs: dict, observer: Observer) -> An
 
 
 def resume(
-    frames: list[Frame], observer: Observer, error: BaseException | None = None,
+    frames: list[Frame], observer: Observer, raised: list[BaseException] | None = None,
     revived: list[types.GeneratorType] | None = None,
 ) -> Any:
     """What the call of `frames[0]` gives, gone on with from where the frames stand, innermost last.
 
-    The innermost instruction is executed anew; `error` is raised in it instead. `revived`: the
-    generators made again, which run in this machine. Both lists are emptied: frames and generators
-    die when the program lets go of them.
+    The innermost instruction is executed anew; that of `raised` arises in it instead. `revived`: the
+    generators made again, which run in this machine. The lists are emptied: what they hold
+    dies when the program lets go of them.
     """
     machine = Machine(observer)
     while revived:
         generators.seat_of(revived.pop()).machine = machine
     base = frames[0]
-    [frame for frame in frames if frame.within is not None][-1].within.error = error
-    error = None
-    frames.clear()
+    bodies = [frame for frame in frames if frame.within is not None]
+    bodies[-1].within.error = raised.pop() if raised else None
+    frames.clear(), bodies.clear()
     within, base.within = base.within, None
-    machine.handled.error = within.handled
+    machine.handled.error, innermost, error = within.handled, within.innermost, [within.error]
+    within = None
     try:
-        result = machine.execute(base, within.error, within.innermost)
-        base = within = None  # what dies with the outermost frame is still part of the run
+        result = machine.execute(base, error.pop(), innermost)
+        base = innermost = None  # what dies with the outermost frame is still part of the run
         return result
     finally:
         machine.end()

@@ -10,11 +10,12 @@ from collections import namedtuple
 from typing import Any
 
 from preheat.base.names import mro_of, raw_attribute
+from preheat.bridge.calls import is_tensor_attribute
 from preheat.bridge.tensors import Tensor
 from preheat.capture.effects import Effects
 from preheat.capture.guards import Guards
 from preheat.capture.observer import ABSENT, NOT_DONE, GiveUp, Observer
-from preheat.capture.policies import is_bookkeeping
+from preheat.capture.policies import is_bookkeeping, is_bound
 from preheat.capture.sources import Sources
 
 _TUPLE_FIELD = type(namedtuple("_Pair", "a").a)  # how a namedtuple reads a field: C, by position
@@ -201,3 +202,14 @@ class Reads(Observer):
         if first is not None and second is not None:
             if not (self.guards.is_pinned(left) and self.guards.is_pinned(right)):
                 self.guards.differ(first, second)
+
+
+def is_opaque_member(owner: Any, name: str, value: Any) -> bool:
+    """Attributes of tensors that no guard covers and no op records (`t.data`)."""
+    if not issubclass(type(owner), Tensor):
+        return False
+    return not (is_tensor_attribute(name) or _is_method_of(value, owner))
+
+
+def _is_method_of(value: Any, owner: Any) -> bool:
+    return is_bound(value) and value.__self__ is owner

@@ -21,7 +21,7 @@ from typing import Any
 from preheat.base.callers import caller
 from preheat.base.names import raw_attribute
 from preheat.bridge.ambient import why_aside
-from preheat.bridge.calls import LIBRARY_FOLDERS, is_tensor_attribute, reads_memory
+from preheat.bridge.calls import LIBRARY_FOLDERS, reads_memory
 from preheat.bridge.tensors import Tensor
 from preheat.capture.boxing import Boxing
 from preheat.capture.effects import BLIND, Effects, consumed
@@ -33,8 +33,8 @@ from preheat.capture.native import CALLS, describe
 from preheat.capture.nodes import Nodes, Stop, break_at
 from preheat.capture.numbers import TOLD
 from preheat.capture.observer import ABSENT, NOT_DONE, GiveUp, Observer
-from preheat.capture.policies import is_bound, is_fresh_iterator, is_native, policy
-from preheat.capture.reads import Reads
+from preheat.capture.policies import is_fresh_iterator, is_native, policy
+from preheat.capture.reads import Reads, is_opaque_member
 from preheat.capture.recorder import Recorder
 from preheat.capture.snapshots import frames_of, with_bodies
 from preheat.capture.sources import Sources
@@ -562,6 +562,15 @@ class Watcher(Reads, Looks, Boxing, Observer):
         if point.has_answer:
             self._answer = values[-1] if seen[-1] is None else seen[-1]
 
+    def forget(self) -> None:
+        """The run is over: nothing of the program is held any longer."""
+        self._performed = self._raised = self._answer = NOT_DONE
+        for table in (self.known, self.numbers, self.made, self._entered, self._behind):
+            table.clear()
+        self.sources, self.effects = Sources(self.known, self.numbers), Effects()
+        self.guards = Guards(self.sources, 0)
+        self.recorder.begin(has_tests=False)
+
     def first_break(self) -> Break:
         """Where a run that must be whole was ended."""
         if self.gave is not None:
@@ -585,14 +594,3 @@ class Watcher(Reads, Looks, Boxing, Observer):
 # ---------------------------------------------------------------------------- names and parts
 def _owner_name(owner: Any) -> str:
     return owner.__qualname__ if issubclass(type(owner), type) else type(owner).__qualname__
-
-
-def is_opaque_member(owner: Any, name: str, value: Any) -> bool:
-    """Attributes of tensors that no guard covers and no op records (`t.data`)."""
-    if not issubclass(type(owner), Tensor):
-        return False
-    return not (is_tensor_attribute(name) or _is_method_of(value, owner))
-
-
-def _is_method_of(value: Any, owner: Any) -> bool:
-    return is_bound(value) and value.__self__ is owner

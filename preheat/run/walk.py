@@ -164,9 +164,9 @@ class Owner(Protocol):
         """A node that was called at `place` and what it gave; no bound node there fitted. The
         list `values` may be emptied."""
 
-    def failed(self, place: Place, values: Sequence, error: BaseException) -> Any:
-        """The result of the call, or the exception that leaves it, when a host call raised.
-        The list `values` is emptied."""
+    def failed(self, place: Place, values: list) -> Any:
+        """The result of the call, or the exception that leaves it, when a host call raised the
+        last of `values`, which are emptied."""
 
 
 def follow(owner: Owner, kind: Place, begun: list) -> Any:
@@ -204,10 +204,9 @@ def follow(owner: Owner, kind: Place, begun: list) -> Any:
                     break
             else:
                 bound, made = owner.missed(kind, place, values)
-    try:
-        return owner.failed(place, values, error)
-    finally:
-        error = None  # its traceback holds this frame
+    values.append(error)
+    error = None  # it lives as long as the program's handlers have it
+    return owner.failed(place, values)
 
 
 def _behind_the_call(entry: types.TracebackType | None) -> types.TracebackType | None:

@@ -87,7 +87,7 @@ class Chain:
         else:
             return self._at(place, (*slots, answer))
         self.interpreted += 1
-        return interpret(end.point, self._open(place, (*slots, None)), [*slots, None], error)
+        return interpret(end.point, self._open(place, (*slots, None)), [*slots, error], True)
 
     def _replay(self, start, target, args, kwargs):
         for made in reversed(self.places.get(start, ())):

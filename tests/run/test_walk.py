@@ -79,7 +79,9 @@ class Script:
         self.request = request
         return self.made(self.resumes.pop(0))
 
-    def interpret_call(self, point, opened, values, error=None):
+    def interpret_call(self, point, opened, values, is_raised=False):
+        error = values[-1] if is_raised else None
+        values = values[:-1] + [None] if is_raised else values
         self.asked.append(("interpret", point, tuple(values), error))
         result = self.interprets.pop(0)
         if isinstance(result, BaseException):
