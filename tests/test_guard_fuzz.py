@@ -110,6 +110,7 @@ class World(nn.Module):
         self.blocks = nn.ModuleList([Child(), nn.Identity()])
         self.scale, self.count, self.on, self.name = 2.0, 3, True, "world"
         self.items, self.tensors = [1.0, 2.0, 3.0], [torch.ones(4), torch.zeros(4)]
+        self.mask = torch.ones(3, dtype=torch.int64)
         self.table = {"a": 1.0, "b": 2.0}
         self.kinds, self.pair = {"x", "y"}, Pair(1.0, 2.0)
         self.config, self.thing, self.mode = Config(nested=Config(rate=0.1)), Thing(), Mode.ADD
@@ -231,6 +232,7 @@ READS = (
     "y = y + torch.ones(2, 4)",
     "y = y + torch.tensor(0.5).dtype.itemsize",
     "y = y + (1 if (w.tensors[0] > 0).all() else 2)",
+    "y = y + (1 if w.mask.all() else 2)",
     "y = y + (1 if torch.equal(w.tensors[0], torch.ones(4)) else 2)",
     "y = y + (1 if torch.is_grad_enabled() else 2)",
     "y = y + (1 if torch.are_deterministic_algorithms_enabled() else 2)",
@@ -344,6 +346,9 @@ MUTATIONS = (
     "torch.set_default_dtype(torch.float64)",
     "torch.use_deterministic_algorithms(True)",
     "w.tensors[0].sub_(3)",
+    "w.mask.fill_(0)",
+    "w.mask[1] = 1",
+    "w.mask = torch.ones(3, dtype=torch.int64)",
     "w.tensors[0].copy_(torch.ones(4))",
     "g['NAMES'].update(longer='x')",
     "g['NAMES'].pop('longer', None)",

@@ -203,25 +203,23 @@ step(x)
     ),
     # -------------------------------------------------------------- effects
     "write_outside": Reason(
-        "changes an object outside the call in a way that cannot be done anew ({detail})",
+        "changes an object outside the call by a method whose result it depends on ({detail})",
         "return the new value and store it in the caller",
-        "eager",
+        "host",
         """
-import contextvars
-depth = contextvars.ContextVar("depth", default=0)
+waiting = [1, 2]
 def step(x):
-    depth.set(1)
+    waiting.pop()
     return x * 2
 
 step(x)
 """,
         """
-import contextvars
-depth = contextvars.ContextVar("depth", default=0)
+waiting = [1, 2]
 def step(x):
     return x * 2
 
-depth.set(1)
+waiting.pop()
 step(x)
 """,
     ),

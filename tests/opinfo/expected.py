@@ -44,6 +44,8 @@ EAGER: dict[str, tuple[str, str]] = {
     **dict.fromkeys(
         ("allclose", "cov", "equal", "item", "narrow", "nn.functional.one_hot"), _NUMBER
     ),
+    "nn.functional.gaussian_nll_loss": (
+        "data_dependent_branch", "asks whether a variance is negative, to raise"),
     "tensor_split": ("data_dependent_number", "sections in a tensor are read through its pointer"),
     **dict.fromkeys(("resize_", "resize_as_"), _RESIZE),
     "to_sparse": ("tensor_subclass", "a sparse tensor is no strided one"),
