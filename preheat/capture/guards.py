@@ -147,7 +147,8 @@ class Guards:
         if issubclass(kind, Tensor):
             if not is_plain(value):
                 name = f"{kind.__module__}.{kind.__qualname__}"
-                raise GiveUp("tensor_subclass", f"{name}, {value.layout}")
+                layout = f", {value.layout}" if kind is Tensor else ""  # asking others runs their code
+                raise GiveUp("tensor_subclass", name + layout)
             self.claim(source, "tensor", tensor_facts(value))
             return
         if kind is types.FunctionType:
