@@ -36,6 +36,10 @@ START ?= 0
 fuzz: $(VENV)/installed
 	cd tests && OMP_NUM_THREADS=1 $(abspath $(PY)) -m fuzz $(START) $(COUNT)
 
+# Every architecture of transformers, beside torch.compile: writes docs/zoo.md. About half an hour.
+zoo: $(VENV)/installed
+	cd tests && OMP_NUM_THREADS=1 $(abspath $(PY)) -m zoo
+
 # Under every Python found here.
 test-conformance: $(VENV)/installed
 	$(PYTEST) --dist worksteal -m conformance tests/capture
