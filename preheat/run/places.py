@@ -72,6 +72,7 @@ class Places:
         self.replaced = replaced  # sources that lead to another object on each call
         self.numbers = numbers | replaced  # and those that may lead to another number
         self.fleeting = fleeting  # sources that have no place: see `Rows.restless`
+        self.bare_ones: set[int] = set()  # dicts that a row says are empty
         self.lasting = lasting  # ids of objects that live as long as what is compiled
         self.where: list[Place | None] = []
         self.is_held: list[bool] = []
@@ -227,11 +228,12 @@ class Places:
     def bare(self, number: int) -> None:
         """Adds a row: the moving object whose `__dict__` is source `number` has nothing in it."""
         source, where = self.sources[number], self.layout.instance
-        if source.kind != "dict" or where is None:
+        if source.kind != "dict" or where is None or number in self.fleeting:
             raise NotNative
         place, cls = self.at(source.parent), self.type_of(source.parent)
         if place.is_fixed or not has_managed_dict(cls) or not self.table.bare(place.base, where):
             raise NotNative
+        self.bare_ones.add(number)
 
     def is_usual_dict(self, number: int) -> bool:
         """True, and the row of `version` is there, for a dict in its place whose type needs no row.
@@ -368,10 +370,10 @@ ROOTS: Mapping[str, Callable[[Places, int, Any], Place]] = types.MappingProxyTyp
 def _dict(places: Places, number: int, parent: int, key: Any) -> Place:
     """An instance's, module's or function's dict: a pointer in it. A class's: the class itself.
 
-    That of a moving object is another one on each call and has no place: see `Places.bare`.
+    That of a moving object with nothing in it has no place: see `Places.bare`.
     """
     owner = places.found[parent]
-    if not places.at(parent).is_fixed:
+    if not places.at(parent).is_fixed and dict.__len__(places.found[number]) == 0:
         raise NotNative
     places.type_of(parent)
     if issubclass(type(owner), type):

@@ -254,7 +254,8 @@ def bind_rows(
 
 
 def _loose(trace: Trace, places: Places) -> frozenset[int]:
-    """Of arguments and the data in them: objects at fixed places that are not held, and strings."""
+    """Of arguments and the data in them: objects at fixed places that are not held, strings, and
+    dicts of attributes that are empty."""
     found, inside = [], set()
     for number, place in enumerate(places.where):
         if trace.sources[number].parent in inside:
@@ -264,7 +265,7 @@ def _loose(trace: Trace, places: Places) -> frozenset[int]:
             if not places.is_held[number] if place.is_fixed else is_text:
                 found.append(number)
                 inside.add(number)
-    return frozenset(found)
+    return frozenset(found) | places.bare_ones
 
 
 def lasting_parts(target: Any) -> frozenset[int]:

@@ -607,7 +607,7 @@ def tensor_without_attributes_as_argument():
 @case
 def tensor_with_attributes_as_argument():
     result = tensor_without_attributes_as_argument()
-    result.args[0].other, result.is_native = 1, False
+    result.args[0].other = 1
 
     def keep():
         result.args[0] = torch.ones(3)

@@ -127,7 +127,7 @@ def test_an_attribute_that_is_read_is_that_of_the_present_call(slow_calls):
     def make(factor=2.0):
         return tensor(scale=factor, other=tensor() + factor)
 
-    compiled = compiled_and_used(program, make)
+    compiled = compiled_and_used(program, make, calls=20)
     (variant,) = compiled.variants
     entry = variant._entry
     slow_calls.clear()
@@ -149,7 +149,13 @@ def of_batch(batch):
     return batch.x.sum() * batch.factor + len(batch.names)
 
 
+def one_of(values):
+    return lambda: values.append(values.pop(0)) or values[0]
+
+
 LOOSE = {
+    "tensor with an attribute": (total, lambda: tensor(tag=1)),
+    "every other tensor has one": (total, one_of([tensor(), tensor(tag=1)])),
     "instance": (of_batch, lambda: Batch(tensor(), 3, ["a", "b"])),
     "instance in a list": (lambda x: of_batch(x[0]), lambda: [Batch(tensor(), 3, ["a", "b"])]),
     "equal string": (lambda x: torch.ones(3) if x == "left" else None, lambda: "".join("left")),
