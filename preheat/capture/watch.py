@@ -287,10 +287,10 @@ class Watcher(Reads, Looks, Boxing, Observer):
             self.look(container, 0)
         if self.numbers:
             self.mutate_with_numbers(method, args, kwargs)
+        if method in _HASHING and args:
+            self.compare(args[0])  # the key; what is stored behind it is not looked at
         for arg in (*args, *kwargs.values()):
-            if method in _HASHING:
-                self.compare(arg)
-            elif method in _TAKING_ALL:
+            if method in _TAKING_ALL:
                 self.shallow(arg)
                 if not issubclass(type(container), (list, deque)):
                     self.hashed(arg)
