@@ -84,7 +84,8 @@ class Planner:
 
     def _place(self, value: Any, kind: type) -> int:
         source = self.sources.known.get(id(value))
-        if source is not None and not has_identity(value, kind):
+        is_named = has_identity(value, kind) and self.sources.has_name(value)
+        if source is not None and not is_named:
             return self.step("source", source)
         if issubclass(kind, Tensor):
             place = self.output(value)

@@ -81,6 +81,12 @@ class Rows:
         """Judges the guards that have no rows, once the rows passed (see `is_python`)."""
         return None if self.slow is None else self.slow.check(args, kwargs)
 
+    def is_verdict(self, failure: Failure) -> bool:
+        """Whether what `check_python` found is a guard of the trace that does not hold, not merely
+        an object that is another one than the executable remembers."""
+        expected = None if failure.guard is None else failure.guard.expected
+        return type(expected) is not Live or expected.index < len(self.checker.objects)
+
     def about(self, row: int) -> str:
         """What `row` compares, as text for reports."""
         owner, trace = self.owners[row], self.checker.trace
@@ -117,6 +123,9 @@ class Rows:
 
         False is no verdict. Only guards that speak of one source are asked, along its own path.
         """
+        space = self.versions.get(row)
+        if space is not None and self._has_refuted(space):
+            return True
         owner, sources = self.owners[row], self.checker.trace.sources
         number = owner if isinstance(owner, int) else getattr(owner, "source", -1)
         if number < 0 or number not in self._alone:
@@ -134,6 +143,30 @@ class Rows:
         except NotThere:
             return True
         return any(self.checker.judge(guard, found) is not None for guard in self._alone[number])
+
+    def _has_refuted(self, space: dict) -> bool:
+        """Whether an item of dict `space` is another one now, and a guard on it does not hold."""
+        for number, key in self._named_items[id(space)]:
+            now = dict.get(space, key, _MISSING)
+            if now is self.held[number]:
+                continue
+            found = [None] * number + [now]
+            guards = self._alone.get(number, ())
+            if now is _MISSING or any(self.checker.judge(g, found) is not None for g in guards):
+                return True
+        return False
+
+    @functools.cached_property
+    def _named_items(self) -> dict[int, list[tuple[int, str]]]:
+        """For each dict in `versions`, by id: the sources that are items of it, and their keys."""
+        found: dict[int, list[tuple[int, str]]]
+        found = {id(space): [] for space in self.versions.values()}
+        for number, source in enumerate(self.checker.trace.sources):
+            if source.kind == "item" and source.parent >= 0 and type(source.key) is str:
+                space = self.held[source.parent]
+                if id(space) in found and number not in self.replaced:
+                    found[id(space)].append((number, source.key))
+        return found
 
     @functools.cached_property
     def _alone(self) -> dict[int, list[Guard]]:

@@ -142,8 +142,12 @@ class Variant:
             raise InternalError(
                 f"{self.target!r}: a check failed after an input was written (flag {detail})")
         if self._rows is not None and why == "guard":
-            if self._rows.is_python(detail) and self._rows.check_python(args, kwargs) is None:
-                return self._unchecked.call(*args, **kwargs)
+            if self._rows.is_python(detail):
+                failure = self._rows.check_python(args, kwargs)
+                if failure is None:
+                    return self._unchecked.call(*args, **kwargs)
+                if self._rows.is_verdict(failure):
+                    return MISS
             if self._rows.repair(detail):
                 return self._entry.call(*args, **kwargs)
             if self._rows.refutes(detail, args, kwargs):
