@@ -26,7 +26,7 @@ def reduce_by_state(
     if has_state:
         state = value.__getstate__()
     else:
-        state = value.__dict__ if has_dict else None
+        state = (value.__dict__ or None) if has_dict else None
         slots = {}
         for name in names:
             try:

@@ -1013,6 +1013,9 @@ def main():
     table, row = Table(k=[1]), Row([1, [2]])
     table.tag, row.name = 7, "r"
     out = []
+    empty = Plain()
+    empty.__dict__.clear()
+    out.append(empty.__reduce_ex__(4)[2])
     for o in (Plain(), Slotted(), table, row, Stateful(), New(1, [2]), Own(), Bound(), collections.OrderedDict(a=1), collections.Counter("aab")):
         a, b = copy.copy(o), copy.deepcopy(o)
         out += [shown(a), shown(b), a is o, type(a) is type(o)]
