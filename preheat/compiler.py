@@ -8,7 +8,7 @@
 A process that finds everything in the cache never imports this module, nor what it imports.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from preheat.base.collector import paused_collector
@@ -59,12 +59,7 @@ def compile_call(target: Any, args: tuple, kwargs: dict, request: Request) -> Ma
 
     Never raises on its own account for a program it cannot compile: the outcome carries a break.
     """
-    with timed("capture", name=request.name) as event:
-        outcome = captures.capture(
-            target, args, kwargs, limits=request.limits, is_known=request.is_known,
-            dynamic=request.dynamic)
-        event.set(**outcome.counts, captured=bool(outcome.nodes))
-    return _compiled(outcome, request)
+    return _compiled(captures.capture, (target, args, kwargs), request)
 
 
 def resume_call(point: Point, opened: list, values: list, request: Request) -> Made:
@@ -72,12 +67,7 @@ def resume_call(point: Point, opened: list, values: list, request: Request) -> M
 
     opened   what the recipe `point.snapshot` gave for `values`, the point's slots; both are emptied
     """
-    with timed("capture", name=request.name) as event:
-        outcome = captures.resume(
-            point, opened, values, limits=request.limits, is_known=request.is_known,
-            dynamic=request.dynamic)
-        event.set(**outcome.counts, captured=bool(outcome.nodes))
-    return _compiled(outcome, request)
+    return _compiled(captures.resume, (point, opened, values), request)
 
 
 def interpret_call(
@@ -88,7 +78,12 @@ def interpret_call(
     return captures.interpret(point, opened, values, is_raised)
 
 
-def _compiled(outcome: Outcome, request: Request) -> Made:
+def _compiled(run: Callable[..., Outcome], call: tuple, request: Request) -> Made:
+    """What `run(*call)` captures, compiled."""
+    with timed("capture", name=request.name) as event:
+        outcome = run(
+            *call, limits=request.limits, is_known=request.is_known, dynamic=request.dynamic)
+        event.set(**outcome.counts, captured=bool(outcome.nodes))
     artifacts: list[Artifact] = []
     for captured in outcome.nodes:
         _stage("trace", captured.trace)

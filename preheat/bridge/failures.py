@@ -7,7 +7,6 @@ Runs the op on tensors without memory; one that raises there as well never looke
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch.utils._pytree import tree_map_only

@@ -20,7 +20,7 @@ from typing import Any
 from preheat.base.dataclass import dataclass
 from preheat.base.names import mro_of
 from preheat.capture import polyfills
-from preheat.capture.calls import bind_special, c_call, invoke, with_handled
+from preheat.capture.calls import bind_special, invoke, with_handled
 from preheat.capture.frames import END, and_then, attempt
 from preheat.capture.observer import ABSENT
 from preheat.capture.tracebacks import raise_as_is
