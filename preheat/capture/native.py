@@ -59,12 +59,14 @@ def _op(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> An
 
 def _reader(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
     """An op that, for some arguments, reads elements of a tensor unseen by the recorder."""
-    everything = (*args, *kwargs.values())
-    if is_bound(function):
-        everything = (function.__self__, *everything)
-    if reads_memory(function, everything):
+    if reads_memory(function, (*_operands(function, args), *kwargs.values())):
         raise GiveUp("data_dependent_number", describe(function))
     return _op(watcher, function, args, kwargs, row)
+
+
+def _operands(function: Any, args: tuple) -> tuple:
+    """The arguments, after what a bound method is bound to."""
+    return (function.__self__, *args) if is_bound(function) else args
 
 
 def _is_seen(watcher: Any, result: Any) -> bool:
@@ -151,7 +153,7 @@ def _shallow(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) 
 
 
 def _get(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
-    owner, key, *default = (function.__self__, *args) if is_bound(function) else args
+    owner, key, *default = _operands(function, args)
     watcher.behind(owner, type(owner))  # a read-only view of what no guard sees is refused
     watcher.compare(key)
     result = watcher.perform(function, args, kwargs)
@@ -164,7 +166,7 @@ def _get(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> A
 
 
 def _contains(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
-    owner, *rest = (function.__self__, *args) if is_bound(function) else args
+    owner, *rest = _operands(function, args)
     if not issubclass(type(owner), (dict, set, frozenset)) or len(rest) != 1:
         return _pure(watcher, function, args, kwargs, row)
     watcher.compare(rest[0])
@@ -175,7 +177,7 @@ def _contains(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call)
 
 
 def _fill(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
-    owner, rest = (function.__self__, args) if is_bound(function) else (args[0], args[1:])
+    owner, *rest = _operands(function, args)
     watcher.refuse_write(owner, f"{type(owner).__qualname__}.{function.__name__}")
     for arg in (*rest, *kwargs.values()):
         watcher.shallow(arg)
@@ -209,7 +211,7 @@ def _referent(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call)
 
 def _acquire(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
     """A lock: what it protects is not written here, so a replay need not take it."""
-    owner = function.__self__ if is_bound(function) else args[0]
+    owner = _operands(function, args)[0]
     result = watcher.perform(function, args, kwargs)
     if result is True:
         watcher._locks[id(owner)] = watcher._locks.get(id(owner), 0) + 1
@@ -217,7 +219,7 @@ def _acquire(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) 
 
 
 def _release(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
-    owner = function.__self__ if is_bound(function) else args[0]
+    owner = _operands(function, args)[0]
     count = watcher._locks.pop(id(owner), 0)
     if count == 0:
         raise GiveUp("host_call", describe(function))
@@ -266,7 +268,7 @@ def _dispatch_depth(watcher: Any, function: Any, args: tuple, kwargs: dict, row:
 
 def _again(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
     """The result becomes a source: the same call is made again whenever guards are checked."""
-    owner, rest = (function.__self__, args) if is_bound(function) else (args[0], args[1:])
+    owner, *rest = _operands(function, args)
     result = watcher.perform(function, args, kwargs)
     if any(owner is variable for variable, _, _ in watcher.contexts.values()):
         return result  # what this node itself has set
@@ -329,7 +331,7 @@ def _inference_mode(watcher: Any, function: Any, args: tuple, kwargs: dict, row:
 
 
 def _set_context(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
-    owner, rest = (function.__self__, args) if is_bound(function) else (args[0], args[1:])
+    owner, *rest = _operands(function, args)
     token = watcher.perform(function, args, kwargs)
     watcher.contexts[id(token)] = owner, rest[0], token
     return token
@@ -337,7 +339,7 @@ def _set_context(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Ca
 
 def _reset_context(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
     """Undone in the node that did it: nobody saw it. Else a host call, with the token it was given."""
-    rest = args if is_bound(function) else args[1:]
+    rest = _operands(function, args)[1:]
     if not rest or id(rest[0]) not in watcher.contexts:
         raise GiveUp("host_call", describe(function))
     del watcher.contexts[id(rest[0])]
