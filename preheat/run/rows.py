@@ -146,27 +146,15 @@ class Rows:
 
     def _has_refuted(self, space: dict) -> bool:
         """Whether an item of dict `space` is another one now, and a guard on it does not hold."""
-        for number, key in self._named_items[id(space)]:
+        for key, number, held in self._readers[id(space)][0]:
             now = dict.get(space, key, _MISSING)
-            if now is self.held[number]:
+            if now is held:
                 continue
             found = [None] * number + [now]
             guards = self._alone.get(number, ())
             if now is _MISSING or any(self.checker.judge(g, found) is not None for g in guards):
                 return True
         return False
-
-    @functools.cached_property
-    def _named_items(self) -> dict[int, list[tuple[int, str]]]:
-        """For each dict in `versions`, by id: the sources that are items of it, and their keys."""
-        found: dict[int, list[tuple[int, str]]]
-        found = {id(space): [] for space in self.versions.values()}
-        for number, source in enumerate(self.checker.trace.sources):
-            if source.kind == "item" and source.parent >= 0 and type(source.key) is str:
-                space = self.held[source.parent]
-                if id(space) in found and number not in self.replaced:
-                    found[id(space)].append((number, source.key))
-        return found
 
     @functools.cached_property
     def _alone(self) -> dict[int, list[Guard]]:
@@ -181,8 +169,9 @@ class Rows:
         """Whether every source read from dict `space`, and every guard on it, is as it was."""
         items, absent, sources, guards = self._readers[id(space)]
         get = dict.get
-        for key, value in items:
-            if get(space, key, _MISSING) is not value:
+        for key, number, held in items:
+            now = get(space, key, _MISSING)
+            if now is not held and not self._may_move(number, held, now):
                 return False
         for key in absent:
             if get(space, key, _MISSING) is not _MISSING:
@@ -196,7 +185,7 @@ class Rows:
             except NotThere:
                 return False
             held = self.held[number]
-            if now is not held and (number not in self._moving or type(now) is not type(held)):
+            if now is not held and not self._may_move(number, held, now):
                 return False
         others = (n for guard in guards for n in mentioned(guard.kind, guard.expected))
         if any(self.held[number] is None for number in others):
@@ -207,14 +196,18 @@ class Rows:
             self.checker.judge(guard, self.held) is None for guard in guards
         )
 
+    def _may_move(self, number: int, held: Any, now: Any) -> bool:
+        """Whether source `number` is a number of which only the class is fixed."""
+        return number in self._moving and type(now) is type(held)
+
     @functools.cached_property
     def _moving(self) -> frozenset[int]:
         return moving_numbers(self.checker.trace)
 
     @functools.cached_property
     def _readers(self) -> dict[int, tuple[list, list, list[int], list[Guard]]]:
-        """For each dict in `versions`, by id: its items that are read by key, keys that must be
-        absent, the other sources read from it, and the other guards on it."""
+        """For each dict in `versions`, by id: the items read by name (key, source, object), keys
+        that must be absent, the other sources read from it, and the other guards on it."""
         readers: dict[int, tuple[list, list, list[int], list[Guard]]]
         readers = {id(space): ([], [], [], []) for space in self.versions.values()}
         for number, source in enumerate(self.checker.trace.sources):
@@ -222,9 +215,8 @@ class Rows:
                 if id(space) not in readers or number in self.replaced:
                     continue  # of what is replaced Python judges every guard
                 items, _, others, _ = readers[id(space)]
-                is_named = source.kind == "item" and type(source.key) is str
-                if is_named and number not in self._moving:
-                    items.append((source.key, self.held[number]))
+                if source.kind == "item" and type(source.key) is str:
+                    items.append((source.key, number, self.held[number]))
                 else:
                     others.append(number)
         for guard in self.checker.guards:
