@@ -10,12 +10,13 @@ Who keeps a key keeps the objects alive.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from preheat.ir.pack import digest
 from preheat.ir.trace import Live, Point, Step
 
 PointKey: TypeAlias = tuple[Any, ...]
+_Kind = TypeVar("_Kind")
 
 
 def point_key(point: Point, objects: Sequence[Any] = ()) -> PointKey:
@@ -27,9 +28,8 @@ def point_key(point: Point, objects: Sequence[Any] = ()) -> PointKey:
 def renumbered(point: Point, objects: Sequence[Any]) -> tuple[Point, tuple[Any, ...]]:
     """The point with its live objects numbered as they appear in it, and those objects."""
     order: dict[int, int] = {}
-    for step in point.snapshot.steps:
-        for live in _lives(step.args):
-            order.setdefault(live.index, len(order))
+    for live in constants(point, Live):
+        order.setdefault(live.index, len(order))
     if not order:
         return point, ()
     steps = tuple(Step(s.kind, _with_numbers(s.args, order)) for s in point.snapshot.steps)
@@ -39,17 +39,21 @@ def renumbered(point: Point, objects: Sequence[Any]) -> tuple[Point, tuple[Any, 
 
 def is_portable(point: Point | None) -> bool:
     """Whether another process could rebuild the point; None: the entry, or the end."""
-    return point is None or not any(
-        True for step in point.snapshot.steps for _ in _lives(step.args)
-    )
+    return point is None or not any(True for _ in constants(point, Live))
 
 
-def _lives(value: Any) -> Iterator[Live]:
-    if type(value) is Live:
+def constants(point: Point, kind: type[_Kind]) -> Iterator[_Kind]:
+    """The constants of class `kind` in the point's snapshot, in the order of its steps."""
+    for step in point.snapshot.steps:
+        yield from _parts(step.args, kind)
+
+
+def _parts(value: Any, kind: type[_Kind]) -> Iterator[_Kind]:
+    if type(value) is kind:
         yield value
     elif type(value) is tuple:
         for part in value:
-            yield from _lives(part)
+            yield from _parts(part, kind)
 
 
 def _with_numbers(value: Any, order: dict[int, int]) -> Any:

@@ -24,7 +24,7 @@ from preheat.base.callers import caller
 from preheat.base.names import find
 from preheat.ir.artifact import Artifact
 from preheat.ir.plan import Image
-from preheat.ir.points import PointKey, point_key, renumbered
+from preheat.ir.points import PointKey, constants, point_key, renumbered
 from preheat.ir.trace import Break, Host, Named, Point, Return
 from preheat.run.recipes import Rebuild, compile_recipe
 from preheat.run.variant import MISS, Variant
@@ -257,25 +257,16 @@ class Points:
 
 def why_not_opened(point: Point) -> str:
     """The name that the point's frames need and this process does not have, or ""."""
-    for step in point.snapshot.steps:
-        for name in _names(step.args):
-            try:
-                find(name.module, name.qualname)
-            except LookupError as why:
-                if not name.module.startswith(_CAPTURE):
-                    return str(why)
+    for name in constants(point, Named):
+        try:
+            find(name.module, name.qualname)
+        except LookupError as why:
+            if not name.module.startswith(_CAPTURE):
+                return str(why)
     return ""
 
 
 _CAPTURE = "preheat.capture."  # is there when a point is opened, and only then
-
-
-def _names(value: Any) -> Iterator[Named]:
-    if type(value) is Named:
-        yield value
-    elif type(value) is tuple:
-        for part in value:
-            yield from _names(part)
 
 
 def is_host(artifact: Artifact) -> bool:
