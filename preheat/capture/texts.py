@@ -17,15 +17,7 @@ from preheat.capture.frames import and_then
 
 def text(m, value: Any) -> Any:
     """`str(value)`."""
-    cls = type(value)
-    if cls in operations.PLAIN:
-        return operations.calculate(m, str, value) if m.numbers else str(value)
-    raw = m.lookup(value, cls, "__str__")
-    if operations.runs_python(raw):
-        return string_by(m, raw, "__str__", value)
-    if raw is OBJECT_STR:
-        return representation(m, value)
-    return c_call(m, str, (value,), None)
+    return _shown(m, str, "__str__", value)
 
 
 OBJECT_STR = object.__dict__["__str__"]
@@ -34,13 +26,19 @@ OBJECT_FORMAT = object.__dict__["__format__"]
 
 def representation(m, value: Any) -> Any:
     """`repr(value)`."""
+    return _shown(m, repr, "__repr__", value)
+
+
+def _shown(m, function: type | Callable, dunder: str, value: Any) -> Any:
     cls = type(value)
     if cls in operations.PLAIN:
-        return operations.calculate(m, repr, value) if m.numbers else repr(value)
-    raw = m.lookup(value, cls, "__repr__")
+        return operations.calculate(m, function, value) if m.numbers else function(value)
+    raw = m.lookup(value, cls, dunder)
     if operations.runs_python(raw):
-        return string_by(m, raw, "__repr__", value)
-    return c_call(m, repr, (value,), None)
+        return string_by(m, raw, dunder, value)
+    if function is str and raw is OBJECT_STR:
+        return representation(m, value)
+    return c_call(m, function, (value,), None)
 
 
 def string_by(m, raw: Any, dunder: str, value: Any) -> Any:
