@@ -171,19 +171,20 @@ class Recorder(TorchDispatchMode):
 
     def mark(self) -> tuple:
         """How far the graph has come."""
-        return self.builder, len(self.builder.ops), len(self.input_sources), dict(self.written_inputs)
+        return self.builder, len(self.builder.ops), len(self.input_sources), len(self.written_inputs)
 
     def rewind(self, mark: tuple) -> None:
         """Forgets the ops since `mark`, and any failure: they are no part of the graph."""
         builder, ops, inputs, written = mark
         self.is_stopped = False
         if builder is not self.builder:  # another graph was begun since
-            ops, inputs, written = 0, 0, {}
+            ops, inputs, written = 0, 0, 0
         del self.builder.ops[ops:]
         del self.builder.inputs[inputs:], self.input_sources[inputs:], self.input_extents[inputs:]
         kept = set(self.input_sources)
         self._numbers = {s: value for s, value in self._numbers.items() if s in kept}
-        self.written_inputs = written
+        for value in list(self.written_inputs)[written:]:
+            del self.written_inputs[value]
 
     @contextlib.contextmanager
     def away(self) -> Iterator[None]:
