@@ -103,24 +103,24 @@ def resume(
               emptied: the program alone holds its objects
     """
     frames, made, revived = rebuild(opened)
+    place = (frames[-1].source.co_filename, frames[-1].line())
 
-    def unwatched() -> Unwatched:
-        return Unwatched(_answer_of(point, values))
+    def unwatched(reason: str, detail: str) -> Outcome:
+        return _settle(
+            Outcome(breaks=(break_at(reason, detail, *place),)),
+            lambda: machine.resume(
+                frames, Unwatched(_answer_of(point, values)), None, revived))
 
     aside = steps_aside()
     if aside:
-        place = (frames[-1].source.co_filename, frames[-1].line())
-        outcome = Outcome(breaks=(break_at("foreign_state", aside, *place),))
-        return _settle(outcome, lambda: machine.resume(frames, unwatched(), None, revived))
+        return unwatched("foreign_state", aside)
     watcher = Watcher(
         Limits.of(limits), dict(ambient_now())["inference_mode"], is_known, dynamic)
     watcher.made.update({id(function): (function, maker) for function, maker in made})
-    place = (frames[-1].source.co_filename, frames[-1].line())
     try:
         watcher.begin_at(point, values, frames)
     except GiveUp as given:
-        outcome = Outcome(breaks=(break_at(given.reason, given.detail, *place),))
-        return _settle(outcome, lambda: machine.resume(frames, unwatched(), None, revived))
+        return unwatched(given.reason, given.detail)
     values.clear()
     return _watched(watcher, lambda: machine.resume(frames, watcher, None, revived), place)
 

@@ -97,14 +97,14 @@ class Nodes:
         """Ends the node with a host call: the point behind it and the objects of its slots."""
         outputs: dict[int, int] = {}
         planner = self._planner(outputs)
-        call = planner.many((function, args, kwargs))
+        call, where = planner.many((function, args, kwargs)), self.where()
         handled = [e for e in self.watcher.machine.handled_errors() if e is not None]
         if handled:
             parts = planner.many((Handling, handled[-1]))
-            call[0] = planner.step("call", *parts, call[0], *planner.many(self.where()))
+            call[0] = planner.step("call", *parts, call[0], *planner.many(where))
         recipe, snapshot, slots = self._cut(planner, call)
         point = Point(snapshot, len(slots) + 1, has_answer=True)
-        self._finish(outputs, Host(recipe, point, self.where()), self.broken(why))
+        self._finish(outputs, Host(recipe, point, where), self.broken(why))
         return point, slots
 
     def goto(self, why: GiveUp) -> tuple[Point, list[Any]]:
