@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, overload
 
 from preheat.base import marks
+from preheat.base.callers import leaves_us
 from preheat.base.errors import UserError
 from preheat.base.options import (
     MODES,
@@ -193,7 +194,11 @@ def _compile(model: Any, settings: dict[str, Any], is_disabled: bool) -> Any:
 
     @functools.wraps(model, updated=_updated(model))
     def call(*args: Any, **kwargs: Any) -> Any:
-        return compiled(*args, **kwargs)
+        try:
+            return compiled(*args, **kwargs)
+        except BaseException as error:
+            leaves_us(error)
+            raise
 
     setattr(call, marks.COMPILED, compiled)
     step_over(call)
