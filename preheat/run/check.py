@@ -134,6 +134,14 @@ class Checker:
         return found
 
     @functools.cached_property
+    def by_source(self) -> dict[int, list[Guard]]:
+        """The guards on each source; those on none are under -1."""
+        guards: dict[int, list[Guard]] = {}
+        for guard in self.guards:
+            guards.setdefault(guard.source, []).append(guard)
+        return guards
+
+    @functools.cached_property
     def _due(self) -> list[list]:
         """For each source the guards, with their claims, to judge once it is resolved."""
         due: list[list[tuple[Guard, Claim]]] = [[] for _ in self.trace.sources]

@@ -94,12 +94,12 @@ def constant(value: Constant, objects: Sequence[Any], found: Sequence[Any] = ())
 def number(value: Scalar, found: Sequence[Any]) -> int | float:
     """The value of a Scalar over sources. Raises NotThere where Python has none (1 / 0)."""
     try:
-        return evaluate(value, _Symbols(found))
+        return evaluate(value, Values(found))
     except (ArithmeticError, ValueError, TypeError) as why:
         raise NotThere(f"{value} has no value: {why}") from None
 
 
-class _Symbols(Mapping):
+class Values(Mapping):
     """The objects of sources by the names of symbols: "s12" is that of source 12."""
 
     def __init__(self, found: Sequence[Any]):

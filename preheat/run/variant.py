@@ -39,6 +39,8 @@ MISS: Any = type("Miss", (), {"__slots__": (), "__repr__": lambda self: "<miss>"
 # A program that changes what its guards read on every call would bind rows on every call: after
 # each binding twice as many calls go through the Python checker before the next, at most this many.
 _LONGEST_WAIT = 64
+# Rows for the items of a dict are taken anew so many times; then Python compares them.
+_MOST_LISTS = 5
 
 
 class CannotBind(Exception):
@@ -69,6 +71,9 @@ class Variant:
         self._undo = Undo() if draws(artifact) else None
         self._wait, self._waited = 1, 0
         self._restless, self._fleeting = -1, frozenset[int]()  # sources: see `Rows.restless`
+        # dicts that change from call to call, by id, and how often rows for their items were taken
+        # anew
+        self._changing: dict[int, tuple[dict, int]] = {}
         self.announce: Callable[[Callable], None] | None = None  # told each new entry
 
     @classmethod
@@ -118,7 +123,10 @@ class Variant:
         """Rows and a native entry for the objects `found`, which every guard accepts."""
         is_native = self._runtime is not None and isinstance(self.executable, Executable)
         self._rows = bind_rows(
-            self.checker, found, arguments, fleeting=self._fleeting) if is_native else None
+            self.checker, found, arguments, fleeting=self._fleeting,
+            changing=[space for space, _ in self._changing.values()],
+            unlisted=[space for space, times in self._changing.values() if times > _MOST_LISTS],
+        ) if is_native else None
         self._entry = self._make_entry(found, self._rows)
         if self._rows is not None and self._rows.in_python:
             self._unchecked = beside(self._entry, self._rows.native(), self._runtime)
@@ -127,7 +135,7 @@ class Variant:
         return make_entry(
             self.artifact.trace, found, rows, self.executable, self.rebuild, self._slow,
             runtime=self._runtime, context=context() if rows is not None else None,
-            live=self.checker.objects)
+            live=self.checker.objects, miss=MISS)
 
     def _slow(self, reason: int, detail: int, arguments: tuple, names: tuple) -> Any:
         """What the entry calls when a row differs, a kernel found a fault, or the call looks
@@ -149,6 +157,7 @@ class Variant:
                 if self._rows.is_verdict(failure):
                     return MISS
             if self._rows.repair(detail):
+                self._follow_changes(detail, args, kwargs, arguments)
                 return self._entry.call(*args, **kwargs)
             if self._rows.refutes(detail, args, kwargs):
                 return MISS
@@ -156,8 +165,12 @@ class Variant:
         if isinstance(found, Failure):
             return MISS
         if self._rows is not None and not self._rows.is_python(detail):
-            restless = self._rows.restless(detail) if why == "guard" else -1
-            self._bind_again(found, arguments, restless)
+            space = self._rows.items.get(detail) if why == "guard" else None
+            if space is not None and self._note_change(space):
+                self._bind_anew(found, arguments)
+            else:
+                restless = self._rows.restless(detail) if why == "guard" else -1
+                self._bind_again(found, arguments, restless)
         try:
             return self._entry.run(found)
         except Fault as raised:
@@ -170,16 +183,43 @@ class Variant:
         restless   the source of an argument's object that is another one than at the last binding;
                    the second time in a row Python follows it from now on
         """
-        self._waited += 1
-        if self._waited >= self._wait:
-            self._wait, self._waited = min(2 * self._wait, _LONGEST_WAIT), 0
+        if self._is_due():
             if restless >= 0 and restless == self._restless:
                 self._fleeting |= {restless}
                 self._wait, restless = 1, -1
             self._restless = restless
-            self._bind_entry(found, arguments)
-            if self.announce is not None:
-                self.announce(self.entry)
+            self._bind_anew(found, arguments)
+
+    def _follow_changes(self, row: int, args: tuple, kwargs: dict, arguments: tuple) -> None:
+        """The dict whose version `row` compares changed, and nothing that was read of it: from now
+        on rows compare its items, if there can be any."""
+        space = self._rows.versions[row]
+        if id(space) not in self._changing and self._note_change(space):
+            found = self.checker.resolve(args, kwargs)
+            if not isinstance(found, Failure):
+                self._bind_anew(found, arguments)
+
+    def _note_change(self, space: dict) -> bool:
+        """Whether rows for the items of `space` are to be taken, once more."""
+        _, times = self._changing.get(id(space), (space, 0))
+        self._changing[id(space)] = space, times + 1
+        return times <= _MOST_LISTS
+
+    def _is_due(self) -> bool:
+        """Whether enough calls went through Python since the last binding for another one."""
+        self._waited += 1
+        if self._waited < self._wait:
+            return False
+        self._wait, self._waited = min(2 * self._wait, _LONGEST_WAIT), 0
+        return True
+
+    def _bind_anew(self, found: list, arguments: tuple) -> None:
+        self._bind_entry(found, arguments)
+        if self._changing:  # a dict that is read no longer is not kept alive
+            read = {*map(id, self._rows.versions.values()), *map(id, self._rows.items.values())}
+            self._changing = {key: row for key, row in self._changing.items() if key in read}
+        if self.announce is not None:
+            self.announce(self.entry)
 
     def _plain(self, fault: Exception, args: tuple, kwargs: dict) -> Any:
         """The call as plain Python: compiled code met something that only eager can report."""
