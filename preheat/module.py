@@ -17,7 +17,6 @@ from collections.abc import Callable
 from typing import Any
 
 from preheat.base import marks
-from preheat.base.callers import leaves_us
 from preheat.base.errors import UserError
 
 
@@ -37,11 +36,7 @@ class CompiledModule:
         """The model's own `__init_subclass__` may register models; a proxy is none: not told."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return self._preheat_call(*args, **kwargs)
-        except BaseException as error:
-            leaves_us(error)
-            raise
+        return self._preheat_call(*args, **kwargs)
 
     def __copy__(self) -> Any:
         return compiled_module(

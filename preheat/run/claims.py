@@ -21,15 +21,12 @@ from preheat.base.names import raw_attribute
 from preheat.bridge.tensors import extent
 from preheat.ir.rows import ZERO
 from preheat.ir.trace import At, Guard, TensorFacts
-from preheat.run.arithmetic import add_test
 from preheat.run.check import Claim
-from preheat.run.items import add_number
 from preheat.run.layout import WORD
 from preheat.run.members import member_offset
-from preheat.run.places import Place, Places
+from preheat.run.places import NotNative, Place, Places, dict_order, length
 from preheat.run.state import add_state
-from preheat.run.steps import dict_order, length
-from preheat.run.table import NoRoom, NotNative
+from preheat.run.table import NoRoom
 from preheat.run.tensor_layout import INLINE_RANK
 
 _BYTE = 0xFF
@@ -90,10 +87,6 @@ def _type(places: Places, guard: Guard, expected: type) -> None:
 
 
 def _is(places: Places, guard: Guard, expected: Any) -> None:
-    source = places.sources[guard.source]
-    if source.kind == "number":
-        add_test(places, source.key, expected)
-        return
     place = places.at(guard.source)
     other = _place_of(places, guard, expected)
     if place.is_fixed and other.is_fixed:
@@ -105,7 +98,7 @@ def _is(places: Places, guard: Guard, expected: Any) -> None:
             raise NotNative
         return
     moving, fixed = (other, place) if place.is_fixed else (place, other)
-    _points_to(places, moving, fixed.address, decides=True)
+    _points_to(places, moving, fixed.address)
 
 
 def _place_of(places: Places, guard: Guard, expected: Any) -> Place:
@@ -115,10 +108,10 @@ def _place_of(places: Places, guard: Guard, expected: Any) -> Place:
     return Place(ZERO, id(expected))
 
 
-def _points_to(places: Places, moving: Place, address: int, decides: bool) -> None:
+def _points_to(places: Places, moving: Place, address: int) -> None:
     """Adds a row: the pointer from which a slot was loaded is still `address`."""
     origin = places.origin[moving.base]
-    if places.table.load(origin.address, origin.base, decides=decides) != address:
+    if places.table.load(origin.address, origin.base) != address:
         raise NotNative
 
 
@@ -160,15 +153,27 @@ def _value(places: Places, guard: Guard, expected: Any) -> None:
     if place.is_fixed:
         return
     kind = type(value)
-    if kind in (int, float):
+    if kind is float:
         places.type_of(guard.source)
-        add_number(places, place.base, value)
+        places.word(place, places.layout.float_value)
+    elif kind is int:
+        places.type_of(guard.source)
+        _memory(places, place, places.layout.size, value.__sizeof__())
     elif kind in _SINGLETONS or kind in (str, bytes):
         # an equal string at another address takes the slow path, and is known from then on
         places.table.holds.append(value)
-        _points_to(places, place, id(value), decides=kind in _SINGLETONS)
+        _points_to(places, place, id(value))
     else:
         raise NotNative
+
+
+def _memory(places: Places, place: Place, start: int | None, end: int) -> None:
+    """Adds rows for the bytes from `start` to `end` of an object."""
+    if start is None:
+        raise NotNative
+    for offset in range(start, end, WORD):
+        count = min(end - offset, WORD)
+        places.word(place, offset, mask=(1 << 8 * count) - 1)
 
 
 # ---------------------------------------------------------------------------- tensors
@@ -180,19 +185,21 @@ def _tensor(places: Places, guard: Guard, expected: TensorFacts) -> None:
     places.type_of(guard.source)
     place, slot = impl(places, guard.source)
     places.word(place, where.keys)
-    dtype = (1 << 40) - 1  # 2 bytes, and 3 of the device
-    places.word(place, where.dtype, mask=dtype, decides=True)
-    places.word(place, where.rank, decides=True)
+    places.word(place, where.dtype, mask=(1 << 40) - 1)  # dtype: 2 bytes, device: 3
+    places.word(place, where.rank)
     rank = len(expected.type.sizes)
     if rank <= INLINE_RANK:
         load, base, start = places.table.load, place.base, place.address
-        for offset in range(0, WORD * rank, WORD):
-            load(start + where.sizes + offset, base, decides=True)
-            load(start + where.strides + offset, base, decides=True)
+        for axis, (size, stride) in enumerate(zip(expected.type.sizes, expected.type.strides)):
+            if type(size) is int:
+                load(start + where.sizes + WORD * axis, base)
+            if type(stride) is int:
+                load(start + where.strides + WORD * axis, base)
     else:
         outside = places.follow(place, where.sizes)
-        for index in range(2 * rank):
-            places.word(outside, WORD * index, decides=True)
+        for index, dim in enumerate((*expected.type.sizes, *expected.type.strides)):
+            if type(dim) is int:
+                places.word(outside, WORD * index)
     grad = places.table.call(where.requires_grad, slot, mask=_BYTE)
     if bool(grad & _BYTE) is not expected.requires_grad:
         raise NotNative

@@ -35,7 +35,6 @@ class Slow:
         return self.answer
 
 
-MISSED = object()
 VALUE = Recipe((Step("value", (0,)),), 0)
 
 
@@ -74,5 +73,4 @@ def entry_of(
         slow or Slow(),
         runtime=runtime(),
         context=context(frozenset(without)),
-        miss=MISSED,
     )
