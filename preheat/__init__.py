@@ -31,16 +31,12 @@ __all__ = [
     "disable",
     "explain",
     "is_compiling",
-    "mark_dynamic",
-    "mark_static",
     "options",
     "reset",
     "stance",
 ]
 
-_FACE = (
-    "compile", "disable", "explain", "mark_dynamic", "mark_static", "options", "reset",
-)
+_FACE = ("compile", "disable", "explain", "options", "reset")
 
 
 def __getattr__(name: str) -> Any:

@@ -1,7 +1,8 @@
 """Compiled: the callable that a user holds. Finds the variant that fits a call, or makes one.
 
     compiled(x)   ->  the front variant's native entry: guards, kernels, result
-                  ->  MISS: the other variants, then the cache on disk, then capture and compile
+                  ->  MISS: the other variants, each a native refusal or the result; then the cache
+                      on disk, then capture and compile
                   ->  what cannot be compiled runs as plain Python, and the report says why
 
 A call that meets the outside on its way (prints, writes, looks at a value) is a chain of nodes
@@ -26,6 +27,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from preheat.base.callers import leaves_us
 from preheat.base.collector import paused_collector
 from preheat.base.errors import InternalError, RecompileError, UserError, is_strict
 from preheat.base.events import emit, timed, wants
@@ -35,12 +37,11 @@ from preheat.base.stance import present
 from preheat.bridge.ambient import AMBIENT, steps_aside
 from preheat.bridge.tensors import call_facts, module_facts
 from preheat.ir.artifact import Artifact, from_bytes, to_bytes
-from preheat.ir.graph import Graph
 from preheat.ir.pack import decode, encode
-from preheat.ir.plan import Image, Plan
+from preheat.ir.plan import Image
 from preheat.ir.points import is_portable, point_key
-from preheat.ir.text_trace import EVERY_SIZE, is_axis_path
 from preheat.ir.trace import Break, Captured, Outcome, Point
+from preheat.run.fronts import Fronts
 from preheat.run.load import machine_name
 from preheat.run.recipes import has_effects
 from preheat.run.variant import MISS, CannotBind, Variant
@@ -84,7 +85,7 @@ class Compiled:
         self.options = dict(options or {})
         self.name = name or getattr(target, "__qualname__", type(target).__qualname__)
         self._variants: tuple[Variant, ...] = ()
-        self._front: Callable = _miss
+        self._fronts = Fronts()
         self._kinds: dict[Any, Place] = {}  # the entry, by the facts of the call
         self._other_kinds = Place()
         self._other_kinds.is_closed = True
@@ -96,9 +97,11 @@ class Compiled:
         present.follow(self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        result = self._front(*args, **kwargs)
+        result = self._fronts.first(*args, **kwargs)
         if result is MISS:
-            return self._find(args, kwargs)
+            result = self._fronts.other(args, kwargs)
+            if result is MISS:
+                return self._find(args, kwargs)
         return result
 
     @property
@@ -113,13 +116,14 @@ class Compiled:
     def reset(self) -> None:
         """Forgets every variant and every reason to run eager; the cache on disk stays."""
         with self._lock:
-            self._variants, self._front, self._kinds, self._points = (), _miss, {}, Points()
+            self._variants, self._kinds, self._points = (), {}, Points()
+            self._fronts.clear()
             self._breaks.clear()
             self._broke_at.clear()
 
     def stance_changed(self) -> None:
         """The next call asks for the stance."""
-        self._front = _miss
+        self._fronts.hide()
 
     # ------------------------------------------------------------------ a call that the front missed
     def _find(self, args: tuple, kwargs: dict) -> Any:
@@ -137,7 +141,7 @@ class Compiled:
             begun = [*self.missed(kind, kind, args, kwargs)]
             bound = begun[0]
         # of a call that no node began, the next one is likely of this kind: it need not ask another's
-        self._put_front(self._front_of(kind, bound) if isinstance(bound, Bound) else _miss)
+        self._fronts.put(bound, self._front_of(kind, bound) if isinstance(bound, Bound) else None)
         return follow(self, kind, begun)
 
     def _kind(self, args: tuple, kwargs: dict) -> Place:
@@ -197,10 +201,7 @@ class Compiled:
         from preheat.compiler import interpret_call  # lazy: see _capture
 
         emit("replay", name=self.name, interpreted=True)
-        try:
-            return interpret_call(place.point, place.open(values), values, is_raised)
-        except BaseException as raised:
-            raise raised.with_traceback(_users_part(raised.__traceback__))
+        return interpret_call(place.point, place.open(values), values, is_raised)
 
     # ------------------------------------------------------------------ nodes of this process
     def _capture(
@@ -222,11 +223,6 @@ class Compiled:
             args.clear()
             made = resume_call(place.point, place.open(values), values, request)
         outcome = made.outcome
-        if any(row.reason == "marked_size" for row in outcome.breaks):
-            (row,) = outcome.breaks
-            raise UserError(
-                f"{row.file}:{row.line}: {self.name} {explain(row.reason, row.detail)[0]}\n"
-                f"    {row.code}\n{row.hint}")
         if self.fullgraph and outcome.breaks:
             self._count_attempt(place, outcome)  # raises: no node before the break may run alone
         last = self._keep(place, outcome.nodes, made.artifacts)
@@ -237,7 +233,8 @@ class Compiled:
         elif place.point is None and len(outcome.nodes) == 1 and last is place:
             self._bind_new(place, args, kwargs)
         if outcome.error is not None:
-            raise outcome.error.with_traceback(_users_part(outcome.error.__traceback__))
+            leaves_us(outcome.error)
+            raise outcome.error
         if outcome.goes_on is None:
             return DONE, Finished(outcome.result)
         point, values = outcome.goes_on
@@ -249,9 +246,7 @@ class Compiled:
         """The numbers at `place` that are no longer what a node there was captured for."""
         for bound in place.bound or (self._entry_nodes(kind) if place is kind else ()):
             place.moving |= bound.variant.moved_numbers(tuple(args), dict(kwargs))
-        if self.dynamic is False:
-            return frozenset(path for path in place.moving if not is_axis_path(path))
-        return place.moving | {EVERY_SIZE} if self.dynamic else place.moving
+        return place.moving
 
     def _keep(
         self, place: Place, nodes: Sequence[Captured], artifacts: Sequence[Artifact],
@@ -383,9 +378,7 @@ class Compiled:
         is_whole = place.point is None and node.next is None
         plain = None if is_whole else functools.partial(self._plain, place)
         try:
-            bound = node.bind(
-                self.target, args, dict(kwargs), self._runtime(), plain,
-                self._specialise if self.backend == "preheat" else None)
+            bound = node.bind(self.target, args, dict(kwargs), self._runtime(), plain)
         except CannotBind as why:
             node.why, node.is_hopeless = str(why), why.is_final
             place.moving |= why.moved
@@ -394,28 +387,8 @@ class Compiled:
         self._variants = (*self._variants, bound.variant)
         bound.variant.announce = functools.partial(self._announced, place, bound)
         if place.point is None:
-            self._put_front(self._front_of(place, bound))
+            self._fronts.put(bound, self._front_of(place, bound))
         return bound
-
-    def _specialise(self, graph: Graph) -> tuple[Plan, Image] | None:
-        """The plan and the code of `graph`, whose sizes have come again and again."""
-        with paused_collector(is_lasting=True):
-            from preheat.compiler import compile_sizes  # lazy: see _capture
-
-        try:
-            return compile_sizes(graph, self.name)
-        except Exception as fault:  # it runs op by op, as before
-            if is_strict():
-                raise InternalError(f"{self.name} could not be compiled: {fault}") from fault
-            self._warn(f"sizes that came again run op by op: {type(fault).__name__}: {fault}")
-            return None
-
-    def _put_front(self, front: Callable) -> None:
-        """What `__call__` tries first. The stance is asked last: one that another thread takes
-        meanwhile wins."""
-        self._front = front
-        if present.name == "force_eager":
-            self._front = _miss
 
     def _front_of(self, kind: Place, bound: Bound) -> Callable:
         """What `__call__` tries first: the entry itself where a call is one node."""
@@ -428,7 +401,7 @@ class Compiled:
     def _announced(self, place: Place, bound: Bound, entry: Callable) -> None:
         bound.entry = entry
         if place.point is None:
-            self._put_front(self._front_of(place, bound))
+            self._fronts.put(bound, self._front_of(place, bound))
 
     def _hint(self, place: Place) -> str:
         """Under which the store keeps the nodes of `place`."""
@@ -554,23 +527,10 @@ class Compiled:
         return call_key(self.target, settings, machine_name())
 
 
-def _users_part(traceback: types.TracebackType | None) -> types.TracebackType | None:
-    """`traceback` from the first frame that is not ours."""
-    first = traceback
-    while first is not None and first.tb_frame.f_code.co_filename.startswith(_OURS):
-        first = first.tb_next
-    return first if first is not None else traceback
-
-
 def _break(reason: str, detail: str, after: Break | None = None) -> Break:
     """A break at the line that `after` is about; by default no line is to blame."""
     where = ("", 0, "") if after is None else (after.file, after.line, after.code)
     return Break(reason, detail, *where, explain(reason, detail)[1])
-
-
-def _miss(*args: Any, **kwargs: Any) -> Any:
-    """The front of a Compiled without variants."""
-    return MISS
 
 
 @functools.lru_cache(maxsize=8)

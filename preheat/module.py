@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from preheat.base import marks
+from preheat.base.callers import leaves_us
 from preheat.base.errors import UserError
 
 
@@ -36,7 +37,11 @@ class CompiledModule:
         """The model's own `__init_subclass__` may register models; a proxy is none: not told."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._preheat_call(*args, **kwargs)
+        try:
+            return self._preheat_call(*args, **kwargs)
+        except BaseException as error:
+            leaves_us(error)
+            raise
 
     def __copy__(self) -> Any:
         return compiled_module(

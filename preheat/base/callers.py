@@ -4,13 +4,16 @@
 
 `logging` finds the line it reports, and `inspect.stack()` its first entry, by walking the frames
 outward. A host call is made by us, so it is made through a function whose code bears the file, the
-name and the line of the user's.
+name and the line of the user's. What it raises shows the user's lines alone: see `leaves_us`.
 """
 
 import functools
+import os
 import types
 from collections.abc import Callable
 from typing import Any
+
+_OURS = os.path.dirname(os.path.dirname(__file__))
 
 
 def _call(function: Callable, args: tuple, kwargs: dict) -> Any: return function(*args, **kwargs)  # noqa: E704 - one line, whose number is the user's
@@ -39,6 +42,16 @@ class Handling:
             except BaseException as raised:  # behind our entry and the caller's
                 raised.__traceback__ = raised.__traceback__.tb_next.tb_next
                 raise
+
+
+def leaves_us(error: BaseException) -> None:
+    """Takes our entries off the top of the traceback of `error`. To be called where the outermost
+    function of ours has caught it; a bare `raise` behind it adds none."""
+    first = error.__traceback__
+    while first is not None and first.tb_frame.f_code.co_filename.startswith(_OURS):
+        first = first.tb_next
+    if first is not None:  # else it is an error of ours
+        error.__traceback__ = first
 
 
 @functools.lru_cache(maxsize=4096)

@@ -120,6 +120,14 @@ class Frame:
         return self.source.co_cellvars + self.source.co_freevars
 
 
+def has_content(cell: types.CellType) -> bool:
+    try:
+        cell.cell_contents
+    except ValueError:
+        return False
+    return True
+
+
 class Within:
     """Where the outermost frame, or the body of a generator, stood when its frames were left: the
     frame to go on with (the base itself, or one that it waits for), the exception that is being

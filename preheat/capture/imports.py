@@ -30,7 +30,7 @@ def import_submodule(m, place: tuple, error: BaseException) -> Any:
         text += f"(most likely due to a circular import) ({path})"
     else:
         text = f"cannot import name {name!r} from {shown!r} ({path or 'unknown location'})"
-    raise ImportError(text, name=package, path=path) from None
+    raise ImportError(text, name=package, path=path)
 
 
 def import_star(m, module: Any, space: dict) -> None:

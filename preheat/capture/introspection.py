@@ -22,7 +22,7 @@ from typing import Any
 from preheat.capture import attributes
 from preheat.capture.builtins import is_class, model_getattr
 from preheat.capture.calls import c_call, invoke, native_call
-from preheat.capture.frames import NULL, Frame, and_then
+from preheat.capture.frames import NULL, Frame, and_then, has_content
 from preheat.capture.models import models
 from preheat.capture.tracebacks import raise_as_is, traceback_of
 
@@ -71,13 +71,12 @@ def make_class(m, place: tuple, cell: Any) -> Any:
 def check_class_cell(m, place: tuple, cls: Any) -> Any:
     name, cell = place
     if is_class(cls) and type(cell) is CellType:
-        try:
-            found = cell.cell_contents
-        except ValueError:
+        if not has_content(cell):
             raise RuntimeError(
                 f"__class__ not set defining {name!r} as {cls!r}. "
                 "Was __classcell__ propagated to type.__new__?"
-            ) from None
+            )
+        found = cell.cell_contents
         if found is not cls:
             raise TypeError(f"__class__ set to {found!r} defining {name!r} as {cls!r}")
     if m.born is not None:
@@ -112,14 +111,6 @@ def super_object(m, args: tuple, kwargs: dict) -> super:
     if m.born is not None:
         m.born(made, "instance")
     return made
-
-
-def has_content(cell: CellType) -> bool:
-    try:
-        cell.cell_contents
-    except ValueError:
-        return False
-    return True
 
 
 @models(locals)

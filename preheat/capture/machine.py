@@ -54,7 +54,7 @@ DECODE = Decoder(HANDLERS)
 PERFORMING = frozenset({"c_call", "operate", "calculate", "test_truth"})
 ALWAYS = frozenset({
     "is_native", "is_library", "gave_up", "known", "numbers", "bytecode_limit", "attached",
-    "is_opaque", "is_opaque_member", "is_indexed_by_boxes",
+    "is_opaque", "is_opaque_member",
 })
 length_hint = operator.length_hint
 DEEP = 16  # so many native loops inside each other: time to give native code more stack
@@ -442,6 +442,13 @@ class Machine:
         self.has_context = error
         tracebacks.raise_as_is(error)
 
+    def fresh(self, error: BaseException, before: BaseException | None = None) -> BaseException:
+        """`error`, raised by what was to be done with a result, or with the error `before`."""
+        tracebacks.clean(error)
+        if error is not before and error is not self.has_context:
+            self.set_context(error)
+        return error
+
     def leave(self, frame: Frame, value: Any, error: BaseException | None) -> Any:
         """`frame` ended with `value` or `error`: the caller's next index, or RETURN when the base
         ended.
@@ -470,8 +477,7 @@ class Machine:
                     out = frame.deliver(self, frame, value)
                     return frame.pc + 1 if out is None else out
                 except BaseException as raised:
-                    error = raised
-                    tracebacks.clean(error)
+                    error = self.fresh(raised)
             tracebacks.add(error, frame)
             target = self.catch(frame, error)
             if target is not None:
@@ -491,8 +497,7 @@ class Machine:
             try:
                 value, error = step(self, data, value if error is None else error), None
             except BaseException as raised:
-                error = raised
-                tracebacks.clean(error)
+                error = self.fresh(raised, error)
             if error is None and type(value) is Frame:
                 value.then = rest + (value.then or [])
                 return value, None

@@ -5,13 +5,14 @@
 Reads of globals, cells and attributes are told after the value is there, writes before they happen.
 """
 
+import contextlib
 from types import CellType
 from typing import Any
 
 from preheat.capture import attributes, calls, operations
 from preheat.capture.attributes import Method
 from preheat.capture.bytecode import NULL_FIRST
-from preheat.capture.frames import NULL, Frame, and_then
+from preheat.capture.frames import NULL, Frame, and_then, has_content
 from preheat.capture.handlers import discard, handles, push, settle
 from preheat.capture.observer import ABSENT
 
@@ -116,7 +117,9 @@ def load_deref(m, frame, index):
     try:
         value = cell.cell_contents
     except ValueError:
-        raise unbound(frame, index) from None
+        value = NULL
+    if value is NULL:  # out of the handler: the error has no other context than in CPython
+        raise unbound(frame, index)
     if m.read_cell is not None and id(cell) in m.known:
         other = m.read_cell(cell, value)
         value = value if other is None else other
@@ -147,10 +150,8 @@ def store_deref(m, frame, index):
 @handles("DELETE_DEREF")
 def delete_deref(m, frame, index):
     cell = frame.locals[index]
-    try:
-        cell.cell_contents
-    except ValueError:
-        raise unbound(frame, index) from None
+    if not has_content(cell):
+        raise unbound(frame, index)
     if m.write_cell is not None:
         m.write_cell(cell, ABSENT)
     del cell.cell_contents
@@ -257,10 +258,10 @@ def store_name(m, frame, name):
 
 @handles("DELETE_NAME")
 def delete_name(m, frame, name):
-    try:
+    with contextlib.suppress(KeyError):
         del frame.names[name]
-    except KeyError:
-        raise NameError(f"name {name!r} is not defined", name=name) from None
+        return
+    raise NameError(f"name {name!r} is not defined", name=name)
 
 
 @handles("SETUP_ANNOTATIONS")

@@ -7,12 +7,14 @@ rows so that equal bits imply that the guards hold. The function loads and compa
 no allocation, no reference counts. The caller holds the GIL, and the objects at absolute addresses
 alive. `args` are the call's objects: positional, then keyword arguments in the signature's order.
 
-`ir/rows` says what a row is, what the seven kinds mean and what slots are. `run/rows` keeps the
-pair (rows, n) at a fixed address, `Rows.cell`: callers load it on every call, since a refresh may
-replace both.
+`ir/rows` says what a row is, what the kinds mean and what slots are. Rows of kind "refresh" write
+into the table, so rows are memory of one process and never shared.
 """
 
-from preheat.ir.rows import SLOTS
+import re
+
+from preheat.generate.runtime_numbers import numbers_text
+from preheat.ir.rows import SLOTS, VERDICT
 
 CHECK_TEXT = """
 %Row = type { i64, i64, i64, i64 }  ; address, expected, mask, route
@@ -20,6 +22,7 @@ CHECK_TEXT = """
 define i64 @preheat_check(ptr %rows, i64 %n, ptr %args) {
 entry:
   %slots = alloca [SLOTS x i64], align 64
+  %has = alloca i64
   store i64 0, ptr %slots
   %slot1 = getelementptr i64, ptr %slots, i64 1
   %args.word = ptrtoint ptr %args to i64
@@ -28,7 +31,7 @@ entry:
   br i1 %some, label %row, label %pass
 
 row:
-  %i = phi i64 [ 0, %entry ], [ %i.next, %next ]
+  %i = phi i64 [ 0, %entry ], [ %i.next, %onward ]
   %at = getelementptr %Row, ptr %rows, i64 %i
   %address = load i64, ptr %at
   %expected.at = getelementptr %Row, ptr %at, i64 0, i32 1
@@ -49,12 +52,12 @@ plain:
   br i1 %plain.passes, label %next, label %fail
 
 routed:
-  %kind = trunc i64 %route to i16
+  %kind = and i64 %route, KINDS
   %base.bits = lshr i64 %route, 16
   %base.index = and i64 %base.bits, LAST
   %base.at = getelementptr i64, ptr %slots, i64 %base.index
   %base = load i64, ptr %base.at
-  %is.load = icmp eq i16 %kind, 0
+  %is.load = icmp eq i64 %kind, 0
   br i1 %is.load, label %load, label %other
 
 load:
@@ -68,13 +71,16 @@ other:
   %other.masked = and i64 %other.index, LAST
   %other.at = getelementptr i64, ptr %slots, i64 %other.masked
   %second = load i64, ptr %other.at
-  switch i16 %kind, label %fail [
-    i16 1, label %call
-    i16 2, label %same
-    i16 3, label %apart
-    i16 4, label %advance
-    i16 5, label %disjoint
-    i16 6, label %bare
+  switch i64 %kind, label %fail [
+    i64 1, label %call
+    i64 2, label %same
+    i64 3, label %apart
+    i64 4, label %advance
+    i64 5, label %disjoint
+    i64 6, label %bare
+    i64 7, label %compute
+    i64 8, label %version
+    i64 9, label %refresh
   ]
 
 call:
@@ -140,9 +146,35 @@ values.there:
   %is.bare = icmp eq i8 %count, 0
   br i1 %is.bare, label %next, label %fail
 
+compute:
+  %computed = call i64 @compute(i64 %address, i64 %base, i64 %second, ptr %has)
+  %has.word = load i64, ptr %has
+  %is.computed = icmp ne i64 %has.word, 0
+  br i1 %is.computed, label %compare, label %fail
+
+version:
+  %version.place = add i64 %base, %address
+  %version.ptr = inttoptr i64 %version.place to ptr
+  %version.word = load i64, ptr %version.ptr, align 1
+  %is.old = icmp eq i64 %version.word, %expected
+  br i1 %is.old, label %leave.out, label %next
+
+leave.out:
+  %i.last = add i64 %i, %mask
+  br label %onward
+
+refresh:
+  %renewed.place = add i64 %base, %address
+  %renewed.ptr = inttoptr i64 %renewed.place to ptr
+  %renewed = load i64, ptr %renewed.ptr, align 1
+  %i.version = sub i64 %i, %expected
+  %expects.at = getelementptr %Row, ptr %rows, i64 %i.version, i32 1
+  store i64 %renewed, ptr %expects.at
+  br label %next
+
 compare:
   %word = phi i64 [ %loaded, %load ], [ %answer, %call ], [ %difference, %same ],
-                  [ %equal.word, %apart ], [ %advanced, %advance ]
+                  [ %equal.word, %apart ], [ %advanced, %advance ], [ %computed, %compute ]
   %bits = xor i64 %word, %expected
   %counted = and i64 %bits, %mask
   %passes = icmp eq i64 %counted, 0
@@ -160,7 +192,11 @@ save:
   br label %next
 
 next:
-  %i.next = add nuw nsw i64 %i, 1
+  br label %onward
+
+onward:
+  %i.done = phi i64 [ %i, %next ], [ %i.last, %leave.out ]
+  %i.next = add nuw nsw i64 %i.done, 1
   %more = icmp slt i64 %i.next, %n
   br i1 %more, label %row, label %pass
 
@@ -175,4 +211,6 @@ pass:
 
 def check_text() -> str:
     """The LLVM IR text of the checker; its only function is `@preheat_check`."""
-    return CHECK_TEXT.replace("SLOTS", str(SLOTS)).replace("LAST", str(SLOTS - 1))
+    numbers = {"SLOTS": SLOTS, "LAST": SLOTS - 1, "KINDS": 0xFFFF & ~VERDICT}
+    text = re.sub("|".join(numbers), lambda match: str(numbers[match[0]]), CHECK_TEXT)
+    return numbers_text() + text

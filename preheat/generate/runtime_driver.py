@@ -4,8 +4,9 @@
 
 `self` is a bytes object whose 8 bytes are the address of the entry's `program` record. A call
 checks the signature and the guards, leases a frame, takes the data pointers of its inputs, makes
-its outputs, runs the call records and builds the result; whatever is unusual calls the program's
-Python function `slow` and returns what that returns. Layout of every record: `ir/records.py`.
+its outputs, runs the call records and builds the result. Where the signature differs, or a row that
+decides, it gives `miss`; whatever else is unusual calls the program's Python function `slow` and
+returns what that returns. Layout of every record: `ir/records.py`.
 
 Before: this text, in the notation of `runtime_text`. After: plain LLVM IR without imports or
 addresses; all functions and layouts of the process come through the `context` record. Inputs and
@@ -55,12 +56,21 @@ run:
 done:
   ret ptr %result
 
-unfit:
-  %r.unfit = call ptr @call_slow(ptr %program, i64 {reason.signature}, i64 0, ptr %args,
-      i64 %given, ptr %names)
-  ret ptr %r.unfit
-
 miss:
+  %route.at = getelementptr [4 x i64], ptr %rows, i64 %row, i64 3
+  %route = load i64, ptr %route.at
+  %verdict = and i64 %route, {verdict}
+  %is.open = icmp eq i64 %verdict, 0
+  br i1 %is.open, label %ask, label %unfit
+
+unfit:
+  %context = FIELD ptr program.context, %program
+  %incref = FIELD ptr context.incref, %context
+  %other = FIELD ptr program.miss, %program
+  call void %incref(ptr %other)
+  ret ptr %other
+
+ask:
   %r.miss = call ptr @call_slow(ptr %program, i64 {reason.guard}, i64 %row, ptr %args, i64 %given,
       ptr %names)
   ret ptr %r.miss

@@ -16,6 +16,7 @@ from preheat.ir.records import (
     ACCESS, CALL_KINDS, CALLS, ORIGINS, REASONS, RECORDS, SHAPES, SHIM_WORD_LIMIT, SHIM_WORDS,
     call_offset, offset, size,
 )
+from preheat.ir.rows import VERDICT
 
 # A bytes object begins with reference count, type, length and hash; run/device.py verifies it.
 BYTES_PAYLOAD = 32
@@ -27,7 +28,10 @@ _TABLES = {
     "reason": REASONS, "kind": CALL_KINDS, "origin": ORIGINS, "access": ACCESS, "shape": SHAPES,
     "word": SHIM_WORDS,
 }
-_NUMBERS = {"payload": BYTES_PAYLOAD, "limit": SHIM_WORD_LIMIT, "hot": 0, "rare": 1, "inline": 2}
+_NUMBERS = {
+    "payload": BYTES_PAYLOAD, "limit": SHIM_WORD_LIMIT, "verdict": VERDICT,
+    "hot": 0, "rare": 1, "inline": 2,
+}
 
 
 def expand(text: str) -> str:

@@ -1,6 +1,6 @@
 """Records: the tables that the native driver reads, field by field. Every field is one 8-byte word.
 
-    offset("program", "slow") == 8        size("input") == 32
+    offset("program", "slow") == 8        size("input") == 40
 
 The driver is one piece of machine code for all plans (`generate/runtime_driver.py`); what it does
 is in tables that `run/driver.py` fills when a plan is bound. Both sides take the layout from here,
@@ -30,7 +30,7 @@ RECORDS: dict[str, tuple[str, ...]] = {
     ),
     # One an entry.
     "program": (
-        "context", "slow",
+        "context", "slow", "miss",
         "positional", "keywords", "keyword_names",  # counts, and a tuple (0 without keywords)
         "rows", "row_count",  # for preheat_check
         "frames", "new_frame",  # head of the list of free frames; a callable that makes another one
@@ -89,7 +89,7 @@ CALL_KINDS = tuple(CALLS)
 # their output records, with slot -1 for one that is not needed).
 SHIM_WORDS = ("word", "tensor", "optional", "result")
 SHIM_WORD_LIMIT, SHIM_DOUBLE_LIMIT = 20, 2
-REASONS = ("signature", "guard", "fault", "late_fault")  # why `slow` is called
+REASONS = ("guard", "fault", "late_fault")  # why `slow` is called
 
 
 def offset(record: str, field: str) -> int:

@@ -31,7 +31,18 @@ object is alive; a type compared equal fixes the layout behind it).
 import struct
 
 ROW = struct.Struct("<QQQHHHH")
-LOAD, CALL, SAME, APART, ADVANCE, DISJOINT, BARE = range(7)
+LOAD, CALL, SAME, APART, ADVANCE, DISJOINT, BARE, COMPUTE, VERSION, REFRESH = range(10)
+VERDICT = 1 << 15
 SLOTS = 1024
 ZERO, ARGS, FIRST_FREE = range(3)
 ALL_BITS = (1 << 64) - 1
+
+# What a compute row does with two words: signed integers of 64 bits, or the bits of doubles. All
+# that has no such result, or not Python's, differs: an overflow, a division by zero, an integer
+# that no double is.
+OPERATIONS = (
+    "int_add", "int_sub", "int_mul", "int_floordiv", "int_mod", "int_abs", "int_min", "int_max",
+    "int_eq", "int_lt", "int_le", "and", "or", "float_add", "float_sub", "float_mul",
+    "float_truediv", "float_neg", "float_abs", "float_min", "float_max", "float_eq", "float_lt",
+    "float_le", "float_sqrt", "float_of_int", "int_of_float",
+)

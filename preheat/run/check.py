@@ -134,6 +134,14 @@ class Checker:
         return found
 
     @functools.cached_property
+    def by_source(self) -> dict[int, list[Guard]]:
+        """The guards on each source; those on none are under -1."""
+        guards: dict[int, list[Guard]] = {}
+        for guard in self.guards:
+            guards.setdefault(guard.source, []).append(guard)
+        return guards
+
+    @functools.cached_property
     def _due(self) -> list[list]:
         """For each source the guards, with their claims, to judge once it is resolved."""
         due: list[list[tuple[Guard, Claim]]] = [[] for _ in self.trace.sources]
@@ -222,6 +230,8 @@ def _claim(kind: str, expected: Any, objects: Sequence[Any]) -> Claim:
     if kind not in CLAIMS:
         raise Unsupported("guard_kind", f"a guard of kind {kind!r}")
     if isinstance(expected, TensorFacts):
+        if not all(type(n) is int for n in (*expected.type.sizes, *expected.type.strides)):
+            raise Unsupported("symbolic_guard", f"sizes {expected.type} are not all known")
         return Claim(CLAIMS[kind], expected, None, -1)
     if expected.__class__ is Named:
         return Claim(CLAIMS[kind], constant(expected, objects), None, -1)

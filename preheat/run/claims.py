@@ -21,12 +21,15 @@ from preheat.base.names import raw_attribute
 from preheat.bridge.tensors import extent
 from preheat.ir.rows import ZERO
 from preheat.ir.trace import At, Guard, TensorFacts
+from preheat.run.arithmetic import add_test
 from preheat.run.check import Claim
+from preheat.run.items import add_number
 from preheat.run.layout import WORD
 from preheat.run.members import member_offset
-from preheat.run.places import NotNative, Place, Places, dict_order, length
+from preheat.run.places import Place, Places
 from preheat.run.state import add_state
-from preheat.run.table import NoRoom
+from preheat.run.steps import dict_order, length
+from preheat.run.table import NoRoom, NotNative
 from preheat.run.tensor_layout import INLINE_RANK
 
 _BYTE = 0xFF
@@ -87,6 +90,10 @@ def _type(places: Places, guard: Guard, expected: type) -> None:
 
 
 def _is(places: Places, guard: Guard, expected: Any) -> None:
+    source = places.sources[guard.source]
+    if source.kind == "number":
+        add_test(places, source.key, expected)
+        return
     place = places.at(guard.source)
     other = _place_of(places, guard, expected)
     if place.is_fixed and other.is_fixed:
@@ -98,7 +105,7 @@ def _is(places: Places, guard: Guard, expected: Any) -> None:
             raise NotNative
         return
     moving, fixed = (other, place) if place.is_fixed else (place, other)
-    _points_to(places, moving, fixed.address)
+    _points_to(places, moving, fixed.address, decides=True)
 
 
 def _place_of(places: Places, guard: Guard, expected: Any) -> Place:
@@ -108,10 +115,10 @@ def _place_of(places: Places, guard: Guard, expected: Any) -> Place:
     return Place(ZERO, id(expected))
 
 
-def _points_to(places: Places, moving: Place, address: int) -> None:
+def _points_to(places: Places, moving: Place, address: int, decides: bool) -> None:
     """Adds a row: the pointer from which a slot was loaded is still `address`."""
     origin = places.origin[moving.base]
-    if places.table.load(origin.address, origin.base) != address:
+    if places.table.load(origin.address, origin.base, decides=decides) != address:
         raise NotNative
 
 
@@ -153,27 +160,15 @@ def _value(places: Places, guard: Guard, expected: Any) -> None:
     if place.is_fixed:
         return
     kind = type(value)
-    if kind is float:
+    if kind in (int, float):
         places.type_of(guard.source)
-        places.word(place, places.layout.float_value)
-    elif kind is int:
-        places.type_of(guard.source)
-        _memory(places, place, places.layout.size, value.__sizeof__())
+        add_number(places, place.base, value)
     elif kind in _SINGLETONS or kind in (str, bytes):
         # an equal string at another address takes the slow path, and is known from then on
         places.table.holds.append(value)
-        _points_to(places, place, id(value))
+        _points_to(places, place, id(value), decides=kind in _SINGLETONS)
     else:
         raise NotNative
-
-
-def _memory(places: Places, place: Place, start: int | None, end: int) -> None:
-    """Adds rows for the bytes from `start` to `end` of an object."""
-    if start is None:
-        raise NotNative
-    for offset in range(start, end, WORD):
-        count = min(end - offset, WORD)
-        places.word(place, offset, mask=(1 << 8 * count) - 1)
 
 
 # ---------------------------------------------------------------------------- tensors
@@ -185,21 +180,19 @@ def _tensor(places: Places, guard: Guard, expected: TensorFacts) -> None:
     places.type_of(guard.source)
     place, slot = impl(places, guard.source)
     places.word(place, where.keys)
-    places.word(place, where.dtype, mask=(1 << 40) - 1)  # dtype: 2 bytes, device: 3
-    places.word(place, where.rank)
+    dtype = (1 << 40) - 1  # 2 bytes, and 3 of the device
+    places.word(place, where.dtype, mask=dtype, decides=True)
+    places.word(place, where.rank, decides=True)
     rank = len(expected.type.sizes)
     if rank <= INLINE_RANK:
         load, base, start = places.table.load, place.base, place.address
-        for axis, (size, stride) in enumerate(zip(expected.type.sizes, expected.type.strides)):
-            if type(size) is int:
-                load(start + where.sizes + WORD * axis, base)
-            if type(stride) is int:
-                load(start + where.strides + WORD * axis, base)
+        for offset in range(0, WORD * rank, WORD):
+            load(start + where.sizes + offset, base, decides=True)
+            load(start + where.strides + offset, base, decides=True)
     else:
         outside = places.follow(place, where.sizes)
-        for index, dim in enumerate((*expected.type.sizes, *expected.type.strides)):
-            if type(dim) is int:
-                places.word(outside, WORD * index)
+        for index in range(2 * rank):
+            places.word(outside, WORD * index, decides=True)
     grad = places.table.call(where.requires_grad, slot, mask=_BYTE)
     if bool(grad & _BYTE) is not expected.requires_grad:
         raise NotNative

@@ -34,6 +34,7 @@ class Program:
     deep       what fetches objects of kind "deep", or None
     rows       guard rows, with `address` and `count`
     slow       slow(reason, detail, arguments, names of keyword arguments) -> the call's result
+    miss       what a call gives that is not the program's beyond doubt
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class Program:
         slow: Callable,
         rows: Any,
         signature: Signature,
+        miss: Any,
     ):
         self.executable, self.context, self.memory = executable, context, Memory()
         self.memory.object(rows)
@@ -69,6 +71,7 @@ class Program:
         self._fields = {
             "context": context.address,
             "slow": self.memory.object(slow),
+            "miss": self.memory.object(miss),
             "positional": signature.positional,
             "keywords": len(signature.keywords),
             "keyword_names": (

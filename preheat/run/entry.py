@@ -5,7 +5,8 @@
 
 `slow(reason, detail, arguments, names)` is Python: reason is a row of `records.REASONS`, detail the
 number of the guard row or the bits of the error flag, arguments all objects of the call with the
-keyword ones last, names the keywords' names. What it returns is the call's result. At reason
+keyword ones last, names the keywords' names. What it returns is the call's result. A call of
+another signature, or one for which a row that decides differs, gives `miss` at once. At reason
 "fault" nothing outside has changed, so it may run the program eager; at "late_fault" it must raise.
 
 Guarantees: reference counts are exact; two threads and a recursion may be inside one entry;
@@ -78,6 +79,7 @@ def make_entry(
     runtime: Image | None = None,
     context: Context | None = None,
     live: Sequence[Any] = (),
+    miss: Any = None,
 ) -> Entry:
     """The entry of a one-node trace whose sources resolved to `found`.
 
@@ -85,6 +87,7 @@ def make_entry(
     runtime   the image of checker and driver; without it, without `rows` or without a context that
               has "native" the entry is a Python function
     live      the trace's live objects
+    miss      what a native entry gives for a call that is not its own beyond doubt
     """
     (node,) = trace.nodes
     if rows is None or runtime is None or context is None or "native" not in context.have:
@@ -103,6 +106,7 @@ def make_entry(
         slow,
         rows,
         trace.signature,
+        miss,
     )
     return Entry(builtin(program, runtime), program, executable, rebuild, node.inputs)
 

@@ -15,6 +15,7 @@ import ctypes
 import functools
 import os
 import struct
+import sys
 import types
 import weakref
 from collections.abc import Callable, Iterable, Sequence
@@ -57,6 +58,7 @@ class Layout:
     dict_version    of a number that every change of a dict renews, and that no two dicts share
     dict_used, dict_keys, dict_values   of a dict's count, the pointer to its table of keys, and the
                     pointer that is null unless the values lie elsewhere
+    dict_items      from where that pointer leads to the first of those values, in the order of keys
     managed_dict    of the pointer to an instance's `__dict__` if its type has no `__dictoffset__`
     instance        where instances of such types keep their attributes
     type_version    of a 32-bit number that every change of a type or its bases renews or zeroes
@@ -78,6 +80,7 @@ class Layout:
     dict_used: int | None = None
     dict_keys: int | None = None
     dict_values: int | None = None
+    dict_items: int | None = None
     managed_dict: int | None = None
     instance: InstanceLayout | None = None
     type_version: int | None = None
@@ -333,6 +336,30 @@ def _dict_values() -> int | None:
     return offsets[0] if offsets else None
 
 
+def _dict_items() -> int | None:
+    """Values of instances that share their keys, one after the other; a deleted one is null."""
+    values, keys = _dict_values(), _dict_keys()
+    if values is None or keys is None:
+        return None
+
+    def example(names: str, gone: str) -> list[int]:
+        value = _fresh_class()()
+        for name in names:
+            setattr(value, name, _Plain())
+        space = value.__dict__
+        for name in gone:
+            delattr(value, name)
+        table = word(id(space) + keys)
+        there = words_at(table + entries_offset(table), 2 * len(names))[::2]
+        content = tuple([id(space[name]) if name in space else 0 for name in names])
+        start = word(id(space) + values)
+        if start == 0 or there != tuple([id(sys.intern(name)) for name in names]):
+            return []
+        return [o for o in range(0, 3 * WORD, WORD) if words_at(start + o, len(names)) == content]
+
+    return _only(example(*case) for case in (("abc", ""), ("dcbaefg", "cf"), ("qrst", "q")))
+
+
 def _managed_dict() -> int | None:
     def example(names: int) -> list[int]:
         value = _fresh_class()()
@@ -559,7 +586,7 @@ def _abc_token() -> int | None:
 _PROBES: dict[str, Callable[[], Any]] = {
     "type": _type, "size": _size, "list_items": _list_items, "tuple_items": _tuple_items,
     "dict_version": _dict_version, "dict_used": _dict_used, "dict_keys": _dict_keys,
-    "dict_values": _dict_values, "managed_dict": _managed_dict,
+    "dict_values": _dict_values, "dict_items": _dict_items, "managed_dict": _managed_dict,
     "instance": _instance, "type_version": _type_version,
     "cell": _cell, "float_value": _float_value,
     "code": _function_field("__code__", lambda: _only.__code__.replace(co_freevars=())),

@@ -60,16 +60,6 @@ def reach(
     return Reach(origins, writer.function() if writer.results else None)
 
 
-def function_of(
-    trace: Trace, found: Sequence[Any], live: Sequence[Any], answers: Sequence[tuple[int, bool]],
-) -> Callable[..., bool]:
-    """Whether each source is its bool, as a function of the call's objects."""
-    writer = _Writer(trace, found, live)
-    for source, answer in answers:
-        writer.lines.append(f"if {writer.name(source)} is not {answer}: return False")
-    return writer.function("True")
-
-
 class _Writer:
     """The text of `deep` under construction."""
 
@@ -139,8 +129,6 @@ class _Writer:
         key = self.bind(constant(source.key, self.live, self.found))
         if source.kind == "item" and type(self.found[source.parent]) in _EXACT:
             return f"{base}[{key}]"
-        if source.kind in ("size", "stride"):  # of an exact tensor, as a guard has said
-            return f"{base}.{source.kind}({key})"
         if source.kind == "dict":
             return f"read_attribute({base}, '__dict__')"
         return f"{self.bind(STEPS[source.kind])}({base}, {key})"
@@ -152,15 +140,14 @@ class _Writer:
         self.constants[name] = value
         return name
 
-    def function(self, result: str | None = None) -> Callable:
-        """`deep`; `result`: what it gives instead of the tuple of `results`."""
+    def function(self) -> Callable:
         signature = self.trace.signature
         count = signature.positional + len(signature.keywords)
         parameters = ", ".join(f"a{k}" for k in range(count))
         results = "".join(f"{result}, " for result in self.results)
         text = (
             f"def deep({parameters}):\n    "
-            + "\n    ".join((*self.lines, f"return {result or f'({results})'}"))
+            + "\n    ".join((*self.lines, f"return ({results})"))
             + "\n"
         )
         exec(

@@ -88,6 +88,9 @@ _CHANGES = frozenset((
 ))
 
 
+_CONTAINERS = frozenset(("list", "dict", "set"))
+
+
 def has_effects(recipe: Recipe) -> bool:
     """Whether the recipe changes anything that its own steps have not made."""
     steps = recipe.steps
@@ -107,11 +110,14 @@ class _Writer:
         self.names: dict[int, str] = {}
         self.sources: dict[int, None] = {}
         self.constants: dict[str, Any] = {}
+        self.own: set[int] = set()  # steps that make a container of a builtin class
 
     def step(self, place: int, step: Step) -> None:
         writer = _STEPS.get(step.kind)
         if writer is None:
             raise InternalError(f"recipe step {place} has the unknown kind {step.kind!r}")
+        if step.kind in _CONTAINERS:
+            self.own.add(place)
         writer(self, place, *step.args)
 
     def name(self, place: int) -> str:
@@ -130,6 +136,9 @@ class _Writer:
     def change(self, place: int, method: str, *arguments: str) -> None:
         """A line that calls C's own `method` of the object of step `place`."""
         target = self.name(place)
+        if place in self.own:
+            self.lines.append(f"{target}.{method}({', '.join(arguments)})")
+            return
         given = ", ".join((target, *arguments))
         self.lines.append(f"c_method({target}, {method!r})({given})")
 

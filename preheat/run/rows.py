@@ -5,10 +5,10 @@
     rows.address, rows.count                      for preheat_check
     rows.about(7)                                 what row 7 speaks of: "self.layers[3].weight"
 
-Equal words imply that every guard still holds. A word that differs is no verdict: the caller
-resolves and checks again in Python, and binds new rows if the guards hold. Objects reached then may
-be others than before (a parameter replaced by its equal), so whoever remembers objects takes them
-anew, too.
+Equal words imply that every guard still holds. A word that differs is no verdict, unless the row
+says so (`ir/rows.VERDICT`): the caller resolves and checks again in Python, and binds new rows if
+the guards hold. Objects reached then may be others than before (a parameter replaced by its equal),
+so whoever remembers objects takes them anew, too.
 
 Guards and sources that no row can express are judged in Python on every call (`rows.in_python`,
 empty for ordinary programs): then the last row never passes, so that every call reaches the slow
@@ -17,9 +17,8 @@ path.
 
 import ctypes
 import functools
-import sys
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -29,13 +28,14 @@ from preheat.base.dataclass import dataclass
 from preheat.base.names import instance_dict
 from preheat.ir.rows import ROW
 from preheat.ir.text_trace import show_guard, source_path
-from preheat.ir.trace import Guard, Live, Named, Source, Trace
+from preheat.ir.trace import Guard, Live, Trace
 from preheat.run.check import Checker, Failure, mentioned, references
 from preheat.run.claims import add_claims
+from preheat.run.items import Reads, reads_of
 from preheat.run.layout import Layout, layout, word
 from preheat.run.places import Places
-from preheat.run.relations import is_relation, related
 from preheat.run.resolve import Call, NotThere, moving_numbers, replaced, resolve_source
+from preheat.run.steps import add_all
 from preheat.run.table import Table
 from preheat.run.tensor_layout import TensorLayout, tensor_layout
 
@@ -48,8 +48,10 @@ class Rows:
     in_python   guards that no row expresses; `check_python` judges them
     holds       objects that must not die while the rows are compared
     versions    the dict whose version a row compares, by row
+    items       the dict of whose items a row speaks, by row
     held        the object of each source that is among `holds`, else None
     ambient     ids of the dicts that ambient rows lean on
+    moved       sources that rows follow from a pointer loaded anew on each call
     loose       sources that lead from an argument to one object which is compared by its address
     """
 
@@ -59,14 +61,14 @@ class Rows:
     in_python: tuple[Guard, ...]
     holds: tuple[Any, ...]
     versions: Mapping[int, dict]
+    items: Mapping[int, dict]
     held: tuple[Any, ...]
     ambient: frozenset[int]
+    moved: frozenset[int]
     loose: frozenset[int]
     checker: Checker
     slow: Checker | None
     replaced: frozenset[int] = frozenset()  # sources of objects that each call replaces
-    related: Callable[..., bool] | None = None  # judges those guards of `slow` that are relations
-    others: Checker | None = None  # and this the rest of them
 
     @property
     def address(self) -> int:
@@ -82,20 +84,7 @@ class Rows:
 
     def check_python(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Failure | None:
         """Judges the guards that have no rows, once the rows passed (see `is_python`)."""
-        if self.slow is None:
-            return None
-        if self.related is None:
-            return self.slow.check(args, kwargs)
-        failure = None if self.others is None else self.others.check(args, kwargs)
-        if failure is None and not self._are_related(args, kwargs):
-            return self.slow.check(args, kwargs)
-        return failure
-
-    def _are_related(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-        try:
-            return self.related(*args, *kwargs.values())
-        except Exception:  # a number that does not exist now: the checker says which
-            return False
+        return None if self.slow is None else self.slow.check(args, kwargs)
 
     def is_verdict(self, failure: Failure) -> bool:
         """Whether what `check_python` found is a guard of the trace that does not hold, not merely
@@ -123,8 +112,7 @@ class Rows:
     def repair(self, row: int) -> bool:
         """True if `row` differed for nothing: a dict changed, and all that was read of it did not.
 
-        Then the row expects the new version, and the native check can be tried again. Without this
-        a counter that the user's code keeps in a module would cost a full check on every call.
+        Then the row expects the new version, and the native check can be tried again.
         """
         space = self.versions.get(row)
         if space is None or not self._reads_the_same(space):
@@ -139,7 +127,7 @@ class Rows:
 
         False is no verdict. Only guards that speak of one source are asked, along its own path.
         """
-        space = self.versions.get(row)
+        space = self.versions.get(row, self.items.get(row))
         if space is not None and self._has_refuted(space):
             return True
         owner, sources = self.owners[row], self.checker.trace.sources
@@ -162,9 +150,9 @@ class Rows:
 
     def _has_refuted(self, space: dict) -> bool:
         """Whether an item of dict `space` is another one now, and a guard on it does not hold."""
-        for key, number, held in self._readers[id(space)][0]:
+        for key, number, held in self._reads[id(space)].items:
             now = dict.get(space, key, _MISSING)
-            if now is held:
+            if now is held or number in self.moved and now is not _MISSING:
                 continue
             found = [None] * number + [now]
             guards = self._alone.get(number, ())
@@ -183,19 +171,19 @@ class Rows:
 
     def _reads_the_same(self, space: dict) -> bool:
         """Whether every source read from dict `space`, and every guard on it, is as it was."""
-        items, absent, sources, guards = self._readers[id(space)]
+        reads = self._reads[id(space)]
         get = dict.get
-        for key, number, held in items:
+        for key, number, held in reads.items:
             now = get(space, key, _MISSING)
             if now is not held and not self._may_move(number, held, now):
                 return False
-        for key in absent:
+        for key in reads.absent:
             if get(space, key, _MISSING) is not _MISSING:
                 return False
-        if not (sources or guards or id(space) in self.ambient):
+        if not (reads.sources or reads.guards or id(space) in self.ambient):
             return True
         call = Call(self.checker.target, (), {}, self.checker.objects)
-        for number in sources:
+        for number in reads.sources:
             try:
                 now = resolve_source(self.checker.trace.sources[number], call, self.held)
             except NotThere:
@@ -203,14 +191,12 @@ class Rows:
             held = self.held[number]
             if now is not held and not self._may_move(number, held, now):
                 return False
-        others = (n for guard in guards for n in mentioned(guard.kind, guard.expected))
+        others = (n for guard in reads.guards for n in mentioned(guard.kind, guard.expected))
         if any(self.held[number] is None for number in others):
             return False  # it speaks of an argument, which only a full check knows
         if id(space) in self.ambient and self.checker.check_ambient() is not None:
             return False
-        return all(
-            self.checker.judge(guard, self.held) is None for guard in guards
-        )
+        return all(self.checker.judge(guard, self.held) is None for guard in reads.guards)
 
     def _may_move(self, number: int, held: Any, now: Any) -> bool:
         """Whether source `number` is a number of which only the class is fixed."""
@@ -221,41 +207,18 @@ class Rows:
         return moving_numbers(self.checker.trace)
 
     @functools.cached_property
-    def _readers(self) -> dict[int, tuple[list, list, list[int], list[Guard]]]:
-        """For each dict in `versions`, by id: the items read by name (key, source, object), keys
-        that must be absent, the other sources read from it, and the other guards on it."""
-        readers: dict[int, tuple[list, list, list[int], list[Guard]]]
-        readers = {id(space): ([], [], [], []) for space in self.versions.values()}
-        for number, source in enumerate(self.checker.trace.sources):
-            for space in _spaces_of(source, self.held):
-                if id(space) not in readers or number in self.replaced:
-                    continue  # of what is replaced Python judges every guard
-                items, _, others, _ = readers[id(space)]
-                if source.kind == "item" and type(source.key) is str:
-                    items.append((source.key, number, self.held[number]))
-                else:
-                    others.append(number)
-        for guard in self.checker.guards:
-            space = self.held[guard.source] if guard.source >= 0 else None
-            if id(space) in readers:
-                _, absent, _, others = readers[id(space)]
-                is_plain = guard.kind == "absent" and type(guard.expected) is str
-                (absent if is_plain else others).append(guard.expected if is_plain else guard)
-        return readers
-
-
-def _spaces_of(source: Source, held: Sequence[Any]) -> tuple[Any, ...]:
-    """What a source is read from: its parent, or the dicts on the way of a name."""
-    if source.kind == "named":
-        module = source.key.module if isinstance(source.key, Named) else source.key[0]
-        return sys.modules, vars(sys.modules.get(module, sys))
-    return (held[source.parent],) if source.parent >= 0 else ()
+    def _reads(self) -> Mapping[int, Reads]:
+        """What is read of each dict in `versions`, by id. Of what each call replaces, Python judges
+        every guard, or rows do."""
+        spaces = {id(space) for space in (*self.versions.values(), *self.items.values())}
+        checker = self.checker
+        return reads_of(checker.trace, checker.guards, self.held, spaces, self.replaced)
 
 
 def bind_rows(
     checker: Checker, found: Sequence[Any], arguments: Sequence[Any], *,
     without: tuple[str, ...] = (), fleeting: frozenset[int] = frozenset(),
-    is_judged: bool = False,
+    changing: Iterable[dict] = (), unlisted: Iterable[dict] = (),
 ) -> Rows:
     """Rows for the guards of `checker`, which held for the resolved objects `found`.
 
@@ -263,7 +226,8 @@ def bind_rows(
     without     what shall count as not native: fields of Layout, "tensors", guard kinds, names of
                 ambient rows
     fleeting    sources in arguments that Python shall follow
-    is_judged   Python goes on with every call, even if no guard is left to it
+    changing    dicts that change from call to call; unlisted: those that shall have no rows for
+                their items
     """
     trace = checker.trace
     where: Layout = layout(without=tuple(sorted({*without} & set(Layout.__dataclass_fields__))))
@@ -272,33 +236,39 @@ def bind_rows(
     keywords = {
         name: trace.signature.positional + i for i, name in enumerate(trace.signature.keywords)
     }
-    others = replaced(trace, found)
+    others, numbers = replaced(trace, found), moving_numbers(trace)
+    spaces = {id(space) for space in changing} | _changed(trace, found, numbers | others)
+    spaces -= {id(space) for space in unlisted}
     places = Places(
-        table, where, tensors, trace.sources, found, keywords, moving_numbers(trace), others,
-        lasting_parts(checker.target), fleeting)
-    places.add_all()
+        table, where, tensors, trace.sources, found, keywords, numbers, others,
+        lasting_parts(checker.target), fleeting, checker.by_source,
+        reads_of(trace, checker.guards, found, spaces))
+    add_all(places)
     slow = add_claims(places, checker.by_kind, found, without)
     objects = list(checker.objects)
     for number in _remembered(trace, places, others):
         slow.append(Guard(number, "is", Live(len(objects))))
         objects.append(found[number])
-    slow_checker = others_checker = None
-    relations = [guard for guard in slow if is_relation(trace, guard)]
-    if relations and len(relations) < len(slow):
-        rest = [guard for guard in slow if not is_relation(trace, guard)]
-        others_checker = Checker(trace, checker.target, objects, only=rest)
-    if slow or is_judged:
+    slow_checker = None
+    if slow:
         slow_checker = Checker(trace, checker.target, objects, only=slow)
-        table.owner = slow[0] if slow else 0
+        table.owner = slow[0]
         table.never()
     packed = table.pack()
     buffer = ctypes.create_string_buffer(packed, max(len(packed), 1))
     return Rows(
         buffer, len(table.rows), tuple(table.owners), tuple(slow), tuple(table.holds),
-        table.versions, places.held(), frozenset(table.ambient), _loose(trace, places),
-        checker, slow_checker, others,
-        related(trace, relations, found, checker.objects), others_checker,
+        table.versions, table.items, places.held(), frozenset(table.ambient),
+        frozenset(n for n, place in enumerate(places.where) if place is not None and place.base),
+        _loose(trace, places), checker, slow_checker, others,
     )
+
+
+def _changed(trace: Trace, found: Sequence[Any], moving: frozenset[int]) -> set[int]:
+    """The ids of the dicts that the sources `moving` are items of: each call changes them."""
+    parents = (trace.sources[number].parent for number in moving)
+    spaces = (found[parent] for parent in parents if parent >= 0)
+    return {id(space) for space in spaces if isinstance(space, dict)}
 
 
 def _loose(trace: Trace, places: Places) -> frozenset[int]:

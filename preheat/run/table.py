@@ -9,13 +9,15 @@ the word that a row finds is the word it will expect. So a finished table passes
 and the caller sees every word and decides what it means. A row that saves nothing is added once.
 """
 
+import contextlib
 import ctypes
 import itertools
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
 from preheat.ir.rows import (
-    ADVANCE, ALL_BITS, APART, ARGS, BARE, CALL, DISJOINT, FIRST_FREE, LOAD, ROW, SAME, SLOTS, ZERO,
+    ADVANCE, ALL_BITS, APART, ARGS, BARE, CALL, COMPUTE, DISJOINT, FIRST_FREE, LOAD, OPERATIONS,
+    REFRESH, ROW, SAME, SLOTS, VERDICT, VERSION, ZERO,
 )
 from preheat.run.layout import InstanceLayout, is_bare
 from preheat.run.layout import word as word_at
@@ -30,6 +32,10 @@ class NoRoom(Exception):
     """All slots are taken: what still needs one is checked in Python."""
 
 
+class NotNative(Exception):
+    """No row can say this: it is checked in Python on every call."""
+
+
 class Table:
     """Rows, their owners (what a row speaks of, for reports) and what must stay alive."""
 
@@ -40,6 +46,7 @@ class Table:
         self.owner: Hashable = None
         self.saved: dict[int, int] = {}  # slot: how many rows save to it
         self.versions: dict[int, dict] = {}  # row: the held dict whose version it compares
+        self.items: dict[int, dict] = {}  # row: the held dict of whose items it speaks
         self.ambient: set[int] = set()  # ids of the dicts that ambient guards lean on
         self._args = (ctypes.c_uint64 * max(len(args), 1))(*(id(a) for a in args))
         self._slots = {ZERO: 0, ARGS: ctypes.addressof(self._args)}
@@ -57,20 +64,27 @@ class Table:
         """The word in `slot` now."""
         return self._slots[slot]
 
-    def load(self, address: int, base: int = ZERO, mask: int = ALL_BITS, save: int = ZERO) -> int:
-        """The word at `address` behind slot `base`, which must stay under `mask`."""
+    def load(
+        self, address: int, base: int = ZERO, mask: int = ALL_BITS, save: int = ZERO,
+        decides: bool = False,
+    ) -> int:
+        """The word at `address` behind slot `base`, which must stay under `mask`.
+
+        decides   if it does not, a guard does not hold
+        """
         key = (address, mask, base)
         found = self._known.get(key) if save == ZERO else None
         if found is not None:
             return found
         found = word_at(self._slots[base] + address)
         unsigned = address & ALL_BITS  # offsets may be negative
+        kind = LOAD | VERDICT if decides else LOAD
         if save == ZERO:
             self._known[key] = found
-            self.rows.append((unsigned, found, mask, LOAD, base, ZERO, ZERO))
+            self.rows.append((unsigned, found, mask, kind, base, ZERO, ZERO))
             self.owners.append(self.owner)
             return found
-        return self._add((unsigned, found, mask, LOAD, base, save, ZERO))
+        return self._add((unsigned, found, mask, kind, base, save, ZERO))
 
     def call(self, function: int, base: int = ZERO, mask: int = ALL_BITS, save: int = ZERO) -> int:
         """What `function` answers for slot `base`, which must stay under `mask`."""
@@ -103,6 +117,33 @@ class Table:
         self._add((*offsets, BARE, base, ZERO, where.dict_used | where.values_bit))
         return is_bare(self._slots[base], where)
 
+    def compute(self, operation: str, left: int, right: int, word: int) -> int:
+        """A slot with what `operation` gives for two slots, now `word`."""
+        slot = self.slot()
+        self._add((OPERATIONS.index(operation), word, 0, COMPUTE, left, slot, right))
+        return slot
+
+    def decide(self, operation: str, left: int, right: int, word: int) -> None:
+        """What `operation` gives for two slots must stay `word`, or a guard does not hold."""
+        kind = COMPUTE | VERDICT
+        self._add((OPERATIONS.index(operation), word, ALL_BITS, kind, left, ZERO, right))
+
+    @contextlib.contextmanager
+    def left_out(self, address: int, space: dict) -> Iterator[None]:
+        """The rows added in the block, about the dict `space`, are left out as long as the word at
+        `address` stays."""
+        begin, known = len(self.rows), self._known
+        self._known = {}  # elsewhere these rows may be needed, and here those that come later
+        self._add((address, word_at(address), 0, VERSION, ZERO, ZERO, ZERO))
+        try:
+            yield
+        finally:
+            self._known = known
+        count = len(self.rows) - begin
+        self._add((address, count, 0, REFRESH, ZERO, ZERO, ZERO))
+        self.rows[begin] = (*self.rows[begin][:2], count, *self.rows[begin][3:])
+        self.items.update((row, space) for row in range(begin + 1, begin + count))
+
     def constant(self, value: int) -> int:
         """A slot that holds `value`."""
         cell, slot = ctypes.c_uint64(value), self.slot()
@@ -125,6 +166,7 @@ class Table:
         for address, _, mask, _, base, save, _ in reversed(self.rows[mark:]):
             self._known.pop((_signed(address), mask, base), None)
             self.versions.pop(len(self.rows) - 1, None)
+            self.items.pop(len(self.rows) - 1, None)
             if save != ZERO:
                 self._forget(save)
             self.rows.pop()

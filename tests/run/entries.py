@@ -35,6 +35,7 @@ class Slow:
         return self.answer
 
 
+MISSED = object()
 VALUE = Recipe((Step("value", (0,)),), 0)
 
 
@@ -73,4 +74,5 @@ def entry_of(
         slow or Slow(),
         runtime=runtime(),
         context=context(frozenset(without)),
+        miss=MISSED,
     )

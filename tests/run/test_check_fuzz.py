@@ -12,6 +12,7 @@ import torch
 from consult import Book
 from native_rows import native_check
 
+from preheat.ir.rows import ROW, VERDICT
 from preheat.run.check import Checker, Failure
 from preheat.run.rows import bind_rows
 
@@ -153,26 +154,48 @@ def consulted(graph: Graph) -> Checker:
     return Checker(book.trace(), graph.target, book.objects)
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(40))
 def test_random_graphs(seed):
     chance = random.Random(seed)
     graph, rows = Graph(chance), None
     for _ in range(25):
         if rows is None:
             checker = consulted(graph)
-            rows = bind_rows(checker, checker.resolve(graph.args, {}), graph.args)
+            found = checker.resolve(graph.args, {})
+            rows = bind_rows(checker, found, graph.args)
             assert native_check(rows, graph.args) == (rows.count - 1 if rows.in_python else -1)
+            if chance.random() < 0.7:
+                rows = followed(rows, found, graph)
         graph.change()
+        is_refused = decides(rows, native_check(rows, graph.args))
         passes = accepts(rows, graph.args, repairs=chance.choice((0, 30)))
         found = checker.resolve(graph.args, {})
         if isinstance(found, Failure):
             assert not passes, str(found)
             rows = None
         elif not passes:
+            assert not is_refused, "a row decided against a guard that holds"
             fleeting = frozenset(n for n in rows.loose if chance.random() < 0.5)
-            rows = bind_rows(checker, found, graph.args, fleeting=fleeting)
+            rows = bind_rows(checker, found, graph.args, fleeting=fleeting, changing=spaces(rows))
             assert not fleeting & rows.loose
             assert accepts(rows, graph.args, 0)
+
+
+def spaces(rows):
+    return [*rows.versions.values(), *rows.items.values()]
+
+
+def followed(rows, found, graph):
+    """Rows that compare the items of dicts when these change."""
+    rows = bind_rows(rows.checker, found, graph.args, changing=spaces(rows))
+    assert native_check(rows, graph.args) == (rows.count - 1 if rows.in_python else -1)
+    return rows
+
+
+def decides(rows, row):
+    """Whether `row`, which differs, says that a guard does not hold."""
+    kind = ROW.unpack_from(rows.buffer, max(row, 0) * ROW.size)[3]
+    return row >= 0 and bool(kind & VERDICT)
 
 
 def accepts(rows, args, repairs: int) -> bool:

@@ -11,7 +11,7 @@ import weakref
 import pytest
 import torch
 
-from entries import VALUE, Slow, entry_of, tuple_of
+from entries import MISSED, VALUE, Slow, entry_of, tuple_of
 from plans import (
     add_plan,
     alias_plan,
@@ -29,7 +29,7 @@ from plans import (
 )
 from preheat.ir.graph import Ref
 from preheat.ir.plan import KernelCall, LibraryCall
-from preheat.ir.rows import ALL_BITS, ROW
+from preheat.ir.rows import ALL_BITS, LOAD, ROW, VERDICT
 from preheat.ir.trace import Recipe, Signature, Source, Step
 
 
@@ -48,11 +48,12 @@ def pair(n=1000):
         lambda f, x, y: f(x, y, z=1),
     ],
 )
-def test_another_signature_is_slow(call):
+def test_another_signature_is_a_miss(call):
     slow = Slow()
     x, y = pair()
-    assert call(entry_of(add_plan(), slow=slow).call, x, y) == "slow"
-    assert [c[0] for c in slow.calls] == ["signature"]
+    before = sys.getrefcount(MISSED)
+    assert call(entry_of(add_plan(), slow=slow).call, x, y) is MISSED
+    assert slow.calls == [] and sys.getrefcount(MISSED) == before
 
 
 def test_keywords_in_order():
@@ -62,12 +63,7 @@ def test_keywords_in_order():
     x, y = pair()
     assert torch.equal(entry.call(x, other=y), (x + y) * 2)
     assert torch.equal(entry.call(x, **{"".join(["oth", "er"]): y}), (x + y) * 2)  # not interned
-    assert entry.call(x, another=y) == "slow" and entry.call(x, y) == "slow"
-    assert (
-        slow.calls[0][0] == "signature"
-        and slow.calls[0][2][1] is y
-        and slow.calls[0][3] == ("another",)
-    )
+    assert entry.call(x, another=y) is MISSED and entry.call(x, y) is MISSED and slow.calls == []
 
 
 def test_arguments_inside_arguments_and_bound_tensors():
@@ -98,10 +94,10 @@ def test_arguments_inside_arguments_and_bound_tensors():
 class OneRow:
     """A guard row that compares a word of memory with 7."""
 
-    def __init__(self, value):
+    def __init__(self, value, kind=LOAD):
         self.word = ctypes.c_int64(value)
         self.rows = ctypes.create_string_buffer(
-            ROW.pack(ctypes.addressof(self.word), 7, ALL_BITS, 0, 0, 0, 0)
+            ROW.pack(ctypes.addressof(self.word), 7, ALL_BITS, kind, 0, 0, 0)
         )
         self.address, self.count = ctypes.addressof(self.rows), 1
 
@@ -115,6 +111,16 @@ def test_a_guard_that_differs_is_slow():
     rows.word.value = 8
     assert entry.call(x, y) == "slow"
     assert slow.calls[0][:2] == ("guard", 0) and slow.calls[0][2][1] is y and slow.calls[0][3] == ()
+
+
+def test_a_guard_that_decides_is_a_miss():
+    slow = Slow()
+    rows = OneRow(7, LOAD | VERDICT)
+    entry = entry_of(add_plan(), slow=slow, rows=rows)
+    x, y = pair()
+    assert torch.is_tensor(entry.call(x, y))
+    rows.word.value = 8
+    assert entry.call(x, y) is MISSED and slow.calls == []
 
 
 def test_faults_run_slow_and_change_nothing():
@@ -143,7 +149,7 @@ def test_an_exception_of_slow_propagates():
         raise KeyError("from slow")
 
     with pytest.raises(KeyError, match="from slow"):
-        entry_of(add_plan(), slow=slow).call()
+        entry_of(add_plan(), slow=slow, rows=OneRow(8)).call(*pair())
 
 
 def test_library_error_after_a_write_propagates():
