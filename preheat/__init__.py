@@ -31,12 +31,16 @@ __all__ = [
     "disable",
     "explain",
     "is_compiling",
+    "mark_dynamic",
+    "mark_static",
     "options",
     "reset",
     "stance",
 ]
 
-_FACE = ("compile", "disable", "explain", "options", "reset")
+_FACE = (
+    "compile", "disable", "explain", "mark_dynamic", "mark_static", "options", "reset",
+)
 
 
 def __getattr__(name: str) -> Any:

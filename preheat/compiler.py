@@ -102,7 +102,7 @@ def compile_trace(trace: Trace, name: str) -> Artifact:
     """The artifact of a one-node trace. A graph the compiler cannot lower runs op by op,
     reported."""
     (node,) = trace.nodes
-    if node.body is None:
+    if node.body is None or node.body.symbols:
         return artifact(trace)
     with timed("compile", name=name) as event, paused_collector():
         target = host_target()
@@ -116,6 +116,21 @@ def compile_trace(trace: Trace, name: str) -> Artifact:
             emit("stage", name="llvm", text=module_text(plan.kernels, target))
         event.set(kernels=len(plan.kernels), calls=len(plan.calls), bytes=len(image.code))
     return artifact(trace, plan, image)
+
+
+def compile_sizes(graph: Graph, name: str) -> tuple[Plan, Image] | None:
+    """The plan and the image of a graph whose symbols have got their values; None if it has to run
+    op by op."""
+    with timed("compile", name=name) as event, paused_collector():
+        target = host_target()
+        try:
+            plan = compile_graph(graph, target)
+        except Unsupported as reason:
+            emit("fallback", what=f"the graph of {name}", why=str(reason))
+            return None
+        image = build(plan.kernels, target)
+        event.set(kernels=len(plan.kernels), calls=len(plan.calls), bytes=len(image.code))
+    return plan, image
 
 
 def compile_graph(graph: Graph, target: Target) -> Plan:

@@ -37,9 +37,11 @@ from preheat.base.stance import present
 from preheat.bridge.ambient import AMBIENT, steps_aside
 from preheat.bridge.tensors import call_facts, module_facts
 from preheat.ir.artifact import Artifact, from_bytes, to_bytes
+from preheat.ir.graph import Graph
 from preheat.ir.pack import decode, encode
-from preheat.ir.plan import Image
+from preheat.ir.plan import Image, Plan
 from preheat.ir.points import is_portable, point_key
+from preheat.ir.text_trace import EVERY_SIZE, is_axis_path
 from preheat.ir.trace import Break, Captured, Outcome, Point
 from preheat.run.fronts import Fronts
 from preheat.run.load import machine_name
@@ -223,6 +225,11 @@ class Compiled:
             args.clear()
             made = resume_call(place.point, place.open(values), values, request)
         outcome = made.outcome
+        if any(row.reason == "marked_size" for row in outcome.breaks):
+            (row,) = outcome.breaks
+            raise UserError(
+                f"{row.file}:{row.line}: {self.name} {explain(row.reason, row.detail)[0]}\n"
+                f"    {row.code}\n{row.hint}")
         if self.fullgraph and outcome.breaks:
             self._count_attempt(place, outcome)  # raises: no node before the break may run alone
         last = self._keep(place, outcome.nodes, made.artifacts)
@@ -246,7 +253,9 @@ class Compiled:
         """The numbers at `place` that are no longer what a node there was captured for."""
         for bound in place.bound or (self._entry_nodes(kind) if place is kind else ()):
             place.moving |= bound.variant.moved_numbers(tuple(args), dict(kwargs))
-        return place.moving
+        if self.dynamic is False:
+            return frozenset(path for path in place.moving if not is_axis_path(path))
+        return place.moving | {EVERY_SIZE} if self.dynamic else place.moving
 
     def _keep(
         self, place: Place, nodes: Sequence[Captured], artifacts: Sequence[Artifact],
@@ -378,7 +387,9 @@ class Compiled:
         is_whole = place.point is None and node.next is None
         plain = None if is_whole else functools.partial(self._plain, place)
         try:
-            bound = node.bind(self.target, args, dict(kwargs), self._runtime(), plain)
+            bound = node.bind(
+                self.target, args, dict(kwargs), self._runtime(), plain,
+                self._specialise if self.backend == "preheat" else None)
         except CannotBind as why:
             node.why, node.is_hopeless = str(why), why.is_final
             place.moving |= why.moved
@@ -389,6 +400,19 @@ class Compiled:
         if place.point is None:
             self._fronts.put(bound, self._front_of(place, bound))
         return bound
+
+    def _specialise(self, graph: Graph) -> tuple[Plan, Image] | None:
+        """The plan and the code of `graph`, whose sizes have come again and again."""
+        with paused_collector(is_lasting=True):
+            from preheat.compiler import compile_sizes  # lazy: see _capture
+
+        try:
+            return compile_sizes(graph, self.name)
+        except Exception as fault:  # it runs op by op, as before
+            if is_strict():
+                raise InternalError(f"{self.name} could not be compiled: {fault}") from fault
+            self._warn(f"sizes that came again run op by op: {type(fault).__name__}: {fault}")
+            return None
 
     def _front_of(self, kind: Place, bound: Bound) -> Callable:
         """What `__call__` tries first: the entry itself where a call is one node."""

@@ -13,7 +13,7 @@ import os
 import types
 import warnings
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, overload
 
 from preheat.base import marks
@@ -29,6 +29,7 @@ from preheat.base.options import (
 )
 from preheat.bridge.frames import step_over
 from preheat.bridge.modules import is_module
+from preheat.bridge.tensors import Tensor, mark
 from preheat.dispatch import Compiled
 from preheat.module import CompiledModule, compiled_module
 from preheat.report.explain import Explanation, explain_call
@@ -85,7 +86,9 @@ def compile(
                compiled; returns the class. Left out: returns a decorator.
     fullgraph  a call that is not one graph raises `UserError` at its first break, before the
                function that breaks it is called
-    dynamic    accepted; sizes are static in this version (each new size is one more variant)
+    dynamic    None: a size that changes from one call to another is captured as a symbol, once for
+               all its values;  True: so are all sizes of tensors in arguments, from the first call
+               on;  False: each size is a variant of its own
     backend    "preheat", or "eager": captured graphs run op by op
     mode       a name of `base.options.MODES`; what a mode lacks so far is said in a warning
     options    a dict checked against `preheat.options()`
@@ -108,13 +111,43 @@ def compile(
             UserWarning,
             stacklevel=2,
         )
-    if dynamic:
-        warnings.warn(
-            "preheat: dynamic=True has no effect yet: each new size is one more variant, up to "
-            "options={'recompile_limit': n}", UserWarning, stacklevel=2)
     if model is None:
         return functools.partial(_compile, settings=settings, is_disabled=disable)
     return _compile(model, settings, disable)
+
+
+def mark_dynamic(
+    tensor: Any, dim: int | Sequence[int], *, min: int | None = None, max: int | None = None,
+) -> None:
+    """Says that the size of axis `dim` of `tensor` (or of each of several) changes from call to call,
+    within `min` and `max`: it is a symbol from the first capture on.
+
+    A program that is captured for one size of it alone raises UserError, with the line and the
+    reason. Raises UserError for an axis that there is not, and for a size out of the bounds.
+    """
+    axes = _axes(tensor, dim)
+    for axis in axes:
+        size = tensor.shape[axis]
+        if min is not None and size < min or max is not None and size > max:
+            raise UserError(f"axis {axis} of {list(tensor.shape)} is not within {min} and {max}")
+    mark(tensor, dynamic=axes, bounds=tuple((axis, min, max) for axis in axes))
+
+
+def mark_static(tensor: Any, dim: int | Sequence[int] | None = None) -> None:
+    """Says that the size of axis `dim` of `tensor` (of all axes, if None) is no symbol: each of its
+    values is a variant of its own. Raises UserError for an axis that there is not."""
+    mark(tensor, static=_axes(tensor, range(tensor.dim()) if dim is None else dim))
+
+
+def _axes(tensor: Any, dim: int | Sequence[int]) -> tuple[int, ...]:
+    if not isinstance(tensor, Tensor):
+        raise UserError(f"sizes of a tensor can be marked, not of a {type(tensor).__name__}")
+    axes = (dim,) if isinstance(dim, int) else tuple(dim)
+    rank = tensor.dim()
+    for axis in axes:
+        if not isinstance(axis, int) or not -rank <= axis < rank:
+            raise UserError(f"there is no axis {axis!r} of {list(tensor.shape)}")
+    return tuple(axis % rank for axis in axes)
 
 
 def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None) -> Any:

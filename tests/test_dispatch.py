@@ -17,8 +17,8 @@ def no_grad():
         yield
 
 
-def made(function, **options):
-    return Compiled(function, options={"cache": False, **options})
+def made(function, dynamic=False, **options):
+    return Compiled(function, dynamic=dynamic, options={"cache": False, **options})
 
 
 def test_beyond_the_limit_one_warning_and_plain_python():

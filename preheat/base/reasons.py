@@ -223,6 +223,10 @@ waiting.pop()
 step(x)
 """,
     ),
+    "marked_size": Reason(
+        "needs one value of a size that is marked to change ({detail})",
+        "take the mark away, or write the program so that it holds for all sizes",
+    ),
     "own_write_read": Reason(
         "reads what it has just written ({detail})",
         "use the value that was written instead of reading it back",

@@ -15,6 +15,7 @@ import torch
 
 from preheat.base.errors import InternalError
 from preheat.bridge.ops import decode, dtype, overload
+from preheat.ir.sized import without_types
 from preheat.ir.graph import Graph, Op, OutputAlias, Ref
 from preheat.ir.types import TensorType
 
@@ -30,6 +31,8 @@ def run(graph: Graph, inputs: Sequence) -> list:
         i.id: as_tensor(value, i.type) if isinstance(i.type, TensorType) else value
         for i, value in zip(graph.inputs, inputs, strict=True)
     }
+    if graph.symbols:
+        graph = without_types(graph, {name: values[given] for name, given in graph.symbols})
     step = _run_aten if graph.level == "aten" else _run_core
     for op in graph.ops:
         if op.regions:

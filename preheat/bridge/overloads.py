@@ -20,6 +20,7 @@ class Overload(NamedTuple):
     is_lift: bool
     is_random: bool  # or leaves memory uninitialised
     refusal: str  # a row of reasons.py, or ""
+    is_pointwise: bool = False
 
 
 @lru_cache(maxsize=None)
@@ -45,4 +46,4 @@ def facts_of(func: Any) -> Overload:
     is_random = is_seeded or base.startswith(("empty", "new_empty"))
     return Overload(
         name, writes, is_composite and not func.py_kernels, base == "lift_fresh", is_random,
-        refusal)
+        refusal, torch.Tag.pointwise in func.tags)

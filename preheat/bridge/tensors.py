@@ -6,16 +6,18 @@ Reads metadata only, never an element. Works on exact tensors and parameters; `i
 whether a tensor is one, dense and unwrapped.
 """
 
-from collections.abc import Hashable, Iterator
-
 import functools
+from collections.abc import Hashable, Iterable, Iterator
+from typing import NamedTuple
 
 import torch
 
+from preheat.ir.scalar import Scalar
 from preheat.ir.trace import TensorFacts
 from preheat.ir.types import TensorType
 
 Tensor, Size, Device = torch.Tensor, torch.Size, torch.device
+Parameter = torch.nn.Parameter
 
 _DTYPE_NAMES: dict[torch.dtype, str] = {
     value: str(value).removeprefix("torch.")
@@ -47,12 +49,63 @@ def tensor_facts(tensor: torch.Tensor) -> TensorFacts:
     )
 
 
+class Marks(NamedTuple):
+    """What a program has said of the sizes of a tensor: axes that change, with their bounds, and
+    axes that do not."""
+
+    dynamic: frozenset[int] = frozenset()
+    static: frozenset[int] = frozenset()
+    bounds: tuple[tuple[int, int | None, int | None], ...] = ()  # axis, least, greatest
+    wanted: frozenset[int] = frozenset()  # of the dynamic ones, those that must be symbols
+
+
+_MARKS = (
+    "_preheat_sizes", "_dynamo_dynamic_indices", "_dynamo_weak_dynamic_indices",
+    "_dynamo_unbacked_indices", "_dynamo_static_indices",
+)
+
+
+def has_marks(tensor: torch.Tensor) -> bool:
+    """Whether the program has said anything of the sizes of `tensor`."""
+    namespace = tensor.__dict__
+    return bool(namespace) and any(name in namespace for name in _MARKS)
+
+
+def marks_of(tensor: torch.Tensor) -> Marks:
+    """What the program has said of the sizes of `tensor`, to us or to torch.compile."""
+    namespace = tensor.__dict__
+    if not namespace:
+        return Marks()
+    own = namespace.get("_preheat_sizes", Marks())
+    sets = [frozenset(namespace.get(name, ())) for name in _MARKS[1:]]
+    return Marks(
+        own.dynamic.union(*sets[:3]), own.static | sets[3], own.bounds, own.dynamic | sets[0])
+
+
+def mark(
+    tensor: torch.Tensor, dynamic: Iterable[int] = (), static: Iterable[int] = (),
+    bounds: tuple[tuple[int, int | None, int | None], ...] = (),
+) -> None:
+    """Notes on `tensor` what the program says of its sizes; the last word on an axis counts."""
+    own = tensor.__dict__.get("_preheat_sizes", Marks())
+    others = {axis for axis, _, _ in bounds}
+    tensor._preheat_sizes = Marks(
+        own.dynamic.difference(static).union(dynamic), own.static.difference(dynamic).union(static),
+        (*(row for row in own.bounds if row[0] not in others), *bounds))
+
+
+def _are(now: tuple, dims: tuple) -> bool:
+    """Whether sizes or strides are those of a type, where they are numbers."""
+    return now == dims or len(now) == len(dims) and all(
+        a == b or isinstance(b, Scalar) for a, b in zip(now, dims))
+
+
 def has_facts(tensor: torch.Tensor, facts: TensorFacts) -> bool:
     """Whether `tensor`, which must be plain, has exactly these facts: without making any."""
     type = facts.type
     return (
-        tensor.shape == type.sizes
-        and tensor.stride() == type.strides
+        _are(tensor.shape, type.sizes)
+        and _are(tensor.stride(), type.strides)
         and _DTYPE_NAMES[tensor.dtype] == type.dtype
         and (_DEVICE_NAMES.get(tensor.device) or str(tensor.device)) == type.device
         and tensor.requires_grad is facts.requires_grad

@@ -50,7 +50,7 @@ def load(m, owner: Any, name: str) -> Any:
             value = OBJECT_GET(owner, name)
             if m.born is not None and type(value) in BOUND_ON_READ:
                 m.born(value, "method")
-            return value
+            return value if not m.numbers else seen_size(m, owner, name, value)
         search = SEARCHES.get(getter)
         if search is not None:
             value = search(m, owner, cls, name)
@@ -173,7 +173,13 @@ def load_member(m, owner: Any, cls: type, name: str) -> Any:
     elif m.read_member is not None and id(owner) in m.known:
         other = m.read_member(owner, name, value)
         return value if other is None else other
-    return value
+    return value if not m.numbers else seen_size(m, owner, name, value)
+
+
+def seen_size(m, owner: Any, name: str, value: Any) -> Any:
+    """`value`, an attribute that C has read, as the observer wants it seen."""
+    other = m.read_size(owner, name) if m.read_size is not None else None
+    return value if other is None else other
 
 
 def load_of_module(m, owner: Any, cls: type, name: str) -> Any:

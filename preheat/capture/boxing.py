@@ -15,13 +15,17 @@ from collections.abc import Callable
 from typing import Any
 
 from preheat.bridge.calls import BY_TYPES, Call
-from preheat.bridge.symint import is_safe, plain, unboxed
-from preheat.bridge.tensors import Tensor
+from preheat.bridge.resizing import spelled_out
+from preheat.bridge.symint import is_safe, plain, reshaped_copy, show, unboxed
+from preheat.bridge.tensors import Parameter, Size, Tensor, tensor_facts
 from preheat.capture.guards import Guards
 from preheat.capture.numbers import OPERATIONS
-from preheat.capture.observer import GiveUp
+from preheat.capture.observer import GiveUp, Observer
 from preheat.capture.policies import is_bound
 from preheat.capture.recorder import Recorder
+from preheat.capture.sizes import SizeRules, is_symbolic, now
+from preheat.ir.scalar import Scalar
+from preheat.ir.types import TensorType
 
 # Kinds of policies.py whose functions move what is in containers without looking at it.
 _MOVING = frozenset(("shallow", "fill", "get", "identity", "abc", "class", "refuse", "operator"))
@@ -30,19 +34,109 @@ _STORING = frozenset(("get", "abc", "class", "refuse", "operator"))
 _APPENDING = frozenset(("append", "appendleft"))
 # Methods that change a container, and from which argument on they store what they get.
 _STORED_FROM = {"append": 0, "appendleft": 0, "insert": 1, "setdefault": 1}
+_SIZES = frozenset((Size, tuple))
+_PUT_TOGETHER = _SIZES | {list}
+_OF_SIZES = frozenset((operator.eq, operator.ne))
 _LOOKING = frozenset((range,))  # of kind "identity", and yet they look
 _BY_TYPES = frozenset(BY_TYPES)
-_TAKES_BOXES = frozenset(("op", "reader"))
+_TAKES_BOXES = frozenset(("op", "reader", "metadata"))
+_SHOWN_CLASSES = frozenset((Tensor, Parameter))
 _NO_BOXES = frozenset((operator.getitem, operator.delitem, operator.contains))
 
 
-class Boxing:
+class Boxing(Observer):
     """The part of the watcher that stands between runtime numbers and C."""
 
     numbers: dict[int, Any]
     guards: Guards
     recorder: Recorder
     perform: Callable
+    known_source: Callable[[Any], int | None]
+    machine: Any
+    fixed: tuple[str, str, str, int] | None  # where and why a marked size was pinned
+    _shown: dict[int, Any]  # in the call under way: what C sees for a tensor, by its id
+
+    # ------------------------------------------------------------------ tensors with symbols
+    def begin_sizes(self) -> None:
+        """The node has sizes that change: rules find the types of what ops give."""
+        if self.recorder.rules is None:
+            numbers = self.guards.numbers
+            self.recorder.rules = SizeRules(numbers)
+            self.recorder.show = numbers.shown = self.shown
+            numbers.fixed = self.size_fixed
+
+    def size_fixed(self, path: str, why: str) -> None:
+        """A size that the program has marked to change is pinned where it is now."""
+        if self.fixed is None:
+            frame = self.machine.blamed_frame()
+            place = ("", 0) if frame is None else (frame.source.co_filename, frame.line())
+            self.fixed = ("marked_size", f"{path}: {why}", *place)
+
+    def outside_type(self, source: int, tensor: Any) -> TensorType:
+        """The type of a tensor from outside, as its guard has it."""
+        return self.guards.tensors.get(source) or tensor_facts(tensor).type
+
+    def symbolic_type(self, value: Any) -> TensorType | None:
+        """The type of a tensor, if any of its sizes is a symbol."""
+        if self.recorder.rules is None or type(value) not in _SHOWN_CLASSES:
+            return None
+        found = self.recorder.value_of(value)
+        if found is not None:
+            made = self.recorder.builder.type_of[found]
+        else:
+            made = self.guards.tensors.get(self.known_source(value))
+        if made is None or not is_symbolic(made):
+            return None
+        made = now(made, self.guards.numbers)
+        return made if is_symbolic(made) else None
+
+    def axes_of(self, value: Any) -> frozenset[int]:
+        """The axes of a tensor whose sizes are symbols."""
+        found = self.symbolic_type(value)
+        return frozenset() if found is None else frozenset(
+            axis for axis, size in enumerate(found.sizes) if isinstance(size, Scalar))
+
+    def carried(self, values: tuple) -> tuple[dict, dict[int, frozenset[int]]]:
+        """What the next node takes over: runtime numbers, and of tensors the axes that change; both
+        by id."""
+        axes = {id(value): self.axes_of(value) for value in values if type(value) is Tensor}
+        return (
+            {place: value for place, (value, _) in self.numbers.items()},
+            {place: found for place, found in axes.items() if found})
+
+    def shown(self, value: Any) -> Any:
+        """What C sees for `value`: a tensor with symbols as one whose sizes are boxes."""
+        if type(value) not in _SHOWN_CLASSES:
+            return value
+        made = self._shown.get(id(value))
+        if made is None:
+            found = self.symbolic_type(value)
+            if found is None:
+                return value
+            made = self._shown[id(value)] = show(value, found, self.guards.numbers)
+        return made
+
+    def read_size(self, owner: Any, name: str) -> Any:
+        found = self.symbolic_type(owner) if name in ("shape", "nbytes") else None
+        if found is None:
+            return None
+        if name == "shape":
+            return Size([self.guards.numbers.of_size(size) for size in found.sizes])
+        self.pin_sizes(owner)
+        return None
+
+    def is_indexed_by_boxes(self, container: Any) -> bool:
+        return issubclass(type(container), Tensor) and self.recorder.rules is not None
+
+    def pin_sizes(self, value: Any) -> None:
+        """C looks at the sizes of the tensors in `value`, and nobody sees at which."""
+        if type(value) in (list, tuple):
+            for part in value:
+                self.pin_sizes(part)
+        elif (found := self.symbolic_type(value)) is not None:
+            self.recorder.rules.pin(found)
+
+    # ------------------------------------------------------------------ numbers
 
     def calculate(self, function: Callable, args: tuple) -> Any:
         return self.guards.numbers.calculate(function, args)
@@ -55,6 +149,10 @@ class Boxing:
     ) -> Any:
         """`call(self, function, args, kwargs, row)`, when the node has runtime numbers."""
         numbers = self.guards.numbers
+        if is_bound(function) and self.symbolic_type(function.__self__) is not None:
+            if row.kind in _TAKES_BOXES and is_safe(function.__self__, args, kwargs):
+                return self._boxed_method(row, function, args, kwargs, call)
+            self.pin_sizes(function.__self__)
         is_arithmetic = not kwargs and any(id(arg) in self.numbers for arg in args)
         if is_arithmetic and _is_operation(function):
             return numbers.calculate(function, args, self.perform)
@@ -63,6 +161,7 @@ class Boxing:
         if row.kind == "pure" and function in _BY_TYPES:
             args = tuple(numbers.bare(arg) for arg in args)
         elif row.kind in _TAKES_BOXES and is_safe(_owner(function), args, kwargs):
+            function, args = self._spelled_out(function, args, kwargs)
             boxes = [numbers.boxed(arg) for arg in args]
             named = {name: numbers.boxed(arg) for name, arg in kwargs.items()}
             if any(box is not arg for box, arg in zip((*boxes, *named.values()),
@@ -71,20 +170,84 @@ class Boxing:
                     lambda: call(self, function, tuple(boxes), named, row),
                     lambda: call(self, function, args, kwargs, row), (args, kwargs))
         self._pin_unless_moved(row.kind, function, args, kwargs)
+        if row.kind in _TAKES_BOXES:
+            self.pin_sizes((*args, *kwargs.values()))
         return call(self, function, args, kwargs, row)
+
+    def _spelled_out(self, function: Any, args: tuple, kwargs: dict) -> tuple[Any, tuple]:
+        """The call itself, or one that does the same and takes sizes that are symbols."""
+        type = self.symbolic_type(args[0]) if args and not kwargs else None
+        found = spelled_out(function, args, type.sizes) if type is not None else None
+        if found is None:
+            return function, args
+        op, sizes, others = found
+        numbers = self.guards.numbers
+        made = args[1] if sizes is None else [numbers.of_size(numbers.normal(n)) for n in sizes]
+        return op, (args[0], made, *others)
+
+    def _boxed_method(
+        self, row: Call, function: Any, args: tuple, kwargs: dict, call: Callable,
+    ) -> Any:
+        """A method of a tensor with symbols."""
+        numbers, owner = self.guards.numbers, function.__self__
+
+        def run() -> Any:
+            method = getattr(self.shown(owner), function.__name__)
+            boxes = tuple([numbers.boxed(arg) for arg in args])
+            if function.__name__ == "reshape":
+                found = self.reshaping(owner, boxes, named_of(kwargs, numbers.boxed))
+                if found is not None:
+                    return call(self, *found, row)
+            return call(self, method, boxes, named_of(kwargs, numbers.boxed), row)
+
+        return self._boxed(
+            run, lambda: call(self, function, args, kwargs, row), (owner, args, kwargs))
+
+    def reshaping(self, owner: Any, boxes: tuple, named: dict) -> tuple | None:
+        """The method, and its arguments, by which C reshapes `owner`, a view or a copy: which one
+        it is, the rules ask less of the sizes for than C does. None: let it ask."""
+        wanted = named.get("shape", boxes[0] if len(boxes) == 1 else boxes)
+        wanted = wanted if type(wanted) in (tuple, list) else (wanted,)
+        is_view = self.recorder.rules.is_view(self.symbolic_type(owner), wanted)
+        if is_view is None:
+            return None
+        shown = self.shown(owner)
+        if is_view:
+            return shown.view, (tuple(wanted),), {}
+        return reshaped_copy, (shown, tuple(wanted)), {}
 
     def operate_with_numbers(self, function: Any, args: tuple, run: Callable) -> Any:
         """`run(function, args)`, an operator on objects of which some may be runtime numbers."""
+        if function is operator.add and all(type(arg) in _PUT_TOGETHER for arg in args):
+            return self.perform(function, args, {})  # their elements are moved, and not looked at
+        if function in _OF_SIZES and all(map(_holds_ints, args)):
+            return self._compare_sizes(function, *args)
         is_tensors = any(issubclass(type(arg), Tensor) for arg in args)
-        if not is_tensors or function in _NO_BOXES or not is_safe(*args):
+        has_symbols = any(self.symbolic_type(arg) is not None for arg in args)
+        if has_symbols and function is len:
+            return self.guards.numbers.of_size(self.symbolic_type(args[0]).sizes[0])
+        is_indexed = function in _NO_BOXES and self.recorder.rules is None
+        if not is_tensors or is_indexed or function is operator.contains or not is_safe(*args):
+            for arg in args:
+                self.pin_sizes(arg)
             return run(function, args)
-        kept = 2 if function is operator.setitem else 0  # tensor and key stay as they are
+        # without symbols, tensor and key stay as they are
+        kept = 2 if function is operator.setitem and not has_symbols else 0
         numbers = self.guards.numbers
         boxes = (*args[:kept], *(numbers.boxed(arg) for arg in args[kept:]))
         if all(box is arg for box, arg in zip(boxes, args)):
             return run(function, args)
         return self._boxed(
             lambda: run(function, boxes), lambda: run(function, args), args[kept:])
+
+    def _compare_sizes(self, function: Callable, first: tuple, second: tuple) -> bool:
+        """`x.shape == y.shape`, size by size."""
+        for arg in (first, second):
+            if id(arg) in self.known:
+                self.read_whole(arg)
+        is_equal = len(first) == len(second) and all(
+            self.guards.numbers.calculate(operator.eq, pair) for pair in zip(first, second))
+        return is_equal is (function is operator.eq)
 
     def mutate_with_numbers(self, method: str, args: tuple, kwargs: dict) -> None:
         """A container is changed by its own method: some arguments are just stored."""
@@ -101,19 +264,35 @@ class Boxing:
         run, and the call is made with the numbers, which are pinned.
         """
         recorder, numbers = self.recorder, self.guards.numbers
-        recorder.is_boxed, recorder.boxed_ops = True, 0
+        recorder.is_boxed, recorder.boxed_ops, recorder.has_acted = True, 0, False
+        mark = recorder.mark()
+        self._shown.clear()
         try:
             return numbers.unboxed(run())
         except GiveUp as given:
             given.result = unboxed(given.result, plain)
             raise
         except Exception:
-            if recorder.boxed_ops:
+            if recorder.has_acted or recorder.boxed_ops and recorder.rules is None:
                 raise
         finally:
             recorder.is_boxed = False
+            self._shown.clear()
+        if recorder.boxed_ops:
+            recorder.rewind(mark)
         numbers.pin_all(looked_at)
+        self.pin_sizes_within(looked_at)
         return run_plain()
+
+    def pin_sizes_within(self, value: Any) -> None:
+        """As `pin_sizes`, in dicts too."""
+        if type(value) is dict:
+            value = tuple(value.values())
+        if type(value) in (list, tuple):
+            for part in value:
+                self.pin_sizes_within(part)
+        else:
+            self.pin_sizes(value)
 
     def _pin_unless_moved(self, kind: str, function: Any, args: tuple, kwargs: dict) -> None:
         numbers = self.guards.numbers
@@ -126,6 +305,14 @@ class Boxing:
         elif kind not in _STORING and not _stores(kind, function):
             for arg in everything:
                 numbers.pin(arg)
+
+
+def named_of(kwargs: dict, change: Callable) -> dict:
+    return {name: change(arg) for name, arg in kwargs.items()}
+
+
+def _holds_ints(value: Any) -> bool:
+    return type(value) in _SIZES and all(type(part) is int for part in value)
 
 
 def _is_refused(table: dict[int, Any], function: Any, args: tuple) -> bool:

@@ -210,8 +210,8 @@ def _watched(watcher: Watcher, run: Callable[[], Any], place: tuple[str, int]) -
 
 def _end(watcher: Watcher, result: Any, depth: int, place: tuple[str, int]) -> tuple:
     """Closes the last node; the break, if there is none to close."""
-    if watcher.gave is not None:
-        return (break_at(*watcher.gave),)
+    if watcher.gave is not None or watcher.fixed is not None:
+        return (break_at(*(watcher.gave or watcher.fixed)),)
     why = watcher.unfinished()
     if sys.getrecursionlimit() != depth:
         why = "ambient_change", f"the recursion limit was {depth}, is {sys.getrecursionlimit()}"

@@ -19,21 +19,26 @@ import enum
 import functools
 import re
 import types
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from preheat.base.digest import code_digest
 from preheat.base.names import instance_dict, is_heap_type, mro_of, raw_attribute
 from preheat.base.numbers import has_copies
 from preheat.bridge.calls import IDENTITY_TYPES, VALUE_TYPES
-from preheat.bridge.tensors import Tensor, is_plain, tensor_facts
+from preheat.bridge.symint import is_available
+from preheat.bridge.tensors import Tensor, has_marks, is_plain, marks_of, tensor_facts
 from preheat.capture.numbers import TOLD, Numbers
 from preheat.capture.observer import ABSENT, GiveUp
 from preheat.capture.policies import is_bound
+from preheat.capture.sizes import is_symbolic, moving_axes, now, shown_type
 from preheat.capture.sources import PRIMITIVES, Sources
-from preheat.ir.scalar import Number, Scalar
-from preheat.ir.text_trace import source_path
-from preheat.ir.trace import At, Code, Guard, Named
+from preheat.ir.dims import is_size, size_symbol, stride_symbol
+from preheat.ir.scalar import Number, Scalar, apply
+from preheat.ir.text_trace import axis_path, source_path
+from preheat.ir.trace import At, Code, Guard, Named, Source
+from preheat.ir.types import TensorType
 
 _BUILTINS = builtins.__dict__
 _BOUND_TO_C = (types.BuiltinFunctionType, types.MethodWrapperType)
@@ -65,6 +70,9 @@ class Guards:
         self.numbers = Numbers(sources.numbers, self._look, self._test)
         self.dynamic: frozenset[str] = frozenset()  # paths of sources whose numbers change
         self.carried: dict[int, Any] = {}  # runtime numbers of the node before, by id
+        self.carried_axes: dict[int, frozenset[int]] = {}  # of its tensors: axes that change, by id
+        self.tensors: dict[int, TensorType] = {}  # types of tensors from outside, by source
+        self.has_sizes: Callable[[], None] = lambda: None  # told when a size becomes a symbol
         self._replaced: dict[tuple, int | float] = {}  # place that was read -> what is seen there
         self.limit = limit
         self.list: list[Guard] = []
@@ -87,13 +95,35 @@ class Guards:
         """All claims but those that a source implies: where an item is read, its key is there."""
         if len(self.compared) > 1:
             self.claim(-1, "distinct", tuple(self.compared))
-        return [guard for guard in self.list if not self._is_implied(guard)]
+        for name in self.numbers.sizes:
+            if is_size(name) and name not in self.numbers.same:
+                self._test(apply("ge", self.numbers.sizes[name], 1), True)
+        return [self._as_known(guard) for guard in self.list if not self._is_implied(guard)]
+
+    def _as_known(self, guard: Guard) -> Guard:
+        """Of a tensor, whose sizes some guards have made numbers."""
+        if guard.kind != "tensor" or not is_symbolic(guard.expected.type):
+            return guard
+        return replace(guard, expected=replace(
+            guard.expected, type=now(guard.expected.type, self.numbers)))
 
     def _is_implied(self, guard: Guard) -> bool:
+        source = self.sources.table[guard.source] if guard.source >= 0 else None
+        if source is not None and self.numbers.sizes:
+            if source.kind in ("size", "stride") and guard.kind == "value":
+                return self._is_fixed(source)
+            if source.kind == "number" and guard.kind == "is":
+                return self.numbers.is_settled(source.key)
         if guard.kind != "contains" or not guard.expected[1]:
             return False
         key = guard.expected[0]
         return self.sources.has_step(guard.source, "item", key)
+
+    def _is_fixed(self, source: Source) -> bool:
+        """Whether the facts of the tensor say what its size is."""
+        type = now(self.tensors[source.parent], self.numbers)
+        dims = type.sizes if source.kind == "size" else type.strides
+        return not isinstance(dims[source.key], Scalar)
 
     def _look(self, source: int, value: int | float) -> None:
         self.claim(source, "value", value)
@@ -149,7 +179,9 @@ class Guards:
                 name = f"{kind.__module__}.{kind.__qualname__}"
                 layout = f", {value.layout}" if kind is Tensor else ""  # asking others runs their code
                 raise GiveUp("tensor_subclass", name + layout)
-            self.claim(source, "tensor", tensor_facts(value))
+            facts = tensor_facts(value)
+            shown = self.tensors[source] = self._shown_type(source, value, facts.type)
+            self.claim(source, "tensor", replace(facts, type=shown))
             return
         if kind is types.FunctionType:
             self.claim(source, "code", code_digest(value.__code__))
@@ -158,6 +190,36 @@ class Guards:
             self.meet(self.sources.step(source, "attr", name), part)
             if type(part) in (tuple, dict):
                 self.whole(part)
+
+    def _shown_type(self, source: int, value: Tensor, type: TensorType) -> TensorType:
+        """`type`, of the tensor at `source`, with symbols for the sizes that change."""
+        if not (self.dynamic or self.carried_axes or has_marks(value)) or not is_available():
+            return type
+        sizes, strides = moving_axes(self.sources, source, type.rank, self.dynamic)
+        sizes |= self.carried_axes.get(id(value), frozenset())
+        marks = marks_of(value)
+        sizes = (sizes | marks.dynamic) - marks.static
+        if not sizes and not strides:
+            return type
+        for axis in marks.wanted & sizes:
+            if type.sizes[axis] > 1:
+                path = axis_path(source_path(self.sources, source), "size", axis)
+                self.numbers.wanted[f"n{self.sources.step(source, 'size', axis)}"] = path
+
+        self.has_sizes()
+
+        def symbol(kind: str, make: Callable, now: Sequence[int], axis: int) -> Number:
+            return self.numbers.size_of(self.sources.step(source, kind, axis), now[axis], make)
+
+        size = functools.partial(symbol, "size", size_symbol, type.sizes)
+        shown = shown_type(
+            type, sizes, size, functools.partial(symbol, "stride", stride_symbol, type.strides),
+            self.numbers, strides)
+        for axis, *limits in marks.bounds:
+            for op, limit in zip(("ge", "le"), limits):
+                if limit is not None and isinstance(shown.sizes[axis], Scalar):
+                    self.numbers.require(apply(op, shown.sizes[axis], limit))
+        return shown
 
     # ------------------------------------------------------------------ reads of objects
     def attribute(

@@ -25,6 +25,7 @@ from preheat.bridge.ambient import SETTABLE, ambient_now
 from preheat.capture import generators, snapshots
 from preheat.capture.observer import GiveUp
 from preheat.capture.recipes import Planner
+from preheat.capture.sizes import finished
 from preheat.ir.trace import (
     Break, Captured, Goto, Guard, Host, Node, Point, Recipe, Return, Signature, Trace,
 )
@@ -155,9 +156,13 @@ class Nodes:
         alias_sets = _alias_sets(recorder.input_extents)
         names = [_input_name(sources.table, source) for source in inputs]
         body = recorder.finish(list(outputs), names, alias_sets)
+        numbers = watcher.guards.numbers
+        if body is not None and numbers.sizes:
+            body, inputs = finished(body, numbers, inputs)
         watcher.guards.apart(watcher.effects.targets.values())
         overlaps = _alias_guards(
-            [(s, group) for s, group, memory in zip(inputs, alias_sets, recorder.input_extents)
+            [(s, group) for s, group, memory in zip(
+                recorder.input_sources, alias_sets, recorder.input_extents)
              if memory is not None],
             recorder.written_inputs)
         guards = (*watcher.guards.finish(), *overlaps)

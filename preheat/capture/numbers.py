@@ -16,12 +16,14 @@ watcher at each call.
 import math
 import operator
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from preheat.base.numbers import copied, has_copies, joined
-from preheat.bridge.symint import box, combined, is_box, plain, scalar_of
-from preheat.ir.scalar import Number, Scalar, apply, symbols
+from preheat.bridge.symint import Shown, box, combined, is_box, plain, scalar_of
+from preheat.bridge.tensors import Size
+from preheat.ir.dims import is_size, size_symbol, solved, source_of, substitute
+from preheat.ir.scalar import Number, Scalar, apply, evaluate, symbols
 
 NUMBERS = frozenset((int, float))
 TOLD = NUMBERS | {str}  # kinds of values that may be told apart
@@ -53,8 +55,10 @@ _DOMAINS: dict[str, tuple[int, str]] = {
     **dict.fromkeys(("log", "log2", "log10"), (0, "gt")), "sqrt": (0, "ge"),
 }
 _WALKED = frozenset((
-    list, tuple, dict, set, frozenset, deque, slice, OrderedDict, defaultdict,
+    list, tuple, Size, dict, set, frozenset, deque, slice, OrderedDict, defaultdict,
 ))
+_BOXED_WITHIN = frozenset((list, tuple, Size))
+_NAMED_RESULTS = "torch.return_types"  # tuples with names, as x.max(0) gives
 _MAX_DEPTH = 50
 
 
@@ -76,6 +80,11 @@ class Numbers:
     ) -> None:
         self.table, self._claim, self._tested = table, claim, tested
         self._values: dict[int, int | float] = {}  # source -> its number
+        self.same: dict[str, Number] = {}  # what a symbol is, by the guards
+        self.sizes: dict[str, Scalar] = {}  # symbols of sizes and strides by name
+        self.shown: Callable[[Any], Any] = _as_it_is  # a tensor as C shall see it
+        self.wanted: dict[str, str] = {}  # sizes that have to be symbols, and their paths
+        self.fixed: Callable[[str, str], None] = lambda path, why: None  # told of one that is not
 
     def of_source(self, source: int, value: int | float) -> int | float:
         """The number that source `source` gives, whose value now is `value`: always one object."""
@@ -84,6 +93,44 @@ class Numbers:
             known = self.make(symbol_of(source, value), value)
             self._values[source] = known
         return known
+
+    def size_of(self, source: int, value: int, symbol: Callable = size_symbol) -> Number:
+        """The symbol of a size (or stride) that is `value` now; the number itself where it was
+        looked at, or can be no symbol."""
+        if source not in self._values:
+            # one element: rules and torch go other ways then, which hold for nothing else
+            if not (value > 1 if symbol is size_symbol else value >= 0):
+                return value
+            made = symbol(source)
+            self._values[source] = self.make(made, value)
+            self.sizes[made.args[0]] = made
+        return self.normal(symbol(source))
+
+    def of_size(self, size: Number) -> int:
+        """A size as the program sees it."""
+        if not isinstance(size, Scalar):
+            return size
+        value = self.value(size)
+        if size.op == "sym":
+            return self._values[source_of(size.args[0])]
+        return self.make(size, value)
+
+    def normal(self, scalar: Number) -> Number:
+        """The expression with what the guards say; one without sizes is left as it is."""
+        if not isinstance(scalar, Scalar) or not self.sizes:
+            return scalar
+        return substitute(scalar, self.same) if self._has_sizes(scalar) else scalar
+
+    def _has_sizes(self, scalar: Scalar) -> bool:
+        return any(name in self.sizes for name in symbols(scalar))
+
+    def value(self, scalar: Number) -> int | float | bool:
+        """The value of an expression now."""
+        return evaluate(scalar, self._present)
+
+    @property
+    def _present(self) -> "_Present":
+        return _Present(self._values)
 
     def adopt(self, source: int, value: int | float) -> int | float:
         """`value`, an object of its own already, is what source `source` gives."""
@@ -109,10 +156,59 @@ class Numbers:
         if known is not None:
             self.pin_scalar(known[1])
 
-    def pin_scalar(self, scalar: Scalar) -> None:
+    def pin_scalar(self, scalar: Number) -> None:
         for name in symbols(scalar):
-            source = int(name[1:])
+            source = source_of(name)
             self._claim(source, self._values[source])
+            if name in self.sizes and name not in self.same:
+                self._is_wanted(name, "it is used in a way that needs its value")
+                self.same[name] = self._values[source] + 0  # a number like any other
+
+    def test(self, scalar: Number, answer: bool) -> None:
+        """The program, or C, has asked whether the expression holds: it does so, or does not."""
+        scalar = self.normal(scalar)
+        if not isinstance(scalar, Scalar):
+            return
+        if scalar.op == "not":
+            self.test(scalar.args[0], not answer)
+        elif scalar.op == ("and" if answer else "or"):
+            for part in scalar.args:
+                self.test(part, answer)
+        else:
+            self._tested(scalar, answer)
+            if scalar.op == ("eq" if answer else "ne") and self._has_sizes(scalar):
+                found = solved(*scalar.args)
+                if found is not None:
+                    self._is_now(*found)
+            elif scalar.op == "ge" and answer and scalar.args[1] == 1:
+                self._is_some(scalar.args[0])
+
+    def _is_wanted(self, name: str, why: str) -> None:
+        if name in self.wanted:
+            self.fixed(self.wanted[name], why)
+
+    def _is_some(self, number: Number) -> None:
+        """A guard says that a number is at least 1: it is as good as a size."""
+        if isinstance(number, Scalar) and number.op == "sym" and not is_size(number.args[0]):
+            made = size_symbol(source_of(number.args[0]))
+            self.sizes[made.args[0]] = made
+            self._is_now(number.args[0], made)
+
+    def is_settled(self, test: Scalar) -> bool:
+        """Whether the numbers that symbols are by now decide the test."""
+        known = {name: value for name, value in self.same.items() if type(value) is int}
+        return known.keys() >= set(symbols(test))
+
+    def require(self, scalar: Scalar) -> None:
+        """What is so now has to be so: it tells nothing else about the symbols in it."""
+        self._tested(scalar, True)
+
+    def _is_now(self, name: str, what: Number) -> None:
+        """A guard says what the size `name` is."""
+        if type(what) is int:
+            self._is_wanted(name, f"it must be {what}")
+        self.same = {known: substitute(value, {name: what}) for known, value in self.same.items()}
+        self.same[name] = what
 
     def pin_all(self, value: Any, depth: int = 0) -> None:
         """C looks at `value`: pins each runtime number in it and in builtin containers under it."""
@@ -165,6 +261,7 @@ class Numbers:
             for arg in args:
                 self.pin(arg)
             return result
+        made = self.normal(made)
         return self.make(made, result) if isinstance(made, Scalar) else result
 
     def _is_defined(self, op: str, scalars: list[Number], args: tuple) -> bool:
@@ -173,7 +270,7 @@ class Numbers:
         place, test = _DOMAINS[op]
         if not getattr(operator, test)(args[place], 0):
             return False
-        self._tested(apply(test, scalars[place], 0), True)
+        self.test(apply(test, scalars[place], 0), True)
         return True
 
     def _text(self, function: Callable, args: tuple, run: Callable) -> Any:
@@ -196,7 +293,7 @@ class Numbers:
 
     def _test(self, function: Callable, args: tuple, run: Callable) -> bool:
         answer = run(function, args, {})
-        self._tested(apply(_TESTS[function], *map(self._scalar_or_value, args)), answer)
+        self.test(apply(_TESTS[function], *map(self._scalar_or_value, args)), answer)
         return answer
 
     def _smaller(self, is_less: Callable, first: Any, second: Any) -> Any:
@@ -209,7 +306,7 @@ class Numbers:
         decides = 0 if float in map(type, args) else 1
         if type(result) not in NUMBERS or not args[decides] >= 0:
             return None
-        self._tested(apply("ge", scalars[decides], 0), True)
+        self.test(apply("ge", scalars[decides], 0), True)
         return apply("pow", *scalars)
 
     def _fits(self, op: str, args: tuple) -> bool:
@@ -218,15 +315,23 @@ class Numbers:
 
     # ------------------------------------------------------------------ through torch
     def boxed(self, value: Any) -> Any:
-        """`value` with a symbolic number for each runtime number in it, lists and tuples deep."""
+        """`value` with a symbolic number for each runtime number in it, and each tensor as C shall
+        see it; lists, tuples and slices deep."""
         known = self.table.get(id(value))
         if known is not None and type(value) is str:
             self.pin(value)
         elif known is not None:
-            return box(known[1], known[0], self.pin_scalar)
-        if type(value) in (list, tuple) and self.holds_one(value):
-            return type(value)([self.boxed(part) for part in value])
-        return value
+            return box(known[1], known[0], self)
+        kind = type(value)
+        if kind in _BOXED_WITHIN:
+            parts = [self.boxed(part) for part in value]
+            is_same = all(map(operator.is_, parts, value))
+            return value if is_same else (tuple if kind is Size else kind)(parts)
+        if kind is slice:
+            parts = [self.boxed(part) for part in (value.start, value.stop, value.step)]
+            is_same = parts[0] is value.start and parts[1] is value.stop and parts[2] is value.step
+            return value if is_same else slice(*parts)
+        return self.shown(value)
 
     def bare(self, value: Any) -> Any:
         """`value` with a number like any other for each runtime number, lists and tuples deep."""
@@ -237,17 +342,42 @@ class Numbers:
         return value
 
     def unboxed(self, value: Any) -> Any:
-        """`value` with a runtime number for each symbolic one."""
+        """`value` with a runtime number for each symbolic one, and the tensors that C saw as others.
+        """
         if is_box(value):
-            scalar = scalar_of(value)
+            scalar = self.normal(scalar_of(value))
             return self.make(scalar, plain(value)) if isinstance(scalar, Scalar) else plain(value)
-        if type(value) in (list, tuple) and any(map(is_box, value)):
-            return type(value)([self.unboxed(part) for part in value])
+        kind = type(value)
+        if kind is Shown:
+            return value.meant
+        if kind in _BOXED_WITHIN or kind.__module__ == _NAMED_RESULTS:
+            parts = [self.unboxed(part) for part in value]
+            return value if all(map(operator.is_, parts, value)) else kind(parts)
         return value
 
     def _scalar_or_value(self, value: int | float | bool) -> Number:
         known = self.table.get(id(value))
         return value if known is None else known[1]
+
+
+class _Present(Mapping):
+    """The numbers of sources by the names of symbols."""
+
+    def __init__(self, values: dict[int, int | float]) -> None:
+        self._values = values
+
+    def __getitem__(self, name: str) -> int | float:
+        return self._values[source_of(name)]
+
+    def __iter__(self) -> Iterator[str]:
+        return (f"s{source}" for source in self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
 
 
 def symbol_of(source: int, value: int | float) -> Scalar:

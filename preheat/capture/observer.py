@@ -184,6 +184,15 @@ class Observer:
         builtin type.
         """
 
+    def read_size(self, owner: Any, name: str) -> Any:
+        """[numbers: any] C has read attribute `name` of an object that is not known. What the
+        program sees of it, or None.
+        """
+
+    def is_indexed_by_boxes(self, container: Any) -> bool:
+        """[numbers: any] Whether an index of `container` may hold numbers that nobody looks at."""
+        return False
+
     def miss_member(self, owner: Any, name: str) -> None:
         """[known: owner] A C-level attribute raised AttributeError (an empty slot, an unknown
         name).

@@ -424,7 +424,7 @@ def truth_of(m, _: None, result: Any) -> Any:
 def subscript(m, container: Any, key: Any) -> Any:
     """`container[key]`."""
     cls = type(container)
-    if m.numbers:
+    if m.numbers and not m.observer.is_indexed_by_boxes(container):
         look_at(m, key, container if cls is str else None)
     if cls is list or cls is tuple or cls is dict:
         return subscript_builtin(m, container, key, cls)
@@ -497,7 +497,7 @@ def change_item(m, function: Callable, tell: Callable | None, container: Any, *a
     raw = m.lookup(container, type(container), name)
     if runs_python(raw):
         return call_dunder(m, raw, container, *args)
-    if m.numbers:
+    if m.numbers and not m.observer.is_indexed_by_boxes(container):
         look_at(m, args[0])
     is_exact = type(args[0]) in PLAIN and type(container) in (list, dict)
     if is_exact or not m.observer.is_opaque(container, name, args, {}):

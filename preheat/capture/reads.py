@@ -102,7 +102,7 @@ class Reads(Observer):
         if issubclass(type(owner), Tensor):
             self.check()
             if name != "__dict__":
-                return None  # its guard covers it, or it was recorded as an op
+                return self.read_size(owner, name)  # its guard covers it, or it was recorded as an op
         elif isinstance(owner, tuple):
             field = raw_attribute(type(owner), name)
             if type(field) is _TUPLE_FIELD:

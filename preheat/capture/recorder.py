@@ -33,9 +33,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from preheat.bridge.failures import fails_by_type
 from preheat.bridge.ops import overload
 from preheat.bridge.overloads import Overload, facts_of
-from preheat.bridge.symint import is_box, scalar_of, taken, unboxed
+from preheat.bridge.symint import Shown, has_offset, is_box, scalar_of, taken, unboxed
 from preheat.bridge.tensors import dtype_name, extent, is_plain, overlap_in_part, storage_key, type_of
 from preheat.ir.graph import Arg, Builder, Graph, Op, Ref, Token, refs_of
+from preheat.capture.size_call import LAYOUT_QUESTIONS
+from preheat.capture.sized_recorder import SizedRecorder, holds_scalar, tensors_in
+from preheat.capture.sizes import finished
 from preheat.ir.scalar import Scalar
 from preheat.ir.types import NoneType, ScalarType, TensorType, Type, contiguous_strides
 
@@ -44,7 +47,7 @@ MAX_CONSTANT_ELEMS = 64  # a longer list of numbers in the program is kept as a 
 
 _is_grad_enabled = torch.is_grad_enabled
 _Tensor = torch.Tensor
-_PLAIN_CLASSES = frozenset((torch.Tensor, torch.nn.Parameter))
+_PLAIN_CLASSES = frozenset((torch.Tensor, torch.nn.Parameter, Shown))
 _PLAIN = frozenset((int, float, bool, str, type(None), complex))
 _TOKENS: dict[type, tuple[str, Callable[[Any], str]]] = {
     torch.dtype: ("dtype", lambda value: dtype_name(value)),
@@ -65,7 +68,7 @@ _READS_ONE = frozenset((
 ))
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(SizedRecorder, TorchDispatchMode):
     """Records the ops that run while it is entered. See the module docstring."""
 
     def __init__(
@@ -76,11 +79,13 @@ class Recorder(TorchDispatchMode):
         tested: Callable[[Graph, tuple[int, ...], bool], None],
         limit_ops: int = 50_000,
         number: Callable[[Scalar], int] | None = None,
+        outside_type: Callable[[int, torch.Tensor], TensorType] = lambda _, tensor: type_of(tensor),
     ) -> None:
         super().__init__()
-        self.number = number
+        self.number, self.outside_type = number, outside_type
         # a call is under way that was given symbolic numbers, and has come to so many ops
         self.is_boxed, self.boxed_ops = False, 0
+        self.has_acted = False  # ... of which one wrote, or drew random numbers
         self.outside, self.fail, self.live, self.tested = outside, fail, live, tested
         self.limit_ops = limit_ops
         self.is_stopped = self.is_entered = False
@@ -103,6 +108,7 @@ class Recorder(TorchDispatchMode):
         self._fixed: set[int] = set()  # roots whose content follows from no input and no chance
         self._source_of_value: dict[int, int] = {}
         self._numbers: dict[int, int] = {}  # source -> input value
+        self.begin_sizes()
 
     def is_fixed(self, tensor: torch.Tensor) -> bool:
         """Whether the elements of `tensor` are the same in every replay, whatever the inputs."""
@@ -146,7 +152,8 @@ class Recorder(TorchDispatchMode):
         if not all(_is_mask(i.type) for i, _ in given):
             return None
         graph = Graph("aten", tuple(i for i, _ in given), tuple(reversed(taken)), (known.value,))
-        return graph, tuple(s for _, s in given)
+        sources = tuple(s for _, s in given)
+        return finished(graph, self.rules.numbers, sources) if self.rules else (graph, sources)
 
     def made(self, tensor: torch.Tensor) -> bool:
         """Whether an op of this recording gave `tensor`."""
@@ -171,14 +178,18 @@ class Recorder(TorchDispatchMode):
 
     def mark(self) -> tuple:
         """How far the graph has come."""
-        return self.builder, len(self.builder.ops), len(self.input_sources), len(self.written_inputs)
+        return (
+            self.builder, len(self.builder.ops), len(self.input_sources), len(self.written_inputs),
+            self.builder.next_id)
 
     def rewind(self, mark: tuple) -> None:
         """Forgets the ops since `mark`, and any failure: they are no part of the graph."""
-        builder, ops, inputs, written = mark
+        builder, ops, inputs, written, first = mark
         self.is_stopped = False
         if builder is not self.builder:  # another graph was begun since
-            ops, inputs, written = 0, 0, 0
+            ops, inputs, written, first = 0, 0, 0, 0
+        for known in [known for known in self.values.values() if known.value >= first]:
+            self._forget(known)
         del self.builder.ops[ops:]
         del self.builder.inputs[inputs:], self.input_sources[inputs:], self.input_extents[inputs:]
         kept = set(self.input_sources)
@@ -244,8 +255,11 @@ class Recorder(TorchDispatchMode):
         results: list[int] = []
         types: list[Type] = []
         aliases: list[int] = []
+        if self.rules is not None:
+            self.find_types(facts, name, encoded, attrs, out)
         for one in out if type(out) in (tuple, list) else (out,):
             self._result(one, results, types, aliases, facts.name)
+        self.found.clear()
         if self.is_stopped:
             return
         self._spread_fixed(facts, encoded, attrs, results, writes)
@@ -291,7 +305,7 @@ class Recorder(TorchDispatchMode):
         """What is computed from fixed values alone is fixed; what is written from others is no
         longer."""
         fixed, root = self._fixed, self._root
-        is_fixed = not facts.is_random and all(
+        is_fixed = not facts.is_random and not any(map(holds_scalar, (args, attrs))) and all(
             root[ref] in fixed for ref in (*refs_of(args), *refs_of(tuple([v for _, v in attrs])))
         )
         if is_fixed:
@@ -301,10 +315,12 @@ class Recorder(TorchDispatchMode):
 
     def _encode(self, arg: Any) -> Arg:
         kind = type(arg)
-        if kind in _PLAIN:
+        if kind in _PLAIN or kind is Scalar:
             return arg
         if self.is_boxed and is_box(arg):
             return self._number(arg)
+        if kind is Shown:
+            arg = arg.meant
         if isinstance(arg, _Tensor):
             known = self.values.get(id(arg))
             return Ref(self._input(arg) if known is None else known.value)
@@ -330,6 +346,7 @@ class Recorder(TorchDispatchMode):
             self.input_sources.append(source)
             self.input_extents.append(None)
             self._source_of_value[value] = source
+        self.scalars[value] = scalar
         return Ref(value)
 
     def _input(self, tensor: torch.Tensor) -> int:
@@ -341,7 +358,7 @@ class Recorder(TorchDispatchMode):
             return -1
         if _is_grad_enabled() and tensor.requires_grad:
             self.stop("training", str(type_of(tensor)))
-        value = self.builder.input(type_of(tensor))
+        value = self.builder.input(self.outside_type(source, tensor))
         self.input_sources.append(source)
         self.input_extents.append(extent(tensor))
         self._source_of_value[value] = source
@@ -374,12 +391,12 @@ class Recorder(TorchDispatchMode):
         if isinstance(one, _Tensor):
             if one.layout is not torch.strided:
                 return self.stop("tensor_subclass", f"an op gave a tensor of {one.layout}")
-            type = type_of(one)
+            type = self.found.get(id(one)) or type_of(one)
             known = self.values.get(id(one))
             if known is not None:
                 results.append(known.value)
                 aliases.append(known.value)
-                if self.builder.type_of[known.value] != type:
+                if not self.is_now(self.builder.type_of[known.value], one):
                     was = self.builder.type_of[known.value]
                     self.stop("metadata_write", f"{was} became {type}")
             else:
@@ -405,7 +422,7 @@ class Recorder(TorchDispatchMode):
 
     def _writes(self, facts: Overload, args: tuple, kwargs: dict) -> tuple[int, ...]:
         written: list[int] = []
-        operands = [*_tensors_in(args), *_tensors_in(tuple(kwargs.values()))]
+        operands = [*tensors_in(args), *tensors_in(tuple(kwargs.values()))]
         for position, name in facts.writes:
             arg = args[position] if position < len(args) else kwargs.get(name)
             for tensor in arg if type(arg) in (list, tuple) else (arg,):
@@ -415,10 +432,12 @@ class Recorder(TorchDispatchMode):
                 written.append(value)
                 if any(overlap_in_part(tensor, operand) for operand in operands):
                     self.stop("overlapping_write", facts.name)
+                if self.rules is not None:
+                    self.pin_relatives(tensor, operands)
                 root = self._root[value]  # an input's memory may be written through a view
                 if root in self._source_of_value:
                     self.written_inputs[root] = self._source_of_value[root]
-                is_other = self.builder.type_of[value] != type_of(tensor)
+                is_other = not self.is_now(self.builder.type_of[value], tensor)
                 if is_other and facts.name not in _VIEW_OF_INPLACE:
                     self.stop("metadata_write", f"{facts.name} changed the sizes of a tensor")
         return tuple(written)
@@ -474,9 +493,22 @@ def _dispatch(
 
 def _dispatch_boxed(recorder: Recorder, func: Any, types: Any, args: tuple, kwargs: dict) -> Any:
     """As `_dispatch`, when the op may have got symbolic numbers: it runs on the plain ones."""
+    question = LAYOUT_QUESTIONS.get(func._schema.name)
+    if question is not None and type(args[0]) is Shown:
+        return recorder.rules.answer(question, *recorder.typed(*args))
+    if has_offset(func, args, kwargs):
+        raise RuntimeError(f"{func} of a tensor whose storage begins elsewhere")
+    if facts_of(func).is_composite and not recorder.is_stopped:
+        with recorder:
+            out = func.decompose(*args, **kwargs)
+        if out is not NotImplemented:
+            return out
     recorder.boxed_ops += 1
-    seen, seen_kwargs = (args, kwargs) if recorder.is_stopped else taken(func, args, kwargs)
-    return _run(recorder, func, types, unboxed(args), unboxed(kwargs), seen, seen_kwargs)
+    size_of = recorder.rules.size_of if recorder.rules is not None else None
+    seen, seen_kwargs = (args, kwargs) if recorder.is_stopped else taken(
+        func, args, kwargs, size_of)
+    out = _run(recorder, func, types, unboxed(args), unboxed(kwargs), seen, seen_kwargs)
+    return recorder.seen_by_c(out) if recorder.rules is not None else out
 
 
 def _run(
@@ -508,6 +540,7 @@ def _run(
             return func(*args, **kwargs)
     elif facts.name == "aten.index.Tensor" and _has_mask(recorder, args[1]):
         recorder.stop("data_dependent_shape", "indexing with a boolean mask")
+    recorder.has_acted |= bool(facts.writes) or facts.is_random
     try:
         out = func(*args, **kwargs)
     except Exception as error:
@@ -546,14 +579,6 @@ def _has_mask(recorder: Recorder, indices: Any) -> bool:
     return any(
         i is not None and i.dtype in (torch.bool, torch.uint8) and not recorder.is_fixed(i)
         for i in indices)
-
-
-def _tensors_in(args: tuple | list) -> Iterator[torch.Tensor]:
-    for arg in args:
-        if isinstance(arg, _Tensor):
-            yield arg
-        elif type(arg) in (tuple, list):
-            yield from _tensors_in(arg)
 
 
 def _vector(type: TensorType, length: int) -> TensorType:

@@ -16,6 +16,7 @@ from typing import Any
 from preheat.base.names import name_of
 from preheat.bridge.calls import name_hint
 from preheat.bridge.tensors import Tensor
+from preheat.ir.dims import source_of
 from preheat.ir.scalar import Scalar
 from preheat.ir.trace import At, Constant, Live, Named, Source
 
@@ -61,7 +62,7 @@ class Sources:
     def number(self, scalar: Scalar) -> int:
         """The source whose object is the value of `scalar`."""
         if scalar.op == "sym":
-            return int(scalar.args[0].removeprefix("s"))
+            return source_of(scalar.args[0])
         place = ("number", repr(scalar))  # 0.0 and -0.0 are equal and yet two
         index = self._index.get(place)
         if index is None:

@@ -84,7 +84,8 @@ class Watcher(Reads, Looks, Boxing, Observer):
         self.effects = Effects()
         self.recorder = Recorder(
             self.known_source, self.note, self.live_source, self.tested, limits.max_ops,
-            self.number_source)
+            self.number_source, self.outside_type)
+        self.guards.has_sizes = self.begin_sizes
         self.nodes = Nodes(self, is_known)
         self.machine: Any = None
         self.bytecode_limit = limits.max_bytecodes
@@ -97,6 +98,7 @@ class Watcher(Reads, Looks, Boxing, Observer):
         self.answered = -1  # the instant of the last instruction that made a host call
         self._acted = -1  # the instant of the last instruction that did anything
         self._is_stale = False  # a tensor's memory was exchanged: the next op belongs to a new node
+        self._shown, self.fixed = {}, None
         self.made: dict[int, tuple[Any, Any]] = {}
         self._entered: dict[int, Any] = {}
         self._behind: dict[int, tuple[Any, Any]] = {}  # made read-only views, and their mappings
@@ -372,6 +374,8 @@ class Watcher(Reads, Looks, Boxing, Observer):
         except BaseException as error:
             self._raised = error
             raise
+        if self.recorder.is_boxed:
+            result = self.guards.numbers.unboxed(result)
         self._performed = result
         return result
 
@@ -473,16 +477,16 @@ class Watcher(Reads, Looks, Boxing, Observer):
         a value cannot be guarded.
         """
         self.nodes.arrive(point, values)
-        carried = {place: value for place, (value, _) in self.numbers.items()}
-        self.known.clear()
-        self.numbers.clear()
+        carried, axes = self.carried(values)
+        self.known.clear(), self.numbers.clear()
         self.sources = Sources(self.known, self.numbers)
         self.guards = Guards(self.sources, self.limits.max_guards)
-        self.guards.carried = carried
+        self.guards.carried, self.guards.carried_axes = carried, axes
         self.effects = Effects()
         self.contexts.clear()
         self._entered.clear()
         self.recorder.begin(has_tests=False)
+        self.guards.has_sizes = self.begin_sizes
         self.machine.forget_views()
         try:
             return self._meet_slots(values, frames_of(self.machine))

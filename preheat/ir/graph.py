@@ -183,6 +183,7 @@ class Graph:
                      must keep it before the stores of the next state.
     stores           for the inputs in `in_place`, what is stored and when, in order: all of a state
                      that is computed as a whole, the parts of one that is `place`d on the state before.
+    symbols          (name, input id): the numbers that sizes, strides and arguments are made of
     """
 
     level: str
@@ -193,6 +194,7 @@ class Graph:
     output_aliases: tuple[OutputAlias, ...] = ()
     in_place: tuple[int, ...] = ()
     stores: tuple[Store, ...] = ()
+    symbols: tuple[tuple[str, int], ...] = ()
 
     def types(self) -> dict[int, Type]:
         """The type of every value."""

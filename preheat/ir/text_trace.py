@@ -9,6 +9,7 @@
 A trace is only printed: it is read back from its bytes (`pack`), never from text.
 """
 
+import re
 from collections.abc import Callable
 
 from preheat.ir.scalar import python
@@ -54,6 +55,9 @@ def _show_point(trace: Trace, point: Point) -> list[str]:
     return [f"point ({point.slots} slots{last})", *(f"  {line}" for line in lines)]
 
 
+_AXIS_PATH = re.compile(r"\.shape\[\d+\]$|\.stride\(\d+\)$")
+
+
 # ---------------------------------------------------------------------------- sources
 _ROOTS: dict[str, Callable[[Trace, Constant], str]] = {
     "entry": lambda trace, key: "self",
@@ -75,7 +79,24 @@ _STEPS: dict[str, Callable[[str, str], str]] = {
     "closure": lambda o, key: f"{o}.__closure__[{key}]",
     "globals": lambda o, key: f"{o}.__globals__",
     "len": lambda o, key: f"len({o})",
+    "size": lambda o, key: axis_path(o, "size", key),
+    "stride": lambda o, key: axis_path(o, "stride", key),
 }
+
+
+EVERY_SIZE = "*"
+"""Among the paths of what changes: all sizes of tensors in arguments."""
+
+
+def is_axis_path(path: str) -> bool:
+    """Whether `path` is a size or a stride of a tensor."""
+    return _AXIS_PATH.search(path) is not None
+
+
+def axis_path(tensor: str, kind: str, axis: int) -> str:
+    """The size, or the stride, of an axis of the tensor with path `tensor`."""
+    return f"{tensor}.shape[{axis}]" if kind == "size" else f"{tensor}.stride({axis})"
+
 
 
 def source_path(trace: Trace, number: int) -> str:

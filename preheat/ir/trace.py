@@ -71,6 +71,7 @@ class Source:
       closure i        o.__closure__[i]
       globals          o.__globals__
       len              len(o) of an exact container
+      size i, stride i   o.shape[i] and o.stride(i) of a plain tensor
       result (n, *a)   what o's method n gives for the constant arguments a, asked anew on every check;
                        n "": o itself is called; an argument ("=", name, c) is passed by keyword.
                        Only for ContextVar.get, levels of loggers, functools.lru_cache and weak
@@ -95,7 +96,8 @@ class Guard:
     is           Named | Live | At | None, True, False, Ellipsis    o is it
     isnot        At | Named | Live       o is not it (two outside objects that differed)
     value        primitive               same type and equal, floats by bits
-    tensor       TensorFacts             an exact tensor (or subclass `cls`) with these facts
+    tensor       TensorFacts             an exact tensor (or subclass `cls`) with these facts; sizes and
+                                         strides that are Scalars are left to other guards
     code         digest (str)            a function whose __code__ has it (bytecode, names, constants);
                                          in the process that captured: whose __code__ is the same object
     absent       key                     key not in dict

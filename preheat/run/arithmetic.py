@@ -15,9 +15,12 @@ from typing import Any
 
 from preheat.ir.rows import ALL_BITS, ZERO
 from preheat.ir.scalar import Number, Scalar, evaluate, type_of
-from preheat.run.places import Places
+from preheat.ir.trace import Source
+from preheat.run.layout import WORD
+from preheat.run.places import Places, impl
 from preheat.run.resolve import Values
 from preheat.run.table import NotNative, Table
+from preheat.run.tensor_layout import INLINE_RANK
 
 _INT, _FLOAT = ("int", "bool"), ("float",)
 _EXACT = 1 << 53  # up to here every integer is a double
@@ -173,6 +176,8 @@ def source_slot(places: Places, number: int) -> tuple[int, str]:
         raise NotNative
     if source.kind == "len" and number in places.numbers:
         return _length_slot(places, source.parent), "int"
+    if source.kind in ("size", "stride"):
+        return _axis_slot(places, source), "int"
     kind, place = "float" if type(value) is float else "int", places.at(number)
     if place.is_fixed:
         if number in places.numbers:
@@ -201,6 +206,25 @@ def _length_slot(places: Places, parent: int) -> int:
     places.type_of(parent)
     slot = places.table.slot()
     places.word(places.at(parent), offset, mask=0, save=slot)
+    return slot
+
+
+def _axis_slot(places: Places, source: Source) -> int:
+    """A slot with the size, or the stride, of an axis of a tensor."""
+    where, rank = places.tensors, places.found[source.parent].dim()
+    if where is None:
+        raise NotNative
+    places.type_of(source.parent)
+    place, _ = impl(places, source.parent)
+    places.word(place, where.rank, decides=True)  # where the sizes are hangs on it
+    slot = places.table.slot()
+    if rank <= INLINE_RANK:
+        start = where.sizes if source.kind == "size" else where.strides
+        places.word(place, start + WORD * source.key, mask=0, save=slot)
+    else:  # sizes, then strides, outside
+        outside = places.follow(place, where.sizes)
+        index = source.key + (rank if source.kind == "stride" else 0)
+        places.word(outside, WORD * index, mask=0, save=slot)
     return slot
 
 

@@ -230,8 +230,6 @@ def _claim(kind: str, expected: Any, objects: Sequence[Any]) -> Claim:
     if kind not in CLAIMS:
         raise Unsupported("guard_kind", f"a guard of kind {kind!r}")
     if isinstance(expected, TensorFacts):
-        if not all(type(n) is int for n in (*expected.type.sizes, *expected.type.strides)):
-            raise Unsupported("symbolic_guard", f"sizes {expected.type} are not all known")
         return Claim(CLAIMS[kind], expected, None, -1)
     if expected.__class__ is Named:
         return Claim(CLAIMS[kind], constant(expected, objects), None, -1)

@@ -26,7 +26,7 @@ from preheat.run.check import Claim
 from preheat.run.items import add_number
 from preheat.run.layout import WORD
 from preheat.run.members import member_offset
-from preheat.run.places import Place, Places
+from preheat.run.places import Place, Places, impl
 from preheat.run.state import add_state
 from preheat.run.steps import dict_order, length
 from preheat.run.table import NoRoom, NotNative
@@ -186,29 +186,19 @@ def _tensor(places: Places, guard: Guard, expected: TensorFacts) -> None:
     rank = len(expected.type.sizes)
     if rank <= INLINE_RANK:
         load, base, start = places.table.load, place.base, place.address
-        for offset in range(0, WORD * rank, WORD):
-            load(start + where.sizes + offset, base, decides=True)
-            load(start + where.strides + offset, base, decides=True)
+        for axis, (size, stride) in enumerate(zip(expected.type.sizes, expected.type.strides)):
+            if type(size) is int:
+                load(start + where.sizes + WORD * axis, base, decides=True)
+            if type(stride) is int:
+                load(start + where.strides + WORD * axis, base, decides=True)
     else:
         outside = places.follow(place, where.sizes)
-        for index in range(2 * rank):
-            places.word(outside, WORD * index, decides=True)
+        for index, dim in enumerate((*expected.type.sizes, *expected.type.strides)):
+            if type(dim) is int:
+                places.word(outside, WORD * index, decides=True)
     grad = places.table.call(where.requires_grad, slot, mask=_BYTE)
     if bool(grad & _BYTE) is not expected.requires_grad:
         raise NotNative
-
-
-def impl(places: Places, number: int) -> tuple[Place, int]:
-    """The TensorImpl of a tensor as a place, and a slot that points to it.
-
-    That of a fixed tensor is compared and then fixed itself, and all of them share one slot.
-    """
-    place, where = places.at(number), places.tensors
-    if not place.is_fixed:
-        moving = places.follow(place, where.impl)
-        return moving, moving.base
-    slot = places.shared_slot()
-    return Place(ZERO, places.word(place, where.impl, save=slot)), slot
 
 
 def _first_byte(places: Places, number: int) -> int:

@@ -15,7 +15,6 @@ from preheat.ir.graph import Graph
 from preheat.run.library import Fault, no_autocast
 from preheat.run.undo import kept
 
-
 class Interpreted:
     """`graph` (level aten, or None for a body without tensor ops) on torch's own operators."""
 

@@ -5,10 +5,11 @@
 """
 
 import contextlib
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from typing import Any
 
-from preheat.ir.text_trace import source_path
+from preheat.bridge.tensors import Parameter, Tensor, is_plain
+from preheat.ir.text_trace import axis_path, source_path
 from preheat.ir.trace import Guard, Trace
 from preheat.run import resolve as steps
 from preheat.run.check import Checker, same
@@ -37,7 +38,30 @@ def moved_numbers(
         if guard.kind == "len" and isinstance(found[guard.source], Sized)
         and steps.length(found[guard.source]) != guard.expected
     }
-    return frozenset(values | lengths)
+    return frozenset(values | lengths | set(_moved_axes(checker, found)))
+
+
+def _moved_axes(checker: Checker, found: Sequence[Any]) -> Iterator[str]:
+    """The sizes of tensors that are others than their guards say, where nothing else is; or the
+    strides, where the sizes are not."""
+    for guard in checker.guards:
+        value = found[guard.source] if guard.source >= 0 else None
+        if guard.kind != "tensor" or type(value) not in _TENSORS or not is_plain(value):
+            continue
+        expected = guard.expected.type
+        if value.dim() != expected.rank:
+            continue
+        path = source_path(checker.trace, guard.source)
+        for kind, now, dims in (
+            ("size", value.shape, expected.sizes), ("stride", value.stride(), expected.strides)
+        ):
+            axes = [axis for axis, n in enumerate(dims) if now[axis] != n]  # symbols differ as well
+            yield from (axis_path(path, kind, axis) for axis in axes)
+            if axes:
+                break
+
+
+_TENSORS = frozenset((Tensor, Parameter))
 
 
 def _may_move(trace: Trace, guard: Guard) -> bool:

@@ -282,3 +282,16 @@ class Places:
 
 
 _USUAL_DICTS = frozenset((dict, collections.OrderedDict))
+
+
+def impl(places: Places, number: int) -> tuple[Place, int]:
+    """The TensorImpl of a tensor as a place, and a slot that points to it.
+
+    That of a fixed tensor is compared and then fixed itself, and all of them share one slot.
+    """
+    place, where = places.at(number), places.tensors
+    if not place.is_fixed:
+        moving = places.follow(place, where.impl)
+        return moving, moving.base
+    slot = places.shared_slot()
+    return Place(ZERO, places.word(place, where.impl, save=slot)), slot

@@ -129,6 +129,8 @@ class _Writer:
         key = self.bind(constant(source.key, self.live, self.found))
         if source.kind == "item" and type(self.found[source.parent]) in _EXACT:
             return f"{base}[{key}]"
+        if source.kind in ("size", "stride"):  # of an exact tensor, as a guard has said
+            return f"{base}.{source.kind}({key})"
         if source.kind == "dict":
             return f"read_attribute({base}, '__dict__')"
         return f"{self.bind(STEPS[source.kind])}({base}, {key})"

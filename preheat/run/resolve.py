@@ -16,7 +16,7 @@ from typing import Any
 from preheat.base.dataclass import dataclass
 from preheat.base.errors import Unsupported
 from preheat.base.names import find, raw_attribute
-from preheat.bridge.tensors import Tensor
+from preheat.bridge.tensors import Parameter, Tensor
 from preheat.ir.scalar import Scalar, evaluate
 from preheat.ir.trace import At, Constant, Live, Named, Source, Step, Trace
 
@@ -124,10 +124,11 @@ def moving_numbers(trace: Trace) -> frozenset[int]:
     One that the program looked at later on has a guard on its value as well, and stays."""
     guards = [guard for node in trace.nodes for guard in node.guards]
     pinned = {guard.source for guard in guards if guard.kind == "value"}
+    sizes = (k for k, source in enumerate(trace.sources) if source.kind in ("size", "stride"))
     return frozenset(
         guard.source for guard in guards
         if guard.kind == "type" and guard.expected in _NUMBER_TYPES and guard.source not in pinned
-    )
+    ) | frozenset(sizes) - pinned
 
 
 def replaced(trace: Trace, found: Sequence[Any]) -> frozenset[int]:
@@ -334,6 +335,24 @@ def _cell(value: Any, key: Any) -> Any:
         raise NotThere("the cell is empty") from None
 
 
+def _size(value: Any, axis: int) -> int:
+    return _of_tensor(value, axis).shape[axis]
+
+
+def _stride(value: Any, axis: int) -> int:
+    return _of_tensor(value, axis).stride(axis)
+
+
+def _of_tensor(value: Any, axis: int) -> Tensor:
+    """`value`, a tensor of no class of the user's, which has that axis."""
+    if type(value) not in _PLAIN_TENSORS or value.dim() <= axis:
+        raise NotThere(f"a {type_name(type(value))} has no axis {axis}")
+    return value
+
+
+_PLAIN_TENSORS = frozenset((Tensor, Parameter))
+
+
 def _result(value: Any, asked: tuple) -> Any:
     """What `value`, or its method, gives for constant arguments: a call without effect."""
     name, *args = asked
@@ -358,5 +377,7 @@ STEPS: Mapping[str, Callable[[Any, Any], Any]] = types.MappingProxyType({
     "closure": _closure,
     "globals": lambda value, key: attribute(value, "__globals__"),
     "len": lambda value, key: length(value),
+    "size": _size,
+    "stride": _stride,
     "result": _result,
 })

@@ -219,6 +219,7 @@ def bind_rows(
     checker: Checker, found: Sequence[Any], arguments: Sequence[Any], *,
     without: tuple[str, ...] = (), fleeting: frozenset[int] = frozenset(),
     changing: Iterable[dict] = (), unlisted: Iterable[dict] = (),
+    is_judged: bool = False,
 ) -> Rows:
     """Rows for the guards of `checker`, which held for the resolved objects `found`.
 
@@ -228,6 +229,7 @@ def bind_rows(
     fleeting    sources in arguments that Python shall follow
     changing    dicts that change from call to call; unlisted: those that shall have no rows for
                 their items
+    is_judged   Python goes on with every call, even if no guard is left to it
     """
     trace = checker.trace
     where: Layout = layout(without=tuple(sorted({*without} & set(Layout.__dataclass_fields__))))
@@ -250,9 +252,9 @@ def bind_rows(
         slow.append(Guard(number, "is", Live(len(objects))))
         objects.append(found[number])
     slow_checker = None
-    if slow:
+    if slow or is_judged:
         slow_checker = Checker(trace, checker.target, objects, only=slow)
-        table.owner = slow[0]
+        table.owner = slow[0] if slow else 0
         table.never()
     packed = table.pack()
     buffer = ctypes.create_string_buffer(packed, max(len(packed), 1))

@@ -21,6 +21,7 @@ from preheat.base.events import emit
 from preheat.ir.artifact import Artifact
 from preheat.ir.plan import Image, Plan
 from preheat.ir.records import REASONS
+from preheat.ir.trace import Recipe, Step, Trace
 from preheat.run.check import Checker, Failure
 from preheat.run.device import context
 from preheat.run.entry import Entry, beside, make_entry
@@ -32,6 +33,8 @@ from preheat.run.moved import moved_numbers
 from preheat.run.recipes import Rebuild, compile_recipe
 from preheat.run.resolve import NotThere
 from preheat.run.rows import bind_rows
+from preheat.run.sized import Sized
+from preheat.run.sized_calls import SizedCalls, without_body
 from preheat.run.undo import Undo, draws
 
 MISS: Any = type("Miss", (), {"__slots__": (), "__repr__": lambda self: "<miss>"})()
@@ -68,6 +71,7 @@ class Variant:
         self._entry: Entry | None = None
         self._unchecked: Entry | None = None  # without the guards that Python has just judged
         self._rows: Any = None
+        self._sized: SizedCalls | None = None
         self._undo = Undo() if draws(artifact) else None
         self._wait, self._waited = 1, 0
         self._restless, self._fleeting = -1, frozenset[int]()  # sources: see `Rows.restless`
@@ -80,12 +84,14 @@ class Variant:
     def bind(
         cls, artifact: Artifact, target: Any, args: tuple, kwargs: dict, objects: tuple,
         runtime: Image | None = None, *, plain: Callable | None = None,
+        specialise: Callable | None = None,
     ) -> "Variant":
         """The variant of `artifact` for calls like `target(*args, **kwargs)`. Raises CannotBind.
 
         objects   the live objects that the trace names; runtime: the native checker and driver,
         without which guards and plan run from Python
         plain     what runs a call whose node met a fault, in place of `target`
+        specialise  makes the plan of a graph at sizes that come again: see `sized.py`
         """
         (node,) = artifact.trace.nodes
         try:
@@ -93,7 +99,7 @@ class Variant:
             found = checker.resolve(args, kwargs)
             if isinstance(found, Failure):
                 raise CannotBind(str(found), moved=_moved(checker, found, args, kwargs))
-            executable, results = _executable(artifact)
+            executable, results = _executable(artifact, specialise)
             rebuild = compile_recipe(node.end.recipe, results, objects)
         except (NotThere, Unsupported, UserError) as why:
             raise CannotBind(str(why), is_final=not isinstance(why, NotThere)) from why
@@ -121,12 +127,21 @@ class Variant:
 
     def _bind_entry(self, found: list, arguments: tuple) -> None:
         """Rows and a native entry for the objects `found`, which every guard accepts."""
-        is_native = self._runtime is not None and isinstance(self.executable, Executable)
+        is_sized = isinstance(self.executable, Sized)
+        is_native = self._runtime is not None and isinstance(self.executable, Executable | Sized)
         self._rows = bind_rows(
             self.checker, found, arguments, fleeting=self._fleeting,
             changing=[space for space, _ in self._changing.values()],
             unlisted=[space for space, times in self._changing.values() if times > _MOST_LISTS],
+            is_judged=is_sized,
         ) if is_native else None
+        if is_sized and is_native:
+            self._sized = SizedCalls(self.artifact.trace, found, self.executable, self.rebuild,
+                                     self.checker.objects, self._entry_at)
+            self._entry = make_entry(
+                without_body(self.artifact.trace), found, self._rows, _IDLE, _NO_RESULT, self._slow,
+                runtime=self._runtime, context=context(), live=self.checker.objects, miss=MISS)
+            return
         self._entry = self._make_entry(found, self._rows)
         if self._rows is not None and self._rows.in_python:
             self._unchecked = beside(self._entry, self._rows.native(), self._runtime)
@@ -152,6 +167,8 @@ class Variant:
         if self._rows is not None and why == "guard":
             if self._rows.is_python(detail):
                 failure = self._rows.check_python(args, kwargs)
+                if failure is None and self._sized is not None:
+                    return self._call_sized(args, kwargs, arguments)
                 if failure is None:
                     return self._unchecked.call(*args, **kwargs)
                 if self._rows.is_verdict(failure):
@@ -172,10 +189,36 @@ class Variant:
                 restless = self._rows.restless(detail) if why == "guard" else -1
                 self._bind_again(found, arguments, restless)
         try:
+            if self._sized is not None:
+                return self._sized.run(found)
             return self._entry.run(found)
         except Fault as raised:
             fault = raised
         return self._plain(fault, args, kwargs)  # the user's error has no context of ours
+
+    def _call_sized(self, args: tuple, kwargs: dict, arguments: tuple) -> Any:
+        """A call that all guards accept, at its sizes."""
+        try:
+            return self._sized.call(args, kwargs, arguments)
+        except Fault as raised:
+            fault = raised
+        return self._plain(fault, args, kwargs)
+
+    def _entry_at(
+        self, trace: Trace, found: list, executable: Executable, rebuild: Rebuild,
+    ) -> Entry:
+        """The native entry of the body at some sizes, for who has checked all other guards."""
+        return make_entry(
+            trace, found, self._rows.native(), executable, rebuild, self._slow_at,
+            runtime=self._runtime, context=context(), live=self.checker.objects, miss=MISS)
+
+    def _slow_at(self, reason: int, detail: int, arguments: tuple, names: tuple) -> Any:
+        """As `_slow`, of the entry at some sizes: its rows have just been met."""
+        split = len(arguments) - len(names)
+        if REASONS[reason] == "guard":
+            found = self.checker.resolve(arguments[:split], dict(zip(names, arguments[split:])))
+            return MISS if isinstance(found, Failure) else self._sized.run(found)
+        return self._slow(reason, detail, arguments, names)
 
     def _bind_again(self, found: list, arguments: tuple, restless: int) -> None:
         """The guards hold on other memory than the rows say: takes it from now on.
@@ -231,19 +274,25 @@ class Variant:
 
 
 def _moved(checker: Checker, failure: Failure, args: tuple, kwargs: dict) -> frozenset[str]:
-    is_value = failure.guard is not None and failure.guard.kind in ("value", "len")
+    is_value = failure.guard is not None and failure.guard.kind in ("value", "len", "tensor")
     return moved_numbers(checker, args, kwargs) if is_value else frozenset()
 
 
 # What runs where a program computes no tensor: nothing, but natively.
 _NOTHING = Plan(inputs=(), buffers=(), kernels=(), calls=(), outputs=())
+_IDLE = Executable(_NOTHING, None)
+_NO_RESULT = compile_recipe(Recipe((Step("const", (None,)),), 0), 0)
 
 
-def _executable(artifact: Artifact) -> tuple[Executable | Interpreted, int]:
+def _executable(
+    artifact: Artifact, specialise: Callable | None,
+) -> tuple[Executable | Interpreted | Sized, int]:
     """What runs the artifact's body, and how many results it gives."""
     plan, image = artifact.plan, artifact.image
     if plan is None:
         graph = artifact.graph()
+        if graph is not None and graph.symbols:
+            return Sized(graph, specialise), len(graph.outputs)
         if graph is not None:
             return Interpreted(graph), len(graph.outputs)
         plan = _NOTHING

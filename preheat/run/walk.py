@@ -113,12 +113,13 @@ class Unbound:
 
     def bind(
         self, target: Any, args: Sequence, kwargs: dict, runtime: Image | None,
-        plain: Callable | None,
+        plain: Callable | None, specialise: Callable | None = None,
     ) -> "Bound":
         """The node for calls like this one; `plain` runs those that met a fault. Raises
         CannotBind."""
         variant = Variant.bind(
-            self.artifact, target, tuple(args), kwargs, self.objects, runtime, plain=plain)
+            self.artifact, target, tuple(args), kwargs, self.objects, runtime, plain=plain,
+            specialise=specialise)
         return Bound(variant, self.next)
 
 

@@ -15,7 +15,7 @@ ROOT = pathlib.Path(preheat.__file__).parent
 # Nothing that a person would write breaks with these: other programs, in other tests, raise them.
 WITHOUT_EXAMPLE = {
     "untracked_tensor", "overlapping_write", "op_argument", "own_write", "foreign_state", "fault",
-    "internal_error", "limit_ops", "limit_nodes", "no_snapshot", "bytecodes", "limit_guards", "recompile_limit",
+    "internal_error", "limit_ops", "limit_nodes", "no_snapshot", "bytecodes", "limit_guards", "recompile_limit", "marked_size",
 }
 
 

@@ -28,14 +28,31 @@ def _dispatch(mode, function, types, args=(), kwargs=None):
 Seen.__torch_dispatch__ = _dispatch
 
 
+class Owner:
+    """Notes which expressions are pinned."""
+
+    def __init__(self):
+        self.pinned, self.tests = [], []
+
+    def pin_scalar(self, scalar):
+        self.pinned.append(scalar)
+
+    def test(self, scalar, answer):
+        self.tests.append((scalar, answer))
+        self.pinned.append(scalar)
+
+    def normal(self, scalar):
+        return scalar
+
+
 def through(function, n=3, f=0.5):
     """(result, numbers that reached ops, expressions that were pinned)."""
-    pinned = []
+    owner = Owner()
     mode = Seen()
     mode.numbers = []
     with torch.no_grad(), mode:
-        result = function(symint.box(N, n, pinned.append), symint.box(F, f, pinned.append))
-    return result, mode.numbers, pinned
+        result = function(symint.box(N, n, owner), symint.box(F, f, owner))
+    return result, mode.numbers, owner.pinned
 
 
 def test_torch_has_what_this_needs():

@@ -102,7 +102,7 @@ def test_all_ways_are_found_without_python(name, monkeypatch):
     ours = make()
     torch.manual_seed(0)
     theirs = make()
-    compiled = preheat.compile(ours, options={"cache": False})
+    compiled = preheat.compile(ours, dynamic=False, options={"cache": False})
     asked, is_python = [], Rows.is_python
 
     def noted(self, row):

@@ -1,0 +1,57 @@
+"""Resizing: what torch computes sizes for where it takes no symbolic ones, spelled out.
+
+    upsample_nearest2d(x, None, [2.0, 2.0])  ->  aten.upsample_nearest2d(x, [2*h, 2*w], 2.0, 2.0)
+
+Source: `compute_output_size` of ATen/native/UpSample.h: the size times the factor, truncated.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from preheat.bridge.ops import overload, private
+from preheat.ir.scalar import Dim, apply
+
+# The functions of torch._C._nn, the axes that they resize, and whether they take `align_corners`.
+_ROWS = (
+    ("upsample_nearest1d", 1, False), ("upsample_nearest2d", 2, False),
+    ("upsample_linear1d", 1, True), ("upsample_bilinear2d", 2, True),
+    ("upsample_bicubic2d", 2, True),
+)
+_FUNCTIONS = {private(f"_C._nn.{name}"): (name, axes, aligns) for name, axes, aligns in _ROWS}
+
+
+def spelled_out(
+    function: Any, args: tuple, sizes: Sequence[Dim],
+) -> tuple[Callable, tuple[Dim, ...] | None, tuple] | None:
+    """The op, the sizes that it makes (None: those that the call has), and what else it takes, of a
+    call that resizes a tensor of `sizes`; None for any other call, and for factors that are no
+    simple ones."""
+    row = _FUNCTIONS.get(function) if type(function) in _KINDS else None
+    if row is None or len(args) != (4 if row[2] else 3):
+        return None
+    name, axes, _ = row
+    factors = args[-1]
+    if factors is None and isinstance(args[1], (list, tuple)) and len(args[1]) == axes:
+        return overload(f"aten.{name}.default"), None, (*args[2:-1], *[None] * axes)
+    if factors is None or args[1] is not None:
+        return None
+    made = [_scaled(size, factor) for size, factor in zip(sizes[-axes:], factors, strict=True)]
+    if None in made:
+        return None
+    return overload(f"aten.{name}.default"), tuple(made), (*args[2:-1], *factors)
+
+
+def _scaled(size: Dim, factor: float) -> Dim | None:
+    """The whole part of the product, where it is a product or a quotient of integers."""
+    if type(factor) not in (int, float) or factor <= 0:
+        return None
+    factor = float(factor)
+    if factor.is_integer():
+        return size * int(factor)
+    parts = 1 / factor
+    if parts.is_integer() and int(parts) & (int(parts) - 1) == 0:  # then the factor is exact
+        return apply("floordiv", size, int(parts))
+    return None
+
+
+_KINDS = frozenset(map(type, _FUNCTIONS))

@@ -1,0 +1,97 @@
+"""Sizes of convolutions, pooling and upsampling.
+
+Rules of `size_rules.py`. Source: `ATen/native/ConvUtils.h`, `ATen/native/Pool.h`.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from preheat.capture.size_call import Call, NoRule, Rule, Shape, is_row_major, never_channels_last
+from preheat.ir.dims import normal
+from preheat.ir.scalar import Dim, apply
+
+
+# ---------------------------------------------------------------------------- convolution, pooling
+def _pair(values: Sequence[Any], count: int) -> list[Any]:
+    return list(values) * count if len(values) == 1 else list(values)
+
+
+def _convolution(call: Call) -> list[Shape]:
+    type, weight = call.type("input"), call.type("weight")
+    if not (is_row_major(type) and is_row_major(weight)):  # then it is never channels last
+        raise NoRule("convolution of another layout")
+    spatial = type.rank - 2
+    stride, padding, dilation = (
+        _pair([call.known(n) for n in call.arg(name, ())], spatial)
+        for name in ("stride", "padding", "dilation"))
+    sizes: list[Dim] = [type.sizes[0]]
+    if call.arg("transposed", False):
+        extra = _pair([call.known(n) for n in call.arg("output_padding", ())], spatial)
+        sizes.append(normal(weight.sizes[1] * call.known(call.arg("groups", 1))))
+        for k in range(spatial):
+            reach = dilation[k] * (call.known(weight.sizes[2 + k]) - 1) + 1
+            sizes.append(normal(
+                (type.sizes[2 + k] - 1) * stride[k] - 2 * padding[k] + reach + extra[k]))
+    else:
+        sizes.append(weight.sizes[0])
+        for k in range(spatial):
+            reach = dilation[k] * (call.known(weight.sizes[2 + k]) - 1) + 1
+            span = normal(type.sizes[2 + k] + 2 * padding[k] - reach)
+            if not call.holds("ge", span, 0):
+                raise NoRule("a kernel larger than the image")
+            sizes.append(normal(apply("floordiv", span, stride[k]) + 1))
+    if not all(call.holds("gt", n, 0) for n in sizes):
+        raise NoRule("an empty convolution")
+    return [(tuple(sizes), None)]
+
+
+def _pool(call: Call) -> list[Shape]:
+    type = call.type("self")
+    never_channels_last(call, type)
+    spatial = 2 if "2d" in call.name else 3 if "3d" in call.name else 1
+    kernel = _pair([call.known(n) for n in call.arg("kernel_size", ())], spatial)
+    stride = _pair([call.known(n) for n in call.arg("stride", ())], spatial) or kernel
+    padding = _pair([call.known(n) for n in call.arg("padding", (0,))], spatial)
+    dilation = _pair([call.known(n) for n in call.arg("dilation", (1,))], spatial)
+    sizes = list(type.sizes[: type.rank - spatial])
+    for k in range(spatial):
+        size = type.sizes[type.rank - spatial + k]
+        span = normal(size + 2 * padding[k] - dilation[k] * (kernel[k] - 1) - 1)
+        if call.arg("ceil_mode", False):
+            made = normal(apply("floordiv", span + (stride[k] - 1), stride[k]) + 1)
+            if call.holds("ge", normal((made - 1) * stride[k]), normal(size + padding[k])):
+                made = normal(made - 1)
+        else:
+            if not call.holds("ge", span, 0):
+                raise NoRule("an empty pooling")
+            made = normal(apply("floordiv", span, stride[k]) + 1)
+        if not call.holds("gt", made, 0):
+            raise NoRule("an empty pooling")
+        sizes.append(made)
+    return [(tuple(sizes), None)] * len(call.real)
+
+
+def _adaptive_pool(call: Call) -> list[Shape]:
+    type, wanted = call.type("self"), call.arg("output_size", ())
+    never_channels_last(call, type)
+    return [((*type.sizes[: type.rank - len(wanted)], *wanted), None)] * len(call.real)
+
+
+def _upsample(call: Call) -> list[Shape]:
+    """Upsampling to sizes that are given; factors are used, too, and are numbers."""
+    type, wanted = call.type("self"), call.args.get("output_size")
+    if wanted is None or not is_row_major(type):
+        raise NoRule("upsampling")
+    if not all(call.holds("gt", n, 0) for n in wanted):
+        raise NoRule("an empty image")
+    return [((*type.sizes[:2], *wanted), None)]
+
+
+IMAGES: dict[Rule, str] = {
+    _convolution: "convolution",
+    _pool: "max_pool2d_with_indices avg_pool2d avg_pool1d avg_pool3d max_pool3d_with_indices",
+    _adaptive_pool: "_adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_max_pool2d",
+    _upsample: """upsample_nearest1d upsample_nearest2d upsample_bilinear2d upsample_bicubic2d
+        upsample_linear1d""",
+}
+"""Rules, and the ops that they are of."""

@@ -1,0 +1,168 @@
+"""Size rules: what sizes and strides an op gives, for any sizes that it is given.
+
+    RULES["mm"](call)      [((n3, 8), None)]      one pair a result; strides None: row-major
+
+A rule computes with expressions (`ir/dims.py`) and asks `call` for what it must know of them; each
+answer becomes a guard. So it says what torch says for all sizes with the same answers. `NoRule` means
+that it does not know, and the sizes are pinned: what a rule gives is compared with what torch gave at
+the sizes of the capture, but at other sizes nobody compares. Every rule is fuzzed against eager
+(`tests/sizes`).
+
+Sizes are at least 1 where they are symbols. """
+
+from typing import Any
+
+from preheat.capture.size_compute import COMPUTED, full_reduction, pointwise
+from preheat.capture.size_images import IMAGES
+from preheat.capture.size_views import VIEWS
+from preheat.capture.size_call import (
+    Call, NoRule, Rule, Shape, broadcast, is_row_major, never_channels_last,
+)
+from preheat.ir.dims import normal
+from preheat.ir.graph import Ref
+from preheat.ir.scalar import apply
+
+
+# ---------------------------------------------------------------------------- creation
+def _filled(call: Call) -> list[Shape]:
+    return [(tuple(call.arg("size", ())), None)]
+
+
+def _arange(call: Call) -> list[Shape]:
+    """ceil((end - start) / step) elements; of ints with a known step."""
+    start, end, step = call.arg("start", 0), call.arg("end"), call.arg("step", 1)
+    start, end = (_number(call, n) for n in (start, end))
+    step = call.known(_number(call, step))
+    if any(type(n) is float for n in (start, end, step)) or step <= 0:
+        raise NoRule("arange of floats")
+    if not call.holds("ge", end, start):
+        raise NoRule("an empty arange")
+    length = normal(apply("sub", end, start))
+    if step != 1:
+        length = normal(apply("floordiv", length + (step - 1), step))
+    return [((length,), None)]
+
+
+def _number(call: Call, value: Any) -> Any:
+    if isinstance(value, Ref):
+        raise NoRule("a number that is an input")
+    return value
+
+
+def _eye(call: Call) -> list[Shape]:
+    rows = call.arg("n")
+    return [((rows, call.arg("m", rows)), None)]
+
+
+# ---------------------------------------------------------------------------- indexing
+def _embedding(call: Call) -> list[Shape]:
+    indices = call.type("indices")
+    return [((*indices.sizes, call.type("weight").sizes[1]), None)]
+
+
+def _gather(call: Call) -> list[Shape]:
+    return [(call.type("index").sizes, None)]
+
+
+def _index_select(call: Call) -> list[Shape]:
+    type, index = call.type("self"), call.type("index")
+    if not type.rank:
+        raise NoRule("index_select")
+    axis = call.axis()
+    length = index.sizes[0] if index.rank else 1
+    return [(tuple(length if k == axis else n for k, n in enumerate(type.sizes)), None)]
+
+
+def _index(call: Call) -> list[Shape]:
+    """Indices on leading or neighbouring axes; the others follow. Row-major if all are."""
+    type, indices = call.type("self"), call.arg("indices", ())
+    taken = [k for k, index in enumerate(indices) if isinstance(index, Ref)]
+    given = [call.types[indices[k].id] for k in taken]
+    if any(t.dtype in ("bool", "uint8") for t in given) or not taken:
+        raise NoRule("a mask")
+    if not all(map(is_row_major, (type, *given))):
+        raise NoRule("an index of another layout")
+    shape = broadcast(call, *(t.sizes for t in given))
+    kept = [n for k, n in enumerate(type.sizes) if k not in taken]
+    is_together = taken == list(range(taken[0], taken[0] + len(taken)))
+    at = taken[0] if is_together else 0
+    if taken != [0] and not (is_together and taken[0] == 0):
+        raise NoRule("an index behind other axes, whose layout is not row-major")
+    return [((*kept[:at], *shape, *kept[at:]), None)]
+
+
+# ---------------------------------------------------------------------------- putting together
+def _cat(call: Call) -> list[Shape]:
+    tensors = [t for t in call.of(call.arg("tensors", ())) if t.sizes != (0,)]
+    if not tensors:
+        raise NoRule("nothing to concatenate")
+    if not any(map(is_row_major, tensors)):  # one that is not channels last decides
+        never_channels_last(call, tensors[0])
+    axis = call.known(call.arg("dim", 0)) % tensors[0].rank
+    sizes = list(tensors[0].sizes)
+    for other in tensors[1:]:
+        for k, n in enumerate(other.sizes):
+            sizes[k] = sizes[k] + n if k == axis else call.same(sizes[k], n)
+    sizes[axis] = normal(sizes[axis])
+    return [(tuple(sizes), None)]
+
+
+def _stack(call: Call) -> list[Shape]:
+    tensors = call.of(call.arg("tensors", ()))
+    sizes = list(tensors[0].sizes)
+    for other in tensors[1:]:
+        sizes = [call.same(a, b) for a, b in zip(sizes, other.sizes, strict=True)]
+    axis = call.known(call.arg("dim", 0)) % (len(sizes) + 1)
+    sizes.insert(axis, len(tensors))
+    return [(tuple(sizes), None)]
+
+
+def _repeat(call: Call) -> list[Shape]:
+    type, repeats = call.type("self"), call.arg("repeats", ())
+    own = (1,) * (len(repeats) - type.rank) + type.sizes
+    return [(tuple(normal(n * r) for n, r in zip(own, repeats, strict=True)), None)]
+
+
+def _pad(call: Call) -> list[Shape]:
+    type, pad = call.type("self"), call.arg("pad", ())
+    never_channels_last(call, type)
+    sizes = list(type.sizes)
+    for place in range(len(pad) // 2):
+        axis = type.rank - 1 - place
+        sizes[axis] = normal(sizes[axis] + pad[2 * place] + pad[2 * place + 1])
+        if not call.holds("gt", sizes[axis], 0):
+            raise NoRule("an axis that is padded away")
+    return [(tuple(sizes), None)]
+
+
+def _rolled(call: Call) -> list[Shape]:
+    """Two parts put together in another order."""
+    never_channels_last(call, call.type("self"))
+    return [(call.type("self").sizes, None)]
+
+
+_OTHERS: dict[Rule, str] = {
+    _filled: "zeros ones empty full new_zeros new_ones new_empty new_full rand randn randint",
+    _arange: "arange",
+    _eye: "eye",
+    _embedding: "embedding",
+    _gather: "gather",
+    _index_select: "index_select",
+    _index: "index",
+    _cat: "cat",
+    _stack: "stack",
+    _repeat: "repeat",
+    _pad: "constant_pad_nd",
+    _rolled: "roll",
+}
+
+
+_TABLES = (COMPUTED, VIEWS, IMAGES, _OTHERS)
+RULES: dict[str, Rule] = {
+    name: rule for table in _TABLES for rule, names in table.items() for name in names.split()
+} | {
+    "aten.max.default": full_reduction, "aten.min.default": full_reduction,
+    "aten.median.default": full_reduction, "aten.nanmedian.default": full_reduction,
+    "aten.max.other": pointwise, "aten.min.other": pointwise,
+}
+"""By full name, or by the name of the op without overload."""

@@ -1,0 +1,95 @@
+"""The part of the recorder that stands where sizes change: types with symbols, tensors as C sees them.
+
+    aten.mm(%0: f32[n3, 6], %1)     find_types: f32[n3, 8], by the rule of the op (`sizes.py`)
+    x.is_contiguous() in C++        typed: the type of which a rule knows the layout
+
+What C++ computes with sizes is seen only where it is given tensors with symbols (`Shown`); an op that
+comes without them, from a call that was not, pins the sizes of its operands.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from preheat.bridge.overloads import Overload
+from preheat.bridge.symint import Shown
+from preheat.bridge.tensors import Tensor, storage_key, type_of
+from preheat.capture.sizes import SizeRules, is_symbolic
+from preheat.ir.graph import Builder, Op, Ref, map_refs
+from preheat.ir.scalar import Scalar
+from preheat.ir.types import TensorType, Type
+
+# What attributes of a tensor do (`x.T`), whatever its sizes.
+WITHOUT_SIZES = frozenset((
+    "aten.t.default", "aten.transpose.int", "aten.permute.default", "aten.alias.default",
+    "aten.detach.default", "aten.view_as_real.default", "aten.real.default",
+))
+
+
+class SizedRecorder:
+    """See the module docstring. `rules` is None until a size becomes a symbol."""
+
+    builder: Builder
+    is_boxed: bool
+    values: dict[int, Any]
+
+    def begin_sizes(self) -> None:
+        """A new graph, without symbols so far."""
+        self.rules: SizeRules | None = None
+        self.show: Callable[[Tensor], Tensor] = lambda tensor: tensor
+        self.scalars: dict[int, Scalar] = {}  # the numbers among the inputs
+        self.found: dict[int, TensorType] = {}  # of the results of the op under way, by id
+
+    def find_types(
+        self, facts: Overload, name: str, args: tuple, attrs: tuple, out: Any,
+    ) -> None:
+        """Finds the types, with symbols, of the tensors that an op gave: `_found`, by their ids."""
+        made = list(tensors_in(out if type(out) in (tuple, list) else (out,)))
+        args, attrs = (map_refs(a, lambda value: self.scalars.get(value, Ref(value)))
+                       for a in (args, attrs))
+        op = Op(name, args, (), (), attrs)
+        if not self.is_boxed and name not in WITHOUT_SIZES:
+            for ref in op.refs():  # C++ has computed with the sizes of this call, unseen
+                self.rules.pin(self.builder.type_of[ref])
+        types = self.rules.types(
+            op, self.builder.type_of.__getitem__, list(map(type_of, made)), facts.is_pointwise)
+        self.found = {id(tensor): type for tensor, type in zip(made, types)}
+
+    def typed(self, shown: Shown, *args: Any) -> tuple[TensorType, str]:
+        """The type of a tensor that C asks about, and the memory format that it asks for."""
+        name = str(args[0]).removeprefix("torch.") if args else "contiguous_format"
+        return shown.shown_type, name
+
+    def is_now(self, type: Type, tensor: Tensor) -> bool:
+        """Whether `tensor` is of the type, which may have symbols, in this call."""
+        if self.rules is not None and is_symbolic(type):
+            type = self.rules.evaluated(type, tensor)
+        return type == type_of(tensor)
+
+    def pin_relatives(self, written: Tensor, operands: list[Tensor]) -> None:
+        """Other views of the memory that is written do not meet it at the sizes of this call."""
+        for operand in operands:
+            if operand is not written and storage_key(operand) == storage_key(written):
+                for tensor in (written, operand):
+                    self.rules.pin(self.builder.type_of[self.values[id(tensor)].value])
+
+    def seen_by_c(self, out: Any) -> Any:
+        """What C shall see for what an op gave."""
+        if type(out) in (list, tuple):
+            return type(out)([self.seen_by_c(part) for part in out])
+        return self.show(out) if isinstance(out, Tensor) and type(out) is not Shown else out
+
+
+def tensors_in(args: tuple | list) -> Iterator[Tensor]:
+    """The tensors in arguments or results, lists and tuples deep."""
+    for arg in args:
+        if isinstance(arg, Tensor):
+            yield arg
+        elif type(arg) in (tuple, list):
+            yield from tensors_in(arg)
+
+
+def holds_scalar(arg: Any) -> bool:
+    """Whether an argument of an op has an expression in it."""
+    if isinstance(arg, tuple):
+        return any(map(holds_scalar, arg))
+    return isinstance(arg, Scalar)

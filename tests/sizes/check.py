@@ -1,0 +1,97 @@
+"""Whether a compiled program does what eager does at sizes that it was not captured at."""
+
+import random
+import sys
+from collections import Counter
+
+import torch
+
+import preheat
+from tests.sizes import grammar
+
+SIZES = ((4, 6), (5, 6), (3, 7), (1, 6), (4, 1), (2, 2), (7, 3), (1, 1), (6, 6), (2, 9), (8, 4))
+
+
+def outcome(function, args):
+    """What a call gives, or the exception: ("value", ...) or ("error", type)."""
+    try:
+        with torch.no_grad():
+            return "value", function(*args)
+    except Exception as error:  # the program's own, whichever it is
+        return "error", type(error).__name__, str(error)
+
+
+def differs(found, expected, is_exact: bool) -> str:
+    """How two results differ, "" if they do not."""
+    if type(found) is not type(expected):
+        return f"{type(found).__name__} instead of {type(expected).__name__}"
+    if isinstance(expected, torch.Tensor):
+        if found.dtype != expected.dtype or found.shape != expected.shape:
+            return f"{found.dtype} {list(found.shape)} instead of {expected.dtype} {list(expected.shape)}"
+        strides = [
+            (a, b) for a, b, n in zip(found.stride(), expected.stride(), expected.shape) if n > 1]
+        if expected.numel() and any(a != b for a, b in strides):
+            return f"strides {found.stride()} instead of {expected.stride()}"
+        if is_exact:
+            same = torch.equal(found, expected) or torch.equal(found.nan_to_num(7), expected.nan_to_num(7))
+        else:
+            same = torch.allclose(found, expected, rtol=1e-4, atol=1e-4, equal_nan=True)
+        return "" if same else "other values"
+    if isinstance(expected, (tuple, list)):
+        if len(found) != len(expected):
+            return f"{len(found)} parts instead of {len(expected)}"
+        return next((d for d in map(lambda p: differs(*p, is_exact), zip(found, expected)) if d), "")
+    return "" if found == expected else f"{found!r} instead of {expected!r}"
+
+
+def check(text: str, sizes, backend: str = "eager", dynamic: bool | None = True) -> Counter:
+    """Runs the program at all `sizes`; counts calls, captures, and replays at sizes that are new.
+    Raises AssertionError."""
+    program = grammar.compiled_text(text)
+    compiled = preheat.compile(
+        program, backend=backend, dynamic=dynamic, options={"cache": False, "recompile_limit": 40})
+    counts: Counter = Counter(calls=len(sizes))
+    seen = set()
+    for place, size in enumerate(sizes):
+        args = grammar.arguments(*size)
+        expected = outcome(program, args)
+        before = preheat.counters()
+        found = outcome(compiled, args)
+        after = preheat.counters()
+        counts["captures"] += after["captures"] - before["captures"]
+        counts["replays"] += size not in seen and not any(
+            after[name] != before[name] for name in ("captures", "fallbacks"))
+        seen.add(size)
+        assert found[0] == expected[0], (
+            f"at {size}: {found[:3]} instead of {expected[:3]}\n{text}")
+        if expected[0] == "error":
+            assert found[1:] == expected[1:], f"at {size}: {found} instead of {expected}\n{text}"
+            continue
+        wrong = differs(found[1], expected[1], backend == "eager")
+        assert not wrong, f"at {size} (after {sizes[:place]}): {wrong}\n{text}"
+    return counts
+
+
+def run(start: int, count: int, backend: str = "eager", calls: int = 8) -> Counter:
+    """Checks the programs of seeds from `start` on; prints and counts failures."""
+    total: Counter = Counter()
+    for seed in range(start, start + count):
+        chance = random.Random(seed)
+        first = chance.choice(SIZES[:3])
+        text = grammar.write(chance, first)
+        sizes = [first, *(chance.choice(SIZES) for _ in range(calls - 1))]
+        try:
+            total += check(text, sizes, backend)
+        except AssertionError as wrong:
+            total["wrong"] += 1
+            print(f"seed {seed}: {wrong}", flush=True)
+        except Exception as fault:
+            total["faults"] += 1
+            print(f"seed {seed}: FAULT {type(fault).__name__}: {fault}\n{text}", flush=True)
+        total["programs"] += 1
+    return total
+
+
+if __name__ == "__main__":
+    start, count, *backend = sys.argv[1:]
+    print(dict(run(int(start), int(count), *backend)))

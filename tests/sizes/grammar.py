@@ -1,0 +1,280 @@
+"""Random programs whose sizes change: rows of templates over tensors by rank, built while they run.
+
+    write(random.Random(7))  ->  "def program(x, y, m, ids):\\n    a = x.transpose(0, 1)\\n ..."
+
+x: [B, T], y: [B, T, 8], m: [B, 1, T] bools, ids: [B, T] integers below 8. A row that raises at the
+sizes of the first call is thrown away, so most programs run; at other sizes they may raise, and then
+the compiled program has to raise the same.
+"""
+
+import linecache
+import math
+import random
+import re
+
+import torch
+import torch.nn.functional as F
+
+# {1}..{4}: a tensor of floats of that rank; {f}: of any rank; {n}: an int made of sizes; {k}: a small
+# number; {i}: a tensor of small integers. The rank of what a row gives is found by running it.
+ROWS = """
+    {f} + {f}
+    {f} * {k}.5 - {f}
+    {f}.relu()
+    torch.maximum({f}, {f})
+    torch.where({f} > 0, {f}, {k}.0)
+    {f}.masked_fill({f} > 0.5, -1.0)
+    {f}.clamp(-1, 1).exp()
+    {f} / (1 + {n})
+    {f} * {n}
+    ({f} * 1).add_({f})
+    ({f} * 1).mul_({k})
+    {f}.double().float()
+    {f}.to(torch.float64).to(torch.float32)
+    {f}.clone()
+    {f}.contiguous()
+    {2}.t()
+    {f}.transpose(0, -1)
+    {3}.transpose(1, 2)
+    {3}.permute(2, 0, 1)
+    {4}.permute(0, 2, 1, 3)
+    {4}.transpose(-1, -2)
+    {f}.unsqueeze(0)
+    {f}.unsqueeze(-1)
+    {f}.squeeze()
+    {f}.squeeze(0)
+    {f}.squeeze(-1)
+    {f}[0]
+    {f}[-1]
+    {f}[1:]
+    {f}[:-1]
+    {f}[:3]
+    {f}[..., 1:]
+    {f}[..., :2]
+    {f}[:{n}]
+    {f}[::2]
+    {f}[..., ::2]
+    {f}[{n} - 1:]
+    {3}[:, -1]
+    {3}[:, :, 0]
+    {2}[:, None, :]
+    {3}[:, None]
+    {f}.narrow(0, 0, 1)
+    {f}.flip(0)
+    {f}.roll(1, -1)
+    {f}.reshape(-1)
+    {f}.flatten()
+    {f}.reshape(-1, {k})
+    {f}.view(-1)
+    {f}.reshape({f}.shape)
+    {3}.view({3}.shape[0], -1)
+    {3}.reshape({3}.shape[0], {3}.shape[1], 2, -1)
+    {3}.view({3}.size(0), {3}.size(1), 2, 4).transpose(1, 2)
+    {3}.flatten(0, 1)
+    {3}.flatten(1)
+    {4}.flatten(2)
+    {2}.unflatten(-1, (-1, 1))
+    {f}.expand(2, *{f}.shape)
+    {2}[:, :1].expand(-1, {n})
+    {2}[:1].expand({n}, -1)
+    {f}.unsqueeze(1).expand_as({f})
+    {f}.repeat({k}, *[1] * ({f}.dim() - 1))
+    {2}.tile(2, 1)
+    {f}.repeat_interleave(2, 0)
+    torch.cat([{f}, {f}])
+    torch.cat([{f}, {f}], -1)
+    torch.stack([{f}, {f}])
+    torch.stack([{f}, {f}], -1)
+    torch.cat([c.sum(0, keepdim=True) for c in {f}.split(2)])
+    {f}.chunk(2)[0]
+    {f}.chunk(2, -1)[-1]
+    {f}.split(2, -1)[0]
+    sum({f}.unbind(0))
+    torch.tensor_split({f}, 2)[0]
+    {f}.sum()
+    {f}.sum(-1)
+    {f}.sum(0)
+    {f}.mean(-1, keepdim=True)
+    {f}.mean((0, -1))
+    {f}.amax(-1)
+    {f}.max(-1)[0]
+    {f}.max(0)[1].float()
+    {f}.argmax(-1).float()
+    {f}.std(-1)
+    {f}.var(0, keepdim=True)
+    {f}.cumsum(-1)
+    {f}.softmax(-1)
+    {f}.softmax(0)
+    {f}.log_softmax(-1)
+    {f}.logsumexp(-1)
+    {f}.norm(dim=-1)
+    F.normalize({f}, dim=-1)
+    {f}.any(-1).float()
+    {f}.prod(-1)
+    {f}.topk(1, -1)[0]
+    {f}.sort(-1)[0]
+    F.layer_norm({f}, {f}.shape[-1:])
+    F.layer_norm({3}, (8,), W1, W1)
+    F.rms_norm({f}, {f}.shape[-1:])
+    F.group_norm({3}, 1)
+    {2} @ {2}.t()
+    {2} @ {2}
+    {3} @ {3}.transpose(1, 2)
+    {3} @ {3}
+    {4} @ {4}.transpose(2, 3)
+    {3} @ W
+    F.linear({3}, W, W1)
+    torch.einsum("bt,bs->ts", {2}, {2})
+    torch.einsum("btd,bsd->bts", {3}, {3})
+    torch.outer({1}, {1})
+    torch.bmm({3}, {3}.transpose(1, 2))
+    torch.addmm({2}, {2}, {2})
+    F.scaled_dot_product_attention({4}, {4}, {4})
+    F.scaled_dot_product_attention({4}, {4}, {4}, is_causal=True)
+    F.pad({f}, (1, 0))
+    F.pad({f}, (0, {k}), value=1.0)
+    F.pad({2}, (0, 0, 1, 1))
+    torch.zeros({n}, 2)
+    torch.ones({f}.shape)
+    torch.zeros_like({f})
+    {f}.new_zeros({n})
+    {f}.new_ones({f}.shape[0], 2)
+    torch.full(({n},), 0.5)
+    torch.arange({n}).float()
+    torch.arange(1, {n} + 1) * 0.5
+    torch.arange(0, {n}, 2).float()
+    torch.eye({n})
+    torch.ones({n}, {n}).tril()
+    torch.ones({n}, {n}).triu(1) * -1e9
+    {2} + torch.arange({2}.shape[1])
+    {3} + torch.arange({3}.shape[-1])
+    F.embedding({i}, W)
+    W[{i}]
+    {f}[{i}[0] % 1]
+    {f}.index_select(0, {i}.flatten()[:1] * 0)
+    {2}.gather(1, ids[:, :1] * 0)
+    F.one_hot(ids, 8).float()
+    {3}.unfold(1, 2, 1)
+    {f}.diagonal() if {f}.dim() > 1 else {f}
+    F.max_pool1d({3}.contiguous(), 2)
+    F.avg_pool1d({3}, 2)
+    F.avg_pool2d({4}, 2)
+    F.max_pool2d({4}, 2, 1)
+    F.adaptive_avg_pool2d({4}, 1)
+    F.interpolate({4}, scale_factor=2)
+    F.interpolate({3}, scale_factor=2, mode="nearest")
+    F.conv1d({3}, C1, padding=1)
+    F.conv1d({3}.transpose(1, 2), C2)
+    F.conv2d({4}[:, :1], C3, padding=1)
+    F.conv2d({4}[:, :1], C3, stride=2)
+    {f} + 1 if {f}.shape[0] > 4 else {f} - 1
+    {f} if {n} % 2 else {f} * 2
+    {f} * ({f}.shape[-1] ** 0.5)
+    {f} / math.sqrt({f}.size(-1))
+    {f} * len({f})
+    {f} * {f}.numel()
+    {f} + {f}.stride(0)
+    {f} * {f}.is_contiguous()
+    {f} * {f}.shape.numel()
+    setitem({f}, 0, 1.0)
+    setitem({f}, slice(None, 2), {f}.sum())
+    setitem({f}, (Ellipsis, -1), 0.5)
+    {2}.masked_fill(~m[:, 0], 0.0)
+    {3}.masked_fill(~m.transpose(1, 2), 0.0)
+    ({3} @ {3}.transpose(1, 2)).masked_fill(~m, -1e9).softmax(-1)
+"""
+NUMBERS = """
+    {f}.shape[0]
+    {f}.shape[-1]
+    {f}.size(0)
+    len({f})
+    x.shape[1]
+    {f}.shape[0] + 1
+    {f}.shape[0] * 2
+    {f}.shape[-1] // 2
+    min({f}.shape[0], 3)
+    max({f}.shape[-1], 2)
+    {f}.shape[0] + {f}.shape[-1]
+"""
+_ROWS = [row.strip() for row in ROWS.strip().splitlines()]
+_NUMBERS = [row.strip() for row in NUMBERS.strip().splitlines()]
+_HOLE = re.compile(r"\{(\w)\}")
+MOST_ELEMS = 20_000
+
+
+def setitem(tensor, key, value):
+    """A copy of `tensor` with an item set."""
+    made = tensor.clone()
+    made[key] = value
+    return made
+
+
+def world() -> dict:
+    """The names that programs know besides their arguments."""
+    chance = torch.Generator().manual_seed(5)
+    return {
+        "torch": torch, "F": F, "math": math, "setitem": setitem,
+        "W": torch.randn(8, 8, generator=chance), "W1": torch.randn(8, generator=chance),
+        "C1": torch.randn(3, 5, 3, generator=chance), "C2": torch.randn(4, 8, 1, generator=chance),
+        "C3": torch.randn(2, 1, 3, 3, generator=chance),
+    }
+
+
+def arguments(batch: int, length: int, seed: int = 0) -> tuple:
+    """x, y, m, ids of these sizes."""
+    chance = torch.Generator().manual_seed(seed * 1000 + batch * 37 + length)
+    return (
+        torch.randn(batch, length, generator=chance),
+        torch.randn(batch, length, 8, generator=chance),
+        torch.rand(batch, 1, length, generator=chance) > 0.3,
+        torch.randint(0, 8, (batch, length), generator=chance),
+    )
+
+
+def write(chance: random.Random, sizes: tuple[int, int], most: int = 8) -> str:
+    """A program that runs at `sizes`."""
+    names = world() | dict(zip(("x", "y", "m", "ids"), arguments(*sizes)))
+    floats, lines = ["x", "y"], []
+
+    def fill(row: str) -> str:
+        def one(hole: re.Match) -> str:
+            kind = hole.group(1)
+            if kind == "n":
+                return f"({fill(chance.choice(_NUMBERS))})"
+            if kind == "k":
+                return str(chance.randint(1, 3))
+            if kind == "i":
+                return "ids"
+            ranks = [n for n in floats if kind == "f" or names[n].dim() == int(kind)]
+            if not ranks:
+                raise LookupError(kind)
+            return chance.choice(ranks[-3:] if chance.random() < 0.6 else ranks)
+        return _HOLE.sub(one, row)
+
+    for _ in range(chance.randint(2, most)):
+        for _ in range(20):
+            name = f"a{len(lines)}"
+            try:
+                text = fill(chance.choice(_ROWS))
+                made = eval(text, names)  # noqa: S307 - our own text
+            except Exception:  # it does not run at these sizes
+                continue
+            if isinstance(made, torch.Tensor) and 0 < made.numel() <= MOST_ELEMS:
+                names[name] = made
+                lines.append(f"    {name} = {text}")
+                floats.append(name)
+                break
+    made = floats[2:]
+    result = ", ".join(chance.sample(made, min(len(made), 3))) if made else "x"
+    numbers = fill(chance.choice(_NUMBERS))
+    return "\n".join([
+        "def program(x, y, m, ids):", *lines, f"    return {result}, {numbers}", ""])
+
+
+def compiled_text(text: str):
+    """The function that `text` defines, with its source known to tracebacks."""
+    file = f"<sizes {abs(hash(text))}>"
+    linecache.cache[file] = (len(text), None, text.splitlines(True), file)
+    names = world()
+    exec(compile(text, file, "exec"), names)  # noqa: S102 - our own text
+    return names["program"]

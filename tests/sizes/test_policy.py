@@ -1,0 +1,168 @@
+"""When a size becomes a symbol: `dynamic`, marks, and what a program that needs one value is told."""
+
+import pytest
+import torch
+
+import preheat
+from preheat.run.executable import Executable
+from preheat.run.sized import CALLS_BEFORE_PLAN, MOST_PLANS, Sized
+
+
+@pytest.fixture(autouse=True)
+def strict(monkeypatch):
+    monkeypatch.setenv("PREHEAT_STRICT", "1")
+
+
+def captures(function, sizes, mark=lambda x: None, **settings):
+    """How many captures calls at these sizes cost; each gives eager's result."""
+    settings.setdefault("options", {})
+    settings["options"] = {"cache": False, **settings["options"]}
+    compiled = preheat.compile(function, **settings)
+    before = preheat.counters()["captures"]
+    with torch.no_grad():
+        for size in sizes:
+            x = torch.randn(size)
+            mark(x)
+            expected, found = function(x), compiled(x)
+            assert found.shape == expected.shape and found.stride() == expected.stride()
+            torch.testing.assert_close(found, expected)
+    return preheat.counters()["captures"] - before
+
+
+def scaled(x):
+    return (x * 2 + x.shape[0]).softmax(-1)
+
+
+SIZES = [(4, 6), (5, 6), (6, 6), (9, 6), (2, 6), (1, 6), (5, 6)]
+
+
+def test_static_first_and_a_symbol_from_the_second_size_on():
+    assert captures(scaled, SIZES) == 2
+
+
+def test_another_axis_is_another_capture_that_keeps_the_first_symbol():
+    assert captures(scaled, [(4, 6), (5, 6), (7, 8), (9, 12), (4, 9), (8, 2)]) == 3
+
+
+def test_dynamic_true_from_the_start():
+    assert captures(scaled, [(4, 6), (5, 7), (9, 3), (2, 2), (1, 6)], dynamic=True) == 1
+
+
+def test_dynamic_false_never():
+    assert captures(scaled, SIZES[:4], dynamic=False) == 4
+
+
+def test_one_element_is_no_symbol_until_there_are_more():
+    assert captures(scaled, [(1, 6), (4, 6), (5, 6), (1, 6)]) == 2
+    assert captures(scaled, [(1, 6), (4, 7), (5, 8), (1, 9)], dynamic=True) == 2
+
+
+def test_no_elements_are_a_variant_of_their_own():
+    assert captures(lambda x: x * 2, [(4, 6), (5, 6), (0, 6), (7, 6), (0, 6)]) == 3
+
+
+def test_marks():
+    assert captures(scaled, SIZES, lambda x: preheat.mark_dynamic(x, 0)) == 1
+    assert captures(scaled, SIZES, lambda x: preheat.mark_dynamic(x, (0, -1))) == 1
+    assert captures(scaled, SIZES[:3], lambda x: preheat.mark_static(x)) == 3
+    assert captures(scaled, SIZES[:3], lambda x: preheat.mark_static(x, 0), dynamic=True) == 3
+
+
+def test_marks_of_torch_compile():
+    def mark(x):
+        x._dynamo_dynamic_indices = {0}
+
+    assert captures(scaled, SIZES, mark) == 1
+
+
+def test_bounds_of_a_mark_are_guards():
+    assert captures(
+        scaled, [(4, 6), (5, 6), (8, 6)], lambda x: preheat.mark_dynamic(x, 0, min=2, max=8)) == 1
+    with pytest.raises(preheat.UserError, match="not within 2 and 8"):
+        preheat.mark_dynamic(torch.ones(9), 0, min=2, max=8)
+    with pytest.raises(preheat.UserError, match="no axis 2"):
+        preheat.mark_dynamic(torch.ones(3, 4), 2)
+
+
+def looped(x):
+    for _ in range(x.shape[0]):
+        x = x + 1
+    return x
+
+
+def test_a_marked_size_that_the_program_fixes_is_an_error_with_line_and_reason():
+    compiled = preheat.compile(looped, options={"cache": False})
+    x = torch.ones(4, 6)
+    preheat.mark_dynamic(x, 0)
+    with pytest.raises(preheat.UserError, match=r"test_policy.py:\d+: looped needs one value") as e:
+        with torch.no_grad():
+            compiled(x)
+    assert "arg0.shape[0]" in str(e.value) and "for _ in range(x.shape[0])" in str(e.value)
+
+
+def test_only_the_decision_is_guarded():
+    def program(x):
+        return x + 1 if x.shape[0] > 4 else x - 1
+
+    assert captures(program, [(4, 3), (5, 3), (6, 3), (3, 3), (9, 3), (2, 3)], dynamic=True) == 2
+
+
+def test_equal_sizes_are_a_guard_and_not_a_value():
+    def program(x):
+        return x + x.t()
+
+    assert captures(program, [(4, 4), (5, 5), (6, 6)], dynamic=True) == 1
+
+
+def test_sizes_that_come_again_get_a_plan_and_others_do_not():
+    compiled = preheat.compile(scaled, dynamic=True, options={"cache": False})
+    (holder,) = [c.cell_contents for c in compiled.__closure__ if hasattr(c.cell_contents, "variants")]
+    with torch.no_grad():
+        for _ in range(CALLS_BEFORE_PLAN + 3):
+            compiled(torch.randn(4, 6))
+        for size in range(2, MOST_PLANS):
+            compiled(torch.randn(size, 3))
+    (variant,) = holder.variants
+    assert isinstance(variant.executable, Sized)
+    runs = variant.executable._instances
+    assert [key for key, made in runs.items() if isinstance(made.run, Executable)] == [(4, 6)]
+
+
+def test_a_size_of_an_attribute_and_of_a_list():
+    class Holder:
+        def __init__(self):
+            self.cache = torch.zeros(2, 3)
+
+        def __call__(self, xs):
+            self.cache = torch.cat([self.cache, xs[0]])
+            return self.cache.sum(0) + xs[1]
+
+    eager, other = Holder(), Holder()
+    compiled = preheat.compile(other.__call__, options={"cache": False})
+    before = preheat.counters()["captures"]
+    with torch.no_grad():
+        for _ in range(12):
+            xs = [torch.randn(2, 3), torch.randn(3)]
+            torch.testing.assert_close(compiled(xs), eager(xs))
+            assert torch.equal(eager.cache, other.cache)
+    assert preheat.counters()["captures"] - before <= 3
+
+
+def test_a_host_call_between_keeps_the_symbols():
+    def program(x):
+        y = x * 2
+        total = y.sum().item()
+        return y.softmax(0) + (1 if total > 1e9 else 2)
+
+    assert captures(program, [(4, 6), (5, 6), (6, 6), (9, 6), (3, 6)]) <= 5
+
+
+def test_sizes_in_the_result_are_of_the_call():
+    def program(x):
+        return x * 2, x.shape, x.size(0) + 1, tuple(x.stride())
+
+    compiled = preheat.compile(program, dynamic=True, options={"cache": False})
+    for size in ((4, 6), (5, 7), (2, 3)):
+        x = torch.randn(size)
+        found, expected = compiled(x), program(x)
+        assert found[1:] == expected[1:] and type(found[1]) is torch.Size
