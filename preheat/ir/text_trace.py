@@ -158,10 +158,6 @@ def show_guard(trace: Trace, guard: Guard) -> str:
         first, second = (show_constant(trace, part) for part in expected)
         name = expected[0] if guard.kind in ("class", "ambient") else first
         return _PAIR_CLAIMS[guard.kind].format(o=path, a=name, b=second)
-    if guard.kind == "overlap":
-        other, is_met = expected
-        verb = "meets" if is_met else "is apart from"
-        return f"memory of {path} {verb} that of {source_path(trace, other)}"
     if isinstance(expected, TensorFacts):
         text = show_type(expected.type) + (" requires_grad" if expected.requires_grad else "")
     else:

@@ -112,7 +112,6 @@ class Guard:
     isinstance   (Constant, bool)        isinstance(o, c) is it (ABCs)
     issubclass   (Constant, bool)        issubclass(o, c) is it (ABCs asked about an object made in the call)
     ambient      (name, Constant)        a row of bridge/ambient (source -1)
-    overlap      (source, bool)          memory of the two tensors overlaps, or not
     test         (Graph, sources, bool)  the graph, run on the tensors of these sources, gives one bool
                                          element, which is it (source -1): a branch on inputs, such as mask.all()
     distinct     (source, ...)           no two of them are one object (source -1)

@@ -26,7 +26,7 @@ from preheat.base.errors import Unsupported
 from preheat.base.names import mro_of, raw_attribute
 from preheat.bridge import interpret
 from preheat.bridge.ambient import AMBIENT
-from preheat.bridge.tensors import extent, has_facts, is_plain, overlaps, tensor_facts, unusual_keys
+from preheat.bridge.tensors import extent, has_facts, is_plain, tensor_facts, unusual_keys
 from preheat.ir.scalar import Scalar, symbols
 from preheat.ir.text_trace import show_constant, source_path
 from preheat.ir.trace import At, Constant, Guard, Named, TensorFacts, Trace
@@ -242,7 +242,7 @@ def _claim(kind: str, expected: Any, objects: Sequence[Any]) -> Claim:
 
 _WITHOUT_SOURCE = ("ambient", "alias", "distinct", "test")
 # Kinds that count on what others prove of the same objects, or that may run code.
-_LATE = frozenset(("alias", "overlap", "distinct", "test", "isinstance", "issubclass"))
+_LATE = frozenset(("alias", "distinct", "test", "isinstance", "issubclass"))
 
 
 def _by_kind(
@@ -275,9 +275,7 @@ def _needed(trace: Trace, guards) -> frozenset[int]:
 def mentioned(kind: str, expected: Any) -> Iterator[int]:
     """The sources that a guard speaks of besides its own."""
     yield from references(expected)
-    if kind == "overlap":
-        yield expected[0]
-    elif kind == "alias":
+    if kind == "alias":
         for group in expected:
             yield from group
     elif kind == "distinct":
@@ -337,7 +335,6 @@ _EXPECTATIONS: Mapping[str, Callable[[Trace, Any], str]] = types.MappingProxyTyp
     "test": lambda trace, e: str(e[2]),
     "distinct": lambda trace, e: "different objects at " + _paths(trace, e),
     "ambient": lambda trace, e: repr(e[1]),
-    "overlap": lambda trace, e: f"{_a(e[1])}n overlap with {source_path(trace, e[0])}",
     "alias": lambda trace, e: "overlap inside groups only: "
     + "; ".join(_paths(trace, group) for group in e),
 })
@@ -545,11 +542,6 @@ def _ambient(value: Any, expected: tuple, found) -> str | None:
     return None if same(now, wanted) else repr(now)
 
 
-def _overlap(value: Any, expected: tuple, found) -> str | None:
-    now = overlaps(value, found[expected[0]])
-    return None if now is expected[1] else ("overlap" if now else "none")
-
-
 def _alias(value: Any, expected: tuple, found) -> str | None:
     """One sweep over the extents in order of their first byte: n log n for n tensors."""
     group_of = {source: number for number, group in enumerate(expected) for source in group}
@@ -583,6 +575,6 @@ CLAIMS: Mapping[str, Callable[[Any, Any, Sequence[Any]], str | None]] = types.Ma
     "set": _set,
     "noattr": _no_attribute, "class": _class, "mro": _mro, "isinstance": _isinstance,
     "issubclass": _issubclass, "distinct": _distinct, "test": _test,
-    "ambient": _ambient, "overlap": _overlap, "alias": _alias,
+    "ambient": _ambient, "alias": _alias,
 })
 

@@ -46,7 +46,7 @@ def add_claims(
     without   names guard kinds and ambient rows that shall count as not native
     """
     slow, done, table = [], places.done, places.table
-    for kind, rows in sorted(claims.items(), key=lambda row: row[0] in ("overlap", "alias")):
+    for kind, rows in sorted(claims.items(), key=lambda row: row[0] == "alias"):
         add_rows = _maker(kind, without)
         is_by_source = add_rows in _BY_SOURCE
         for guard, claim in rows:
@@ -215,16 +215,7 @@ def _first_byte(places: Places, number: int) -> int:
     return places.table.advance(memory.base, tensor.storage_offset() * tensor.element_size())
 
 
-def _overlap(places: Places, guard: Guard, expected: tuple) -> None:
-    pair = (guard.source, expected[0])
-    _groups(places, (pair,) if expected[1] else tuple((source,) for source in pair))
-
-
-def _alias(places: Places, guard: Guard, expected: tuple) -> None:
-    _groups(places, expected)
-
-
-def _groups(places: Places, groups: tuple[tuple[int, ...], ...]) -> None:
+def _alias(places: Places, guard: Guard, groups: tuple[tuple[int, ...], ...]) -> None:
     """One disjoint row a pair of tensors; pairs that overlap are left to Python."""
     if any(len(group) > 1 for group in groups):
         raise NotNative
@@ -378,7 +369,7 @@ CLAIM_ROWS: Mapping[str, Callable[[Places, Guard, Any], None]] = types.MappingPr
     "absent": _absent, "contains": _keys_of, "keys": _keys, "len": _length, "set": _set,
     "noattr": _no_attribute, "class": _class, "mro": _class, "isinstance": _isinstance,
     "issubclass": _issubclass,
-    "overlap": _overlap, "alias": _alias, "distinct": _distinct, "ambient": _ambient,
+    "alias": _alias, "distinct": _distinct, "ambient": _ambient,
 })
 # The rows of these follow from the source alone, not from what is expected of it.
 _BY_SOURCE = frozenset((_type, _code, _absent, _keys_of, _keys, _length, _set, _class))

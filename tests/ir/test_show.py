@@ -43,7 +43,7 @@ def test_a_trace_reads(golden):
         Guard(9, "tensor", TensorFacts(tensor("float32", (8, 8)), True)), Guard(0, "type", Named("model", "Net")),
         Guard(18, "value", 0.5), Guard(2, "absent", "hook"), Guard(11, "is", None), Guard(13, "is", At(1)), Guard(14, "isnot", Live(3)),
         Guard(10, "code", "ab12"), Guard(3, "keys", ("a", "b")), Guard(15, "value", 3), Guard(0, "class", ("forward", Named("model", "Net.forward"))),
-        Guard(0, "isinstance", (Named("builtins", "int"), False)), Guard(1, "overlap", (9, False)),
+        Guard(0, "isinstance", (Named("builtins", "int"), False)),
     )
     recipe = Recipe(
         (Step("value", (0,)), Step("const", ("logits",)), Step("source", (1,)), Step("list", (2, 0)), Step("append", (3, 0)),

@@ -629,7 +629,7 @@ def _two_tensors(first, second) -> tuple[Book, list]:
 def no_overlap():
     memory = torch.zeros(8)
     book, args = _two_tensors(memory[:4], memory[4:])
-    book.guards.insert(0, Guard(0, "overlap", (1, False)))
+    book.guards.insert(0, Guard(-1, "alias", ((0,), (1,))))
     result = Case(book, args=args)
     result.keep = lambda: result.args.__setitem__(slice(None), [torch.zeros(4), torch.zeros(4)])
     result.spoil = lambda: result.args.__setitem__(slice(None), [memory[:4], memory[3:7]])
@@ -640,7 +640,7 @@ def no_overlap():
 def overlap():
     memory = torch.zeros(8)
     book, args = _two_tensors(memory[:4], memory[2:6])
-    book.guard(0, "overlap", (1, True))
+    book.guard(-1, "alias", ((0, 1),))
     result = Case(book, args=args, is_native=False)
     result.spoil = lambda: result.args.__setitem__(1, memory[4:])
     return result
