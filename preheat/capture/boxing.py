@@ -274,6 +274,7 @@ class Boxing(Observer):
             raise
         except Exception:
             if recorder.has_acted or recorder.boxed_ops and recorder.rules is None:
+                numbers.pin_all(looked_at)  # the program sees it: these very numbers raise
                 raise
         finally:
             recorder.is_boxed = False

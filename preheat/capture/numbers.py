@@ -283,7 +283,11 @@ class Numbers:
             op = "percent"
         elif function in _TESTS and kinds <= _SPELLED:
             return self._test(function, args, run)
-        result = run(function, args, {})
+        try:
+            result = run(function, args, {})
+        except Exception:  # as in `calculate`
+            self.pin_all(list(args))
+            raise
         is_own = type(result) is str and has_copies(result)
         if op is None or not kinds <= _SPELLED or not is_own:
             for arg in args:
