@@ -71,11 +71,11 @@ def resume_call(point: Point, opened: list, values: list, request: Request) -> M
 
 
 def interpret_call(
-    point: Point, opened: list, values: list, is_raised: bool = False,
+    point: Point, opened: list, values: list,
 ) -> Any:
     """The result of a call that runs on from `point` unwatched, as plain Python would. Empties
-    `opened` and `values`; `is_raised`: the last of them was raised."""
-    return captures.interpret(point, opened, values, is_raised)
+    `opened` and `values`."""
+    return captures.interpret(point, opened, values)
 
 
 def _compiled(run: Callable[..., Outcome], call: tuple, request: Request) -> Made:

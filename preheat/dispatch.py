@@ -186,9 +186,19 @@ class Compiled:
             return DONE, Finished(self._interpret(place, args))
         return DONE, self._plain(place, *args, **kwargs)
 
-    def failed(self, place: Place, values: list) -> Any:
-        """The call goes on in the user's frames, where the host call before `place` raised."""
-        return self._interpret(place, values, is_raised=True)
+    def failed(self, kind: Place, place: Place, values: list) -> tuple[Bound | Onward, Any]:
+        """As `missed`, where the host call before `place` raised. What ends in an exception is tried
+        once: that a call has failed says nothing about the next one."""
+        error = values[-1].error
+        if not isinstance(error, Exception) or type(error) in place.uncaught:
+            return DONE, Finished(self._interpret(place, values))
+        attempts, is_closed = place.attempts, place.is_closed
+        try:
+            return self.missed(kind, place, values)
+        except Exception:
+            place.uncaught |= {type(error)}
+            place.attempts, place.is_closed = attempts, is_closed
+            raise
 
     def _plain(self, place: Place, *args: Any, **kwargs: Any) -> Finished:
         """The rest of a call from `place` as plain Python."""
@@ -197,13 +207,12 @@ class Compiled:
         self._raise_if_fullgraph(place.breaks)
         return Finished(self.target(*args, **kwargs))
 
-    def _interpret(self, place: Place, values: list, is_raised: bool = False) -> Any:
-        """The rest of a call from `place` as plain Python; `is_raised`: the last of `values` was
-        raised. Empties `values`."""
+    def _interpret(self, place: Place, values: list) -> Any:
+        """The rest of a call from `place` as plain Python. Empties `values`."""
         from preheat.compiler import interpret_call  # lazy: see _capture
 
         emit("replay", name=self.name, interpreted=True)
-        return interpret_call(place.point, place.open(values), values, is_raised)
+        return interpret_call(place.point, place.open(values), values)
 
     # ------------------------------------------------------------------ nodes of this process
     def _capture(

@@ -154,6 +154,27 @@ def test_a_loop_until_a_tolerance():
     runs(with_x(program, change=change))
 
 
+def test_functions_that_the_call_made_and_gave_away():
+    """They come back from a list or out of a host call, with the cells that their maker has."""
+
+    def program(x, log):
+        count = 0
+
+        def note():
+            nonlocal count
+            count += 1
+            log.append(count)
+
+        waiting = [note, note, log.copy]
+        print(len(waiting))
+        while waiting:
+            waiting.pop()()
+            print(count, len(waiting))
+        return x + count, note.__closure__[0].cell_contents
+
+    runs(lambda: Program(program, (X.clone(), log := []), watch=log))
+
+
 def test_exceptions_of_host_calls_arise_in_the_program():
     def make():
         answers = iter((1, "bad", 2, KeyError("worse"), 3, "bad"))

@@ -356,6 +356,147 @@ def test_the_traceback_shows_the_users_lines_and_no_others(fn):
             assert ours[0] == ours[1]  # that of `disable` around what is called
 
 
+# ---------------------------------------------------------------------------- host calls that raise
+parsed = preheat.disable(lambda text: int(text))
+
+
+def dropped(x, text):
+    try:
+        n = parsed(text)
+    except ValueError:
+        n = -1
+    return x * n
+
+
+def through_frames(x, text):
+    def inner(y):
+        with Guarded([]):
+            return y * parsed(text)
+
+    try:
+        return inner(x + 1)
+    except (KeyError, ValueError) as error:
+        note("bad", type(error).__name__)
+        return x
+
+
+def printed(x, text):
+    try:
+        return x * parsed(text)
+    except ValueError:
+        note([row.lineno for row in traceback.extract_tb(sys.exc_info()[2])][:1])
+        return x
+
+
+def raised_again_and_caught(x, text):
+    try:
+        try:
+            n = parsed(text)
+        except ValueError:
+            note("seen")
+            raise
+    except Exception as error:
+        note([row.name for row in traceback.extract_tb(error.__traceback__)][:1])
+        n = 1
+    return x * n
+
+
+def chained_to(x, text):
+    try:
+        try:
+            n = parsed(text)
+        except ValueError as error:
+            raise KeyError("k") from error
+    except KeyError as error:
+        note(repr(error.__cause__), error.__context__ is error.__cause__)
+        n = 1
+    return x * n
+
+
+def saved(x, text):
+    held = None
+    try:
+        parsed(text)
+    except ValueError as error:
+        held = error
+    note("after")
+    return x + 1, held
+
+
+def second_in_the_handler(x, text):
+    try:
+        return x * parsed(text)
+    except ValueError as first:
+        try:
+            parsed(text + "!")
+        except ValueError as second:
+            note(second.__context__ is first, first.__context__)
+    return x
+
+
+def not_caught(x, text):
+    y = x * 2
+    return y * parsed(text)
+
+
+HOSTS = [
+    dropped, through_frames, printed, raised_again_and_caught, chained_to, saved,
+    second_in_the_handler, not_caught,
+]
+
+
+@pytest.mark.parametrize("fn", HOSTS)
+def test_host_calls_that_raise(fn):
+    texts = ("3", "a", "b", "3", "a", "b", "4", "3", "a")
+
+    def make():
+        def other(program):
+            text = texts[(texts.index(program.args[1]) + 1) % 7]
+            program.args = (program.args[0], text)
+
+        return Program(fn, (X.clone(), "3"), between={call: other for call in range(1, 9)})
+
+    same_program(make, calls=9)
+
+
+@pytest.mark.parametrize("fn", [dropped, through_frames, raised_again_and_caught, saved])
+def test_what_is_caught_stays_compiled(fn, capsys):
+    compiled = preheat.compile(fn, options={"cache": False})
+    with torch.no_grad():
+        for text in ("3", "a", "4", "b", "5", "c"):
+            compiled(X, text)
+        before = preheat.counters()
+        for text in ("3", "a", "4", "b", "5", "c"):
+            compiled(X, text)
+    change = {name: count - before[name] for name, count in preheat.counters().items()}
+    assert change["captures"] == change["interpreted"] == change["fallbacks"] == 0
+
+
+def test_a_traceback_that_a_replay_gives_is_eagers():
+    compiled = preheat.compile(saved, options={"cache": False})
+    for text in ("3", "a", "b", "c", "d"):
+        held = compiled(X, text)[1], saved(X, text)[1]
+        rows = [
+            [(row.name, row.lineno) for row in traceback.extract_tb(error.__traceback__)
+             if row.filename == __file__] if error else None for error in held]
+        assert rows[0] == rows[1] and (text == "3" or len(rows[0]) == 2)
+
+
+def texts_of_a_number(x, text):
+    try:
+        n = int(text)
+    except ValueError:
+        n = -1
+    return x * n
+
+
+def test_a_text_that_is_no_number_is_looked_at():
+    """A text that changes is no constant of the trace, and what it raised was its very own."""
+    compiled = preheat.compile(texts_of_a_number, options={"cache": False})
+    for text in ("3", "a", "b", "4", "c", "5"):
+        assert torch.equal(compiled(X, text), texts_of_a_number(X, text))
+
+
 class Ill:
     """Gives what its callers in C refuse."""
 

@@ -19,6 +19,15 @@ _OURS = os.path.dirname(os.path.dirname(__file__))
 def _call(function: Callable, args: tuple, kwargs: dict) -> Any: return function(*args, **kwargs)  # noqa: E704 - one line, whose number is the user's
 
 
+class Raised:
+    """The answer of a call that has raised `error`."""
+
+    __slots__ = ("error",)
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
 class Handling:
     """`function`, for a call from a line that handles `error`: `sys.exc_info()` gives it, and what
     is raised has it as its context."""

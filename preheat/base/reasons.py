@@ -258,23 +258,23 @@ step(x)
         "move the call out of the class body, or of what C calls back",
     ),
     "host_raised": Reason(
-        "lets a function that is called on every call raise ({detail})",
+        "lets an op fail by what its tensors hold, or a function end the program ({detail})",
         "test for the failure before the call",
         "eager",
         """
 def step(x):
     try:
-        return x * len(open("absent").read())
-    except FileNotFoundError:
+        return x.index_select(0, torch.tensor([99]))
+    except IndexError:
         return x * 2
 
 step(x)
 """,
         """
-def step(x, text):
-    return x * 2 if text is None else x * len(text)
+def step(x, index):
+    return x * 2 if index >= len(x) else x[index]
 
-step(x, None)
+step(x, 99)
 """,
     ),
     "limit_nodes": Reason(

@@ -26,6 +26,7 @@ from dataclasses import fields
 from typing import Any
 
 from preheat.base import marks
+from preheat.base.callers import Raised
 from preheat.base.dataclass import dataclass
 from preheat.bridge.ambient import ambient_now, steps_aside
 from preheat.capture import machine
@@ -106,10 +107,12 @@ def resume(
     place = (frames[-1].source.co_filename, frames[-1].line())
 
     def unwatched(reason: str, detail: str) -> Outcome:
+        answer, raised = _answer_of(point, values), None
+        if type(answer) is Raised:
+            raised, answer = [answer.error], NOT_DONE
         return _settle(
             Outcome(breaks=(break_at(reason, detail, *place),)),
-            lambda: machine.resume(
-                frames, Unwatched(_answer_of(point, values)), None, revived))
+            lambda: machine.resume(frames, Unwatched(answer), raised, revived))
 
     aside = steps_aside()
     if aside:
@@ -126,18 +129,15 @@ def resume(
 
 
 def interpret(
-    point: Point, opened: list, values: list, is_raised: bool = False,
+    point: Point, opened: list, values: list,
 ) -> Any:
-    """The result of a call that has got to `point`, gone on with for real and unwatched.
-
-    `is_raised`: the last of `values` is raised where the point's host call stands. `opened` and
-    `values` are emptied.
-    """
+    """The result of a call that has got to `point`, gone on with for real and unwatched. `opened`
+    and `values` are emptied."""
     frames, _, revived = rebuild(opened)
-    raised = []
-    if is_raised:
-        raised, values[-1] = [values[-1]], NOT_DONE
-    return machine.resume(frames, Unwatched(_answer_of(point, values)), raised, revived)
+    answer, raised = _answer_of(point, values), []
+    if type(answer) is Raised:
+        raised, answer = [answer.error], NOT_DONE
+    return machine.resume(frames, Unwatched(answer), raised, revived)
 
 
 def _answer_of(point: Point, values: list) -> Any:

@@ -21,6 +21,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+from preheat.base.callers import Raised
 from preheat.base.errors import InternalError
 from preheat.capture import (
     builtins,
@@ -188,6 +189,8 @@ class Machine:
                 given.bare()
                 self.give_up(given.reason, given.detail)
                 result = given.result
+            if type(result) is Raised:
+                tracebacks.raise_as_is(result.error)
             if result is not NOT_DONE:
                 return result
             if args is NOT_DONE:

@@ -128,6 +128,7 @@ class Nodes:
         planner = Planner(watcher.sources, output, watcher.made)
         for effect in watcher.effects.list:
             planner.effect(effect)
+        watcher.plan_risen(planner)
         for variable, value, token in watcher.contexts.values():
             planner.memo[id(token)] = planner.call((getattr, variable, "set"), value)
         for (name, before), (_, now) in zip(self.ambient, self._ambient_now(), strict=True):

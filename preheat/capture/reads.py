@@ -18,6 +18,7 @@ from preheat.capture.observer import ABSENT, NOT_DONE, GiveUp, Observer
 from preheat.capture.policies import is_bookkeeping, is_bound
 from preheat.capture.sources import Sources
 
+HISTORY = frozenset(("__traceback__", "__context__"))  # what raising an exception changes
 _TUPLE_FIELD = type(namedtuple("_Pair", "a").a)  # how a namedtuple reads a field: C, by position
 
 
@@ -28,6 +29,7 @@ class Reads(Observer):
     guards: Guards
     sources: Sources
     made: dict[int, tuple[Any, Any]]
+    risen: dict[int, tuple[BaseException, Any, Any]]
 
     def go_on(self, reason: str, detail: str) -> None:
         """Ends the node before the present instruction."""
@@ -99,6 +101,8 @@ class Reads(Observer):
     def read_member(self, owner: Any, name: str, value: Any) -> int | float | None:
         if self.is_own(owner, name, value):
             return None
+        if name in HISTORY and id(owner) in self.risen:
+            self.go_on("own_write_read", f"reads {name} of an exception that it raised")
         if issubclass(type(owner), Tensor):
             self.check()
             if name != "__dict__":
@@ -108,12 +112,6 @@ class Reads(Observer):
             if type(field) is _TUPLE_FIELD:
                 return self.guards.item(owner, field.__reduce__()[1][0], value)
         return self.guards.member(owner, name, value)
-
-    def raised(self, error: BaseException) -> None:
-        """An op failed by what its tensors held; or the traceback grows of what others may hold."""
-        self.check()
-        if id(error) in self.known:
-            raise GiveUp("write_outside", f"raises {type(error).__qualname__} again")
 
     def miss_member(self, owner: Any, name: str) -> None:
         if not self.is_own(owner, name, ABSENT):

@@ -82,7 +82,9 @@ class SnapshotPlanner(Planner):
         return place
 
     def _is_slot(self, value: Any, kind: type) -> bool:
-        if has_identity(value, kind) and (id(value) in self.made or self.sources.has_name(value)):
+        is_given = id(value) in self.sources.known or id(value) in self.escaped
+        is_made = id(value) in self.made and not (kind is types.FunctionType and is_given)
+        if has_identity(value, kind) and (is_made or self.sources.has_name(value)):
             return False
         if id(value) in self.sources.known or issubclass(kind, Tensor):
             return True

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from preheat.base.callers import caller
+from preheat.base.callers import Raised
 from preheat.base.names import raw_attribute
 from preheat.bridge.ambient import why_aside
 from preheat.bridge.calls import LIBRARY_FOLDERS, reads_memory
@@ -29,15 +29,17 @@ from preheat.capture.frames import Frame
 from preheat.capture.guards import Guards, has_identity
 from preheat.capture.iterators import feeds
 from preheat.capture.looks import Looks
-from preheat.capture.native import CALLS, describe
+from preheat.capture.native import CALLS
 from preheat.capture.nodes import Nodes, Stop, break_at
 from preheat.capture.numbers import TOLD
 from preheat.capture.observer import ABSENT, NOT_DONE, GiveUp, Observer
 from preheat.capture.policies import is_fresh_iterator, is_native, policy
 from preheat.capture.reads import Reads, is_opaque_member
+from preheat.capture.raises import Raises
 from preheat.capture.recorder import Recorder
 from preheat.capture.snapshots import frames_of, with_bodies
 from preheat.capture.sources import Sources
+from preheat.capture.tracebacks import raise_as_is
 from preheat.ir.graph import Graph
 from preheat.ir.scalar import Scalar
 from preheat.ir.trace import Break, Point
@@ -65,7 +67,7 @@ _HASHED_DISPLAYS = frozenset(("dict", "set"))
 _CLASSES_AND_FUNCTIONS = frozenset(("class", "function"))
 
 
-class Watcher(Reads, Looks, Boxing, Observer):
+class Watcher(Reads, Raises, Looks, Boxing, Observer):
     """Collects sources, guards, ops and effects of the node under way; `nodes` has those before it.
 
     `gave` says why and where it gave up. `made` has the functions and classes that the call made,
@@ -160,9 +162,13 @@ class Watcher(Reads, Looks, Boxing, Observer):
         """Judged by `c_call`: no row allows it, so it is a host call."""
 
     def entered(self, function: Any) -> None:
-        if id(function) not in self._entered and id(function) not in self.made:
+        if id(function) not in self._entered and not self._is_own(function):
             self._entered[id(function)] = function
             self.guards.function(function)
+
+    def _is_own(self, function: Any) -> bool:
+        """Whether the call made `function` and has not given it away."""
+        return id(function) in self.made and id(function) not in self.known
 
     # ------------------------------------------------------------------ truth
     def test_truth(self, value: Any) -> bool:
@@ -432,10 +438,10 @@ class Watcher(Reads, Looks, Boxing, Observer):
             raise given from why
         self.refuse_if_whole()
         is_made = given.result is not NOT_DONE
-        result = given.result if is_made else self._call_host(function, args, kwargs)
+        result = given.result if is_made else self.call_host(function, args, kwargs)
         seen = self.open(point, (*slots, result), result)
-        self.answered = self.machine.instant()
-        return result if seen[-1] is None else seen[-1]
+        self._answer = result if seen[-1] is None else seen[-1]
+        return self._take_answer()
 
     def go_on(self, reason: str, detail: str) -> None:
         """Ends the node here: what follows is read from memory as the node has left it."""
@@ -455,19 +461,11 @@ class Watcher(Reads, Looks, Boxing, Observer):
         can_resume = not (has_acted or self._locks)
         return can_resume and self.machine.stands_before()
 
-    def _call_host(self, function: Any, args: tuple, kwargs: dict) -> Any:
-        call = caller(*self.nodes.list[-1].trace.nodes[0].end.where)
-        try:
-            with self.recorder.away():
-                return call(function, args, kwargs)
-        except BaseException as error:
-            error.__traceback__ = error.__traceback__.tb_next.tb_next  # without ours and the caller's
-            self.machine.give_up("host_raised", f"{describe(function)}: {type(error).__name__}")
-            raise
-
     def _take_answer(self) -> Any:
         answer, self._answer = self._answer, NOT_DONE
         self.answered = self.machine.instant()
+        if type(answer) is Raised:
+            raise_as_is(self.error_of(answer))
         return answer
 
     def open(self, point: Point, values: tuple, result: Any) -> list[Any]:
@@ -484,6 +482,7 @@ class Watcher(Reads, Looks, Boxing, Observer):
         self.guards.carried, self.guards.carried_axes = carried, axes
         self.effects = Effects()
         self.contexts.clear()
+        self.risen.clear()
         self._entered.clear()
         self.recorder.begin(has_tests=False)
         self.guards.has_sizes = self.begin_sizes
@@ -505,7 +504,7 @@ class Watcher(Reads, Looks, Boxing, Observer):
             for position, value in enumerate(values)
         ]
         for frame in with_bodies(frames):
-            if id(frame.function) in self.made:
+            if self._is_own(frame.function):
                 self.guards.globals_of(frame.function)
             elif not frame.code.is_own:
                 self.entered(frame.function)
@@ -569,7 +568,9 @@ class Watcher(Reads, Looks, Boxing, Observer):
     def forget(self) -> None:
         """The run is over: nothing of the program is held any longer."""
         self._performed = self._raised = self._answer = NOT_DONE
-        for table in (self.known, self.numbers, self.made, self._entered, self._behind):
+        for table in (
+            self.known, self.numbers, self.made, self.risen, self._entered, self._behind,
+        ):
             table.clear()
         self.sources, self.effects = Sources(self.known, self.numbers), Effects()
         self.guards = Guards(self.sources, 0)

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from preheat.base.callers import Raised
 from preheat.base.names import find, is_heap_type, raw_attribute
 from preheat.ir.rows import ARGS, ZERO
 from preheat.ir.trace import Named
@@ -70,7 +71,9 @@ def _entry(places: Places, number: int, key: Any) -> Place:
     return Place(ZERO, id(places.found[number]))
 
 
-_MOVING = (torch.Tensor, int, float, complex, str, bytes, type(None), list, tuple)
+_MOVING = (
+    torch.Tensor, int, float, complex, str, bytes, type(None), list, tuple, Raised, BaseException,
+)
 _CODE = (types.FunctionType, types.BuiltinFunctionType, types.ModuleType, types.MethodType, type)
 
 
@@ -301,6 +304,8 @@ def _attribute(places: Places, number: int, parent: int, name: str) -> Place:
         return _unchanging(places, number, parent, None)
     descriptor = raw_attribute(cls, name)
     places.type_version(cls)
+    if type(descriptor) is types.MemberDescriptorType and cls is Raised:
+        return arrive(places, number, places.at(parent), member_offset(descriptor, places.layout))
     if type(descriptor) is types.MemberDescriptorType:
         return _pointer(places, number, parent, member_offset(descriptor, places.layout))
     if cls is types.FunctionType and name in _FUNCTION_FIELDS:

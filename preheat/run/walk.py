@@ -10,8 +10,9 @@ A `Place` is a point with the nodes known to begin there. `follow` calls a node,
 that its end asks for, and goes on at the next place with the slots and the answer, until a node
 returns. Where no bound node fits, the owner binds, captures or interprets on.
 
-Guarantees: what happened before a place is never undone or repeated. An exception of a host call
-arises in the user's own frames, which the owner rebuilds. Holds no lock and no state of its own, so
+Guarantees: what happened before a place is never undone or repeated. An exception of a host call is
+an answer, too (`callers.Raised`): nodes that begin in its handler guard its type; where there is
+none it arises in the user's own frames, which the owner rebuilds. Holds no lock and no state of its own, so
 threads and recursions may be anywhere in one chain. Values die as they would in eager: nothing of a
 node that has been left is kept.
 """
@@ -20,7 +21,7 @@ import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
-from preheat.base.callers import caller
+from preheat.base.callers import Raised, caller
 from preheat.base.names import find
 from preheat.ir.artifact import Artifact
 from preheat.ir.plan import Image
@@ -49,6 +50,7 @@ class Place:
     unbound    nodes that are checked against memory the next time the place is reached
     by_answer  the bound node whose guards demand this answer of the host call: a guess
     attempts   captures from here that gave up or raised; breaks: why
+    uncaught   classes of exceptions of the host call before it that ended in one of the call
     moving     paths of the numbers that have changed from call to call: runtime numbers from now on
     is_closed  no more nodes are made here: what fits none runs as plain Python
     is_full    closed by a limit
@@ -57,7 +59,7 @@ class Place:
 
     __slots__ = (
         "point", "objects", "why", "key", "facts", "bound", "unbound", "by_answer", "attempts",
-        "breaks", "moving", "is_closed", "is_full", "is_plain", "_snapshot",
+        "breaks", "uncaught", "moving", "is_closed", "is_full", "is_plain", "_snapshot",
     )
 
     def __init__(
@@ -70,6 +72,7 @@ class Place:
         self.by_answer: dict[Any, Bound] = {}
         self.attempts = 0
         self.breaks: tuple[Break, ...] = ()
+        self.uncaught: frozenset[type] = frozenset()
         self.moving: frozenset[str] = frozenset()
         self.is_closed = self.is_full = self.is_plain = False
         self._snapshot: Rebuild | None = None
@@ -165,9 +168,8 @@ class Owner(Protocol):
         """A node that was called at `place` and what it gave; no bound node there fitted. The
         list `values` may be emptied."""
 
-    def failed(self, place: Place, values: list) -> Any:
-        """The result of the call, or the exception that leaves it, when a host call raised the
-        last of `values`, which are emptied."""
+    def failed(self, kind: Place, place: Place, values: list) -> tuple[Bound | Onward, Any]:
+        """As `missed`, where the last of `values` is what a host call raised."""
 
 
 def follow(owner: Owner, kind: Place, begun: list) -> Any:
@@ -175,7 +177,7 @@ def follow(owner: Owner, kind: Place, begun: list) -> Any:
     emptied, so that nobody else holds these values."""
     bound, made = begun
     begun.clear()
-    function = args = kwargs = error = None
+    function = args = kwargs = None
     while True:
         if type(made) is Finished:
             return made.result
@@ -189,11 +191,8 @@ def follow(owner: Owner, kind: Place, begun: list) -> Any:
                 owner.told(place)
             try:
                 values.append(bound.call(function, args, kwargs))
-            except BaseException as raised:
-                # outside this block: what arises there has no other context than in eager
-                error = raised.with_traceback(_behind_the_call(raised.__traceback__))
-            if error is not None:
-                break
+            except BaseException as raised:  # it lives as long as the program's handlers have it
+                values.append(Raised(raised.with_traceback(_behind_the_call(raised.__traceback__))))
             function = args = kwargs = None
             bound = place.by_answer.get(values[-1]) if type(values[-1]) in _PLAIN else None
         else:
@@ -204,10 +203,8 @@ def follow(owner: Owner, kind: Place, begun: list) -> Any:
                 if bound is not guess and (made := bound.entry(*values)) is not MISS:
                     break
             else:
-                bound, made = owner.missed(kind, place, values)
-    values.append(error)
-    error = None  # it lives as long as the program's handlers have it
-    return owner.failed(place, values)
+                is_raised = type(values[-1]) is Raised if values else False
+                bound, made = (owner.failed if is_raised else owner.missed)(kind, place, values)
 
 
 def _behind_the_call(entry: types.TracebackType | None) -> types.TracebackType | None:

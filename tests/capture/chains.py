@@ -7,7 +7,7 @@
 
 import torch
 
-from preheat.base.callers import caller
+from preheat.base.callers import Raised, caller
 from preheat.bridge.interpret import run
 from preheat.capture.capture import Limits, capture, interpret, resume
 from preheat.ir.points import point_key, renumbered
@@ -83,11 +83,11 @@ class Chain:
         try:
             answer = caller(*end.where)(function, args, kwargs)
         except BaseException as raised:
-            error = raised.with_traceback(raised.__traceback__.tb_next.tb_next)
-        else:
+            answer = Raised(raised.with_traceback(raised.__traceback__.tb_next.tb_next))
+        if type(answer) is not Raised or isinstance(answer.error, Exception):
             return self._at(place, (*slots, answer))
         self.interpreted += 1
-        return interpret(end.point, self._open(place, (*slots, None)), [*slots, error], True)
+        return interpret(end.point, self._open(place, (*slots, None)), [*slots, answer])
 
     def _replay(self, start, target, args, kwargs):
         for made in reversed(self.places.get(start, ())):

@@ -12,6 +12,7 @@ import torch
 
 import preheat
 import preheat.compiler
+from preheat.base.callers import Raised
 from preheat.base.events import subscribe
 from preheat.bridge.tensors import tensor_facts
 from preheat.compiler import Made, compile_trace
@@ -79,9 +80,9 @@ class Script:
         self.request = request
         return self.made(self.resumes.pop(0))
 
-    def interpret_call(self, point, opened, values, is_raised=False):
-        error = values[-1] if is_raised else None
-        values = values[:-1] + [None] if is_raised else values
+    def interpret_call(self, point, opened, values):
+        error = values[-1].error if type(values[-1]) is Raised else None
+        values = values if error is None else values[:-1] + [None]
         self.asked.append(("interpret", point, tuple(values), error))
         result = self.interprets.pop(0)
         if isinstance(result, BaseException):
@@ -193,34 +194,37 @@ def test_a_capture_that_meets_a_known_place_goes_on_compiled(monkeypatch):
     assert [row[0] for row in script.asked] == ["call", "resume"]
 
 
-def test_a_host_call_that_raises_is_interpreted_from_its_place(monkeypatch):
+def test_a_host_call_that_raises_has_answered(monkeypatch):
+    """A node is made for the answer; where the call ends in an exception, the next one is plain."""
     host = lambda x: 1 / 0  # noqa: E731
-    seen = []
-
-    def caught(error):
-        seen.append((error, sys.exc_info()[1]))
-        return "handled"
+    left = KeyError("left")
 
     def escapes(error):
+        assert sys.exc_info()[1] is None and error.__context__ is None
         raise error
 
     script = Script(
-        monkeypatch, [Outcome("first", nodes=(first(host), second(True, 2.0)))], (),
-        [caught, escapes])
+        monkeypatch, [Outcome("first", nodes=(first(host), second(True, 2.0)))],
+        [Outcome(error=left)], [escapes])
     call = compiled()
-    assert call(X) == "first" and call(X) == "handled"
-    error, handled = seen[0]
-    assert type(error) is ZeroDivisionError and handled is None and error.__context__ is None
+    assert call(X) == "first"
+    with pytest.raises(KeyError) as raised:
+        call(X)
+    assert raised.value is left and left.__context__ is None
+    kind, place, (carried, answer) = script.asked[1]
+    assert (kind, place) == ("resume", P1) and carried is X and type(answer) is Raised
+    error = answer.error
+    assert type(error) is ZeroDivisionError and error.__context__ is None
     frames = []
     entry = error.__traceback__
     while entry is not None:
         frames.append(entry.tb_frame.f_code.co_name)
         entry = entry.tb_next
     assert frames == ["<lambda>"]
-    assert script.asked[1][2] == (X, None)  # no answer
     with pytest.raises(ZeroDivisionError) as raised:
         call(X)
-    assert raised.value.__context__ is None
+    assert raised.value.__context__ is None and script.asked[2][:2] == ("interpret", P1)
+    assert script.asked[2][2] == (X, None)  # no answer
 
 
 def test_a_fault_in_the_middle_is_interpreted_from_the_nodes_start(monkeypatch):
