@@ -254,7 +254,9 @@ class Compiled:
         if outcome.goes_on is None:
             return DONE, Finished(outcome.result)
         point, values = outcome.goes_on
-        return Onward(self._points.at(point, outcome.nodes[-1].objects)), values
+        outcome.goes_on, handed = None, [values]
+        del values  # the frames of an exception among them may lead to this one
+        return Onward(self._points.at(point, outcome.nodes[-1].objects)), handed.pop()
 
     def _moving(
         self, kind: Place, place: Place, args: Sequence, kwargs: Mapping,

@@ -275,6 +275,7 @@ class Boxing(Observer):
         except Exception:
             if recorder.has_acted or recorder.boxed_ops and recorder.rules is None:
                 numbers.pin_all(looked_at)  # the program sees it: these very numbers raise
+                self.pin_sizes_within(looked_at)
                 raise
         finally:
             recorder.is_boxed = False

@@ -196,7 +196,8 @@ def _watched(watcher: Watcher, run: Callable[[], Any], place: tuple[str, int]) -
     finally:
         watcher.recorder.leave()
     if stopped is not None and stopped.point is not None:
-        outcome.goes_on = stopped.point, stopped.values
+        outcome.goes_on = stopped.point, list(stopped.values)
+        stopped.values = stopped.args = ()
     elif stopped is not None:
         outcome.breaks = (watcher.first_break(),)
     elif outcome.error is None:

@@ -17,10 +17,10 @@ from preheat.base.callers import Raised, caller
 from preheat.capture.guards import Guards
 from preheat.capture.native import describe
 from preheat.capture.nodes import Nodes
-from preheat.capture.observer import GiveUp, Observer
+from preheat.capture.observer import NOT_DONE, GiveUp, Observer
 from preheat.capture.recorder import Recorder
 from preheat.capture.sources import Sources
-from preheat.capture.tracebacks import is_own
+from preheat.capture.tracebacks import is_own, raise_as_is
 
 _MOST_CONTEXTS = 32  # of a chain that is looked at
 
@@ -32,6 +32,8 @@ class Raises(Observer):
     sources: Sources
     machine: Any
     nodes: Nodes
+    answer: Any
+    answered: int
     recorder: Recorder
 
     def __init__(self) -> None:
@@ -67,6 +69,14 @@ class Raises(Observer):
                 return Raised(error)
             self.machine.give_up("host_raised", f"{describe(function)}: {type(error).__name__}")
             raise
+
+    def take_answer(self) -> Any:
+        """What the host call gives to the instruction that makes it."""
+        answer, self.answer = self.answer, NOT_DONE
+        self.answered = self.machine.instant()
+        if type(answer) is Raised:
+            raise_as_is(self.error_of(answer))
+        return answer
 
     def error_of(self, answer: Raised) -> BaseException:
         """The exception with which a host call has answered, known from now on."""

@@ -40,6 +40,11 @@ class Sources:
         self._constants: dict[int, Named | Live] = {}
         self.numbers: dict[int, tuple[Any, Scalar]] = {} if numbers is None else numbers
 
+    def let_go(self) -> None:
+        """The node is complete: what its program met is held no longer."""
+        self._kept.clear()
+        self._tensors.clear()
+
     # ------------------------------------------------------------------ places
     def root(self, kind: str, key: Constant = None) -> int:
         """The number of a root source."""

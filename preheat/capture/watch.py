@@ -18,7 +18,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from preheat.base.callers import Raised
 from preheat.base.names import raw_attribute
 from preheat.bridge.ambient import why_aside
 from preheat.bridge.calls import LIBRARY_FOLDERS, reads_memory
@@ -39,7 +38,6 @@ from preheat.capture.raises import Raises
 from preheat.capture.recorder import Recorder
 from preheat.capture.snapshots import frames_of, with_bodies
 from preheat.capture.sources import Sources
-from preheat.capture.tracebacks import raise_as_is
 from preheat.ir.graph import Graph
 from preheat.ir.scalar import Scalar
 from preheat.ir.trace import Break, Point
@@ -96,7 +94,7 @@ class Watcher(Reads, Raises, Looks, Boxing, Observer):
         self.gave: tuple[str, str, str, int] | None = None
         self._performed: Any = NOT_DONE  # result of the present call into C
         self._raised: Any = NOT_DONE  # its exception
-        self._answer: Any = NOT_DONE  # of the host call that the resumed instruction makes
+        self.answer: Any = NOT_DONE  # of the host call that the resumed instruction makes
         self.answered = -1  # the instant of the last instruction that made a host call
         self._acted = -1  # the instant of the last instruction that did anything
         self._is_stale = False  # a tensor's memory was exchanged: the next op belongs to a new node
@@ -172,8 +170,8 @@ class Watcher(Reads, Raises, Looks, Boxing, Observer):
 
     # ------------------------------------------------------------------ truth
     def test_truth(self, value: Any) -> bool:
-        if self._answer is not NOT_DONE:
-            return self._take_answer()
+        if self.answer is not NOT_DONE:
+            return self.take_answer()
         kind = type(value)
         if not issubclass(kind, Tensor):
             if raw_attribute(kind, "__bool__") is None and raw_attribute(kind, "__len__") is None:
@@ -331,8 +329,8 @@ class Watcher(Reads, Raises, Looks, Boxing, Observer):
 
     # ------------------------------------------------------------------ calls of C
     def c_call(self, function: Any, args: tuple, kwargs: dict) -> Any:
-        if self._answer is not NOT_DONE:
-            return self._take_answer()
+        if self.answer is not NOT_DONE:
+            return self.take_answer()
         if self._is_stale:
             self._start_fresh()
         self._performed = self._raised = NOT_DONE
@@ -353,8 +351,8 @@ class Watcher(Reads, Raises, Looks, Boxing, Observer):
         return self._host(given, mark, function, args, kwargs)
 
     def operate(self, function: Any, args: tuple) -> Any:
-        if self._answer is not NOT_DONE:
-            return self._take_answer()
+        if self.answer is not NOT_DONE:
+            return self.take_answer()
         if self._is_stale:
             self._start_fresh()
         self._performed = self._raised = NOT_DONE
@@ -437,11 +435,12 @@ class Watcher(Reads, Raises, Looks, Boxing, Observer):
             given.detail = f"{given.detail}; {why.detail}" if given.detail else why.detail
             raise given from why
         self.refuse_if_whole()
+        # no variable here has the answer: the frames of an exception may lead to this one
         is_made = given.result is not NOT_DONE
-        result = given.result if is_made else self.call_host(function, args, kwargs)
-        seen = self.open(point, (*slots, result), result)
-        self._answer = result if seen[-1] is None else seen[-1]
-        return self._take_answer()
+        self.answer = given.result if is_made else self.call_host(function, args, kwargs)
+        seen = self.open(point, (*slots, self.answer), self.answer)
+        self.answer = self.answer if seen[-1] is None else seen[-1]
+        return self.take_answer()
 
     def go_on(self, reason: str, detail: str) -> None:
         """Ends the node here: what follows is read from memory as the node has left it."""
@@ -461,13 +460,6 @@ class Watcher(Reads, Raises, Looks, Boxing, Observer):
         can_resume = not (has_acted or self._locks)
         return can_resume and self.machine.stands_before()
 
-    def _take_answer(self) -> Any:
-        answer, self._answer = self._answer, NOT_DONE
-        self.answered = self.machine.instant()
-        if type(answer) is Raised:
-            raise_as_is(self.error_of(answer))
-        return answer
-
     def open(self, point: Point, values: tuple, result: Any) -> list[Any]:
         """A new node starts at `point`, whose slots hold `values`; what stands for these.
 
@@ -476,14 +468,13 @@ class Watcher(Reads, Raises, Looks, Boxing, Observer):
         """
         self.nodes.arrive(point, values)
         carried, axes = self.carried(values)
-        self.known.clear(), self.numbers.clear()
+        for table in (self.known, self.numbers, self.contexts, self.risen, self._entered):
+            table.clear()
+        self.sources.let_go()
         self.sources = Sources(self.known, self.numbers)
         self.guards = Guards(self.sources, self.limits.max_guards)
         self.guards.carried, self.guards.carried_axes = carried, axes
         self.effects = Effects()
-        self.contexts.clear()
-        self.risen.clear()
-        self._entered.clear()
         self.recorder.begin(has_tests=False)
         self.guards.has_sizes = self.begin_sizes
         self.machine.forget_views()
@@ -563,15 +554,16 @@ class Watcher(Reads, Raises, Looks, Boxing, Observer):
         self.guards.carried = {id(value): value for value in held if type(value) in TOLD}
         seen = self._meet_slots(values, frames)
         if point.has_answer:
-            self._answer = values[-1] if seen[-1] is None else seen[-1]
+            self.answer = values[-1] if seen[-1] is None else seen[-1]
 
     def forget(self) -> None:
         """The run is over: nothing of the program is held any longer."""
-        self._performed = self._raised = self._answer = NOT_DONE
+        self._performed = self._raised = self.answer = NOT_DONE
         for table in (
             self.known, self.numbers, self.made, self.risen, self._entered, self._behind,
         ):
             table.clear()
+        self.sources.let_go()
         self.sources, self.effects = Sources(self.known, self.numbers), Effects()
         self.guards = Guards(self.sources, 0)
         self.recorder.begin(has_tests=False)

@@ -316,7 +316,7 @@ class Outcome:
     result: Any = None
     error: BaseException | None = None
     nodes: tuple[Captured, ...] = ()
-    goes_on: tuple[Point, tuple[Any, ...]] | None = None
+    goes_on: tuple[Point, list[Any]] | None = None
     breaks: tuple[Break, ...] = ()
     counts: dict[str, int] = field(default_factory=dict)  # bytecodes, ops, frames
 

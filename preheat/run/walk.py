@@ -205,6 +205,7 @@ def follow(owner: Owner, kind: Place, begun: list) -> Any:
             else:
                 is_raised = type(values[-1]) is Raised if values else False
                 bound, made = (owner.failed if is_raised else owner.missed)(kind, place, values)
+        values = None  # an exception among them has frames that lead to this one
 
 
 def _behind_the_call(entry: types.TracebackType | None) -> types.TracebackType | None:
