@@ -16,6 +16,7 @@ from preheat.base.dataclass import dataclass
 from preheat.base.errors import Unsupported, is_strict
 from preheat.base.events import emit, timed, wants
 from preheat.capture import capture as captures
+from preheat.differentiate import Lesson
 from preheat.generate.build import build, host_target
 from preheat.generate.emit import module_text
 from preheat.generate.runtime import build_runtime
@@ -99,11 +100,19 @@ def _artifact(trace: Trace, request: Request) -> Artifact:
 
 
 def compile_trace(trace: Trace, name: str) -> Artifact:
-    """The artifact of a one-node trace. A graph the compiler cannot lower runs op by op,
-    reported."""
+    """The artifact of a one-node trace. A graph that the compiler cannot lower, or whose gradients
+    it cannot tell apart, runs op by op, reported."""
     (node,) = trace.nodes
     if node.body is None or node.body.symbols:
         return artifact(trace)
+    if node.body.grads:
+        try:
+            training = Lesson.of(node.body).training
+        except Unsupported as reason:
+            emit("fallback", what=f"the gradients of {name}", why=str(reason))
+            return artifact(trace)
+        if training.wiring.is_joined:
+            return artifact(trace, training=training)
     with timed("compile", name=name) as event, paused_collector():
         target = host_target()
         try:

@@ -264,7 +264,8 @@ class Compiled:
         """The numbers at `place` that are no longer what a node there was captured for."""
         for bound in place.bound or (self._entry_nodes(kind) if place is kind else ()):
             place.moving |= bound.variant.moved_numbers(tuple(args), dict(kwargs))
-        if self.dynamic is False:
+        # autograd saves sizes as they are: what may be differentiated is captured at each size
+        if self.dynamic is False or AMBIENT["grad_enabled"]():
             return frozenset(path for path in place.moving if not is_axis_path(path))
         return place.moving | {EVERY_SIZE} if self.dynamic else place.moving
 
@@ -277,16 +278,23 @@ class Compiled:
         for captured, artifact in zip(nodes, artifacts):
             point = leads_to(artifact)
             following = self._points.at(point, captured.objects) if point is not None else None
-            begin.unbound = (Unbound(artifact, captured.objects, following), *begin.unbound)
+            is_stored = not captured.why_not_stored and self._disk is not None and all(
+                map(is_portable, (begin.point, point)))
+            node = Unbound(artifact, captured.objects, following, is_stored)
+            begin.unbound = (node, *begin.unbound)
             if captured.why is not None:
                 following.why = captured.why
                 self._report_point(following)
             if captured.why_not_stored:
                 emit("cache", hit=None, name=self.name, why=f"not stored: {captured.why_not_stored}")
-            elif self._disk is not None and all(map(is_portable, (begin.point, point))):
-                self._disk.write(self._key, self._hint(begin), to_bytes(artifact))
+            elif is_stored:
+                self._store(begin, artifact)
             begin = following
         return begin if begin is not None else place
+
+    def _store(self, place: Place, artifact: Artifact) -> None:
+        """Keeps on disk a node that begins at `place`."""
+        self._disk.write(self._key, self._hint(place), to_bytes(artifact))
 
     def _bind_new(self, place: Place, args: Sequence, kwargs: Mapping) -> None:
         """Binds the node that a whole capture has just made, unless the call changed what it
@@ -389,7 +397,8 @@ class Compiled:
         point = leads_to(artifact)
         if point is not None and (why := why_not_opened(point)):
             return None, why  # nobody could go on where it ends
-        node = Unbound(artifact, (), self._points.at(point) if point is not None else None)
+        following = self._points.at(point) if point is not None else None
+        node = Unbound(artifact, (), following, is_stored=True)
         return self._bind(place, node, args, kwargs), node.why
 
     def _bind(
@@ -400,13 +409,15 @@ class Compiled:
         try:
             bound = node.bind(
                 self.target, args, dict(kwargs), self._runtime(), plain,
-                self._specialise if self.backend == "preheat" else None)
+                self._specialise if self.backend == "preheat" else None, _teach)
         except CannotBind as why:
             node.why, node.is_hopeless = str(why), why.is_final
             place.moving |= why.moved
             return None
         place.add(bound)
         self._variants = (*self._variants, bound.variant)
+        if node.is_stored:
+            bound.variant.keep = functools.partial(self._store, place)
         bound.variant.announce = functools.partial(self._announced, place, bound)
         if place.point is None:
             self._fronts.put(bound, self._front_of(place, bound))
@@ -560,6 +571,13 @@ class Compiled:
     def _key(self) -> Key:
         settings = {"backend": self.backend, "dynamic": self.dynamic}
         return call_key(self.target, settings, machine_name())
+
+
+def _teach(artifact: Artifact) -> Any:
+    """The lesson of a differentiable artifact."""
+    from preheat.compiler import Lesson  # lazy: see Compiled._capture
+
+    return Lesson.of(artifact.graph(), artifact.training)
 
 
 def _break(reason: str, detail: str, after: Break | None = None) -> Break:

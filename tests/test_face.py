@@ -257,11 +257,16 @@ def test_reset_forgets():
     assert counted(lambda: compiled(X))[1] == 1
 
 
-def test_training_calls_run_eager_with_the_reason():
-    model = preheat.compile(nn.Linear(4, 1), options=NO_CACHE)
-    model(X).sum().backward()
-    assert model.weight.grad is not None
-    assert "training" in str(preheat.explain(model)(X))
+def test_a_backward_that_eager_refuses_is_reported():
+    def spoils(x):
+        y = x.exp()
+        y.add_(1)
+        return y
+
+    compiled = preheat.compile(spoils, options=NO_CACHE)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        compiled(X.clone().requires_grad_()).sum().backward()
+    assert "modified_saved" in str(preheat.explain(spoils)(X.clone().requires_grad_()))
 
 
 def test_options_table():

@@ -25,7 +25,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "run": {"base", "ir", "bridge"},
     "store": {"base", "ir"},
     "report": {"base", "ir"},
-    "compiler": {"base", "ir", "capture", "transform", "schedule", "generate"},
+    "differentiate": {"base", "ir", "bridge", "capture", "transform", "schedule", "generate"},
+    "compiler": {"base", "ir", "capture", "transform", "schedule", "generate", "differentiate"},
     "dispatch": {"base", "ir", "bridge", "run", "store", "report"},
     "module": {"base"},
     "face": {"base", "bridge", "dispatch", "module", "report"},
@@ -36,7 +37,8 @@ MAY_IMPORT: dict[str, set[str]] = {
 # The one import inside a function: a process that finds everything in the cache has no compiler.
 LAZY = {("dispatch", "compiler")}
 DOORS = {
-    "torch": ("bridge/", "run/", "capture/recorder.py", "capture/joint.py"),
+    "torch": (
+        "bridge/", "run/", "capture/recorder.py", "capture/joint.py", "differentiate.py"),
     "numpy": ("bridge/", "run/"),
     "llvmlite": ("generate/build.py", "run/load.py"),
     "triton": ("generate/build.py", "run/load.py"),

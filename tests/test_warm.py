@@ -52,6 +52,14 @@ def test_a_warm_process_has_no_compiler(name, tmp_path):
     assert warm["loaded"] == []
 
 
+def test_a_warm_process_trains_without_a_compiler(tmp_path):
+    cold = run("training", tmp_path)
+    assert cold["counters"]["captures"] == 1 and cold["counters"]["compiles"] == 1
+    warm = run("training", tmp_path)
+    assert warm["counters"]["captures"] == 0 and warm["counters"]["compiles"] == 0
+    assert warm["loaded"] == []
+
+
 def test_a_damaged_entry_is_a_miss(tmp_path):
     run("plain", tmp_path)
     for path in tmp_path.rglob("*"):

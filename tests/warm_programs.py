@@ -19,6 +19,7 @@ COMPILER = (
     "preheat.schedule",
     "preheat.generate",
     "preheat.compile",
+    "preheat.differentiate",
 )
 
 
@@ -79,6 +80,51 @@ PROGRAMS = {
 }
 
 
+def loaded_since(before):
+    """The modules of the compiler that were loaded since."""
+    return sorted(
+        m
+        for m in sys.modules
+        if m.startswith((*COMPILER, "torch._dynamo", "llvmlite")) and m not in before
+    )
+
+
+def train(wrap):
+    """Losses and the last gradients of four steps."""
+    torch.manual_seed(0)
+    model = nn.Sequential(block().train(), nn.Dropout(0.1), nn.Linear(16, 3))
+    call, losses = wrap(model), []
+    for _ in range(4):
+        x, y = torch.randn(5, 16), torch.randint(0, 3, (5,))
+        model.zero_grad()
+        loss = nn.functional.cross_entropy(call(x), y)
+        loss.backward()
+        losses.append(loss.detach())
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter -= 0.1 * parameter.grad
+    return leaves([*losses, *(p.grad for p in model.parameters())])
+
+
+def main_training():
+    before = set(sys.modules)
+    found = train(preheat.compile)
+    report(loaded_since(before), found, train(lambda model: model))
+
+
+def report(loaded, found, expected):
+    print(
+        json.dumps(
+            {
+                "loaded": loaded,
+                "counters": preheat.counters(),
+                "found": found,
+                "expected": expected,
+            }
+        )
+    )
+
+
 def leaves(value):
     if isinstance(value, torch.Tensor):
         return [value.tolist()]
@@ -96,26 +142,13 @@ def main(name):
     with torch.no_grad():
         compiled = preheat.compile(call)
         first = leaves(compiled(*args))
-        loaded = sorted(
-            m
-            for m in sys.modules
-            if m.startswith((*COMPILER, "torch._dynamo", "llvmlite")) and m not in before
-        )
+        loaded = loaded_since(before)
         second = leaves(compiled(*args))
         torch.manual_seed(0)
         call, args = PROGRAMS[name]()
         expected = leaves(call(*args)), leaves(call(*args))
-    print(
-        json.dumps(
-            {
-                "loaded": loaded,
-                "counters": preheat.counters(),
-                "found": [first, second],
-                "expected": expected,
-            }
-        )
-    )
+    report(loaded, [first, second], expected)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main_training() if sys.argv[1] == "training" else main(sys.argv[1])

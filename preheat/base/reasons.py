@@ -55,22 +55,24 @@ KINDS: dict[str, Kind] = {
 
 REASONS: dict[str, Reason] = {
     # -------------------------------------------------------------- tensors
-    "training": Reason(
-        "runs an op on a tensor that requires grad while grad mode is on ({detail})",
-        "call it under torch.no_grad() or torch.inference_mode()",
+    "modified_saved": Reason(
+        "changes in place a tensor that a backward needs, which then raises ({detail})",
+        "write the result to a new tensor, such as y = y + 1 for y.add_(1)",
         "eager",
         """
-def step(x, weight):
-    return x * weight
+def step(x):
+    y = x.exp()
+    y.add_(1)
+    return y
 
-step(x, torch.ones(4, requires_grad=True))
+step(torch.ones(4, requires_grad=True))
 """,
         """
-def step(x, weight):
-    return x * weight
+def step(x):
+    y = x.exp()
+    return y + 1
 
-with torch.no_grad():
-    step(x, torch.ones(4, requires_grad=True))
+step(torch.ones(4, requires_grad=True))
 """,
     ),
     "data_dependent_branch": Reason(

@@ -101,10 +101,12 @@ def _strided(value: object, type: object) -> object:
 def _run_aten(op: Op, values: dict) -> None:
     args = [decode(a, values) for a in op.args]
     attrs = {key: decode(a, values) for key, a in op.attrs}
-    _define(op, overload(op.name)(*args, **attrs), values)
+    with torch.set_grad_enabled(op.is_grad_enabled):
+        define(op, overload(op.name)(*args, **attrs), values)
 
 
-def _define(op: Op, outcome: object, values: dict) -> None:
+def define(op: Op, outcome: object, values: dict) -> None:
+    """Names in `values` what the call of `op` gave."""
     flat = list(_flat(outcome))
     if len(flat) == 1 and flat[0] is None and not op.results:
         return
@@ -126,7 +128,7 @@ def _run_core(op: Op, values: dict) -> None:
     if op.name == "library":
         args = [decode(a, values) for a in op.args]
         attrs = {key: decode(a, values) for key, a in op.attrs if key != "op"}
-        _define(op, overload(op.attr("op"))(*args, **attrs), values)
+        define(op, overload(op.attr("op"))(*args, **attrs), values)
     else:
         operands = [values[a.id] for a in op.args if isinstance(a, Ref)]
         made = MEANINGS[op.name](op, *operands)

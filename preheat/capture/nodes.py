@@ -16,7 +16,7 @@ import logging
 import platform
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 from preheat.base.callers import Handling
 from preheat.base.reasons import explain
@@ -25,12 +25,14 @@ from preheat.bridge.ambient import SETTABLE, ambient_now
 from preheat.capture import generators, snapshots
 from preheat.capture.observer import GiveUp
 from preheat.capture.recipes import Planner
+from preheat.capture.spoiled import why_spoiled
 from preheat.capture.sizes import finished
 from preheat.ir.trace import (
     Break, Captured, Goto, Guard, Host, Node, Point, Recipe, Return, Signature, Trace,
 )
 
 _PYTHON = ".".join(platform.python_version_tuple()[:2])
+Outputs: TypeAlias = dict[int, tuple[int, Any]]  # value -> its place and tensor
 
 
 class Stop(BaseException):
@@ -88,7 +90,7 @@ class Nodes:
     # ------------------------------------------------------------------ ends
     def result(self, value: Any) -> None:
         """The last node: the call gives `value`. Raises GiveUp if that has no recipe."""
-        outputs: dict[int, int] = {}
+        outputs: Outputs = {}
         planner = self._planner(outputs)
         self._finish(outputs, Return(planner.recipe(planner.plan(value))), None)
 
@@ -96,7 +98,7 @@ class Nodes:
         self, function: Any, args: tuple, kwargs: dict, why: GiveUp,
     ) -> tuple[Point, list[Any]]:
         """Ends the node with a host call: the point behind it and the objects of its slots."""
-        outputs: dict[int, int] = {}
+        outputs: Outputs = {}
         planner = self._planner(outputs)
         call, where = planner.many((function, args, kwargs)), self.where()
         handled = [e for e in self.watcher.machine.handled_errors() if e is not None]
@@ -110,20 +112,22 @@ class Nodes:
 
     def goto(self, why: GiveUp) -> tuple[Point, list[Any]]:
         """Ends the node before the present instruction."""
-        outputs: dict[int, int] = {}
+        outputs: Outputs = {}
         recipe, snapshot, slots = self._cut(self._planner(outputs), [])
         point = Point(snapshot, len(slots))
         self._finish(outputs, Goto(recipe, point), self.broken(why))
         return point, slots
 
-    def _planner(self, outputs: dict[int, int]) -> Planner:
+    def _planner(self, outputs: Outputs) -> Planner:
         """A recipe that has done the node's effects; `outputs` collects the values it takes."""
         watcher = self.watcher
         recorder = watcher.recorder
 
         def output(tensor: Any) -> int | None:
             value = recorder.value_of(tensor)
-            return None if value is None else outputs.setdefault(value, len(outputs))
+            if value is None:
+                return None
+            return outputs.setdefault(value, (len(outputs), tensor))[0]
 
         planner = Planner(watcher.sources, output, watcher.made)
         for effect in watcher.effects.list:
@@ -150,13 +154,17 @@ class Nodes:
         result = planner.step("tuple", *first, *planner.many(slots))
         return planner.recipe(result), snapshot, slots
 
-    def _finish(self, outputs: dict[int, int], end: Any, why: Break | None) -> None:
+    def _finish(self, outputs: Outputs, end: Any, why: Break | None) -> None:
         watcher = self.watcher
         recorder, sources = watcher.recorder, watcher.sources
         inputs = tuple(recorder.input_sources)
         alias_sets = _alias_sets(recorder.input_extents)
         names = [_input_name(sources.table, source) for source in inputs]
-        body = recorder.finish(list(outputs), names, alias_sets)
+        grad_outputs = tuple(p for p, tensor in outputs.values() if tensor.requires_grad)
+        spoiled = why_spoiled(recorder, [tensor for _, tensor in outputs.values()])
+        if spoiled:
+            raise GiveUp("modified_saved", spoiled)
+        body = recorder.finish(list(outputs), names, alias_sets, grad_outputs)
         numbers = watcher.guards.numbers
         if body is not None and numbers.sizes:
             body, inputs = finished(body, numbers, inputs)

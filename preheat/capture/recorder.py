@@ -23,7 +23,7 @@ wrapped by `__init_subclass__`, which imports torch's own compiler (1.7 s).
 
 import contextlib
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -107,6 +107,7 @@ class Recorder(SizedRecorder, TorchDispatchMode):
         self._root: dict[int, int] = {}  # value -> first value of its storage
         self._fixed: set[int] = set()  # roots whose content follows from no input and no chance
         self._source_of_value: dict[int, int] = {}
+        self._needs_grad: dict[int, bool] = {}  # value -> whether it did when it was first read
         self._numbers: dict[int, int] = {}  # source -> input value
         self.begin_sizes()
 
@@ -226,16 +227,33 @@ class Recorder(SizedRecorder, TorchDispatchMode):
         known = self.values.get(id(tensor))
         return None if known is None else known.value
 
-    def finish(self, outputs: list[int], names: list[str], alias_sets: list[int]) -> Graph | None:
+    def live_inputs(self) -> list[torch.Tensor]:
+        """The tensors from outside that are still alive."""
+        alive = ((known(), known.value) for known in self.values.values())
+        return [t for t, value in alive if value in self._source_of_value and t is not None]
+
+    @property
+    def roots(self) -> Mapping[int, int]:
+        """The first value of each value's storage."""
+        return self._root
+
+    def finish(
+        self, outputs: list[int], names: list[str], alias_sets: list[int],
+        grad_outputs: tuple[int, ...] = (),
+    ) -> Graph | None:
         """The graph with these outputs, or None if no op ran. A name and an alias set for each
-        input."""
+        input; the places of the outputs that require grad."""
         if not self.builder.ops:
             return None
         self.builder.inputs[:] = [
             replace(given, name=name, alias_set=alias_set)
             for given, name, alias_set in zip(self.builder.inputs, names, alias_sets, strict=True)
         ]
-        return self.builder.finish(outputs)
+        graph = self.builder.finish(outputs)
+        if not any(op.is_grad_enabled for op in graph.ops):
+            return graph  # no gradient goes through it
+        grads = tuple(value for value in graph.types() if self._needs_grad.get(value))
+        return replace(graph, grads=grads, grad_outputs=grad_outputs)
 
     # ------------------------------------------------------------------ one op
     def record(self, facts: Overload, args: tuple, kwargs: dict, out: Any) -> None:
@@ -323,7 +341,9 @@ class Recorder(SizedRecorder, TorchDispatchMode):
             arg = arg.meant
         if isinstance(arg, _Tensor):
             known = self.values.get(id(arg))
-            return Ref(self._input(arg) if known is None else known.value)
+            value = self._input(arg) if known is None else known.value
+            self._needs_grad.setdefault(value, arg.requires_grad)
+            return Ref(value)
         if kind is list or kind is tuple or kind is torch.Size:
             encode = self._encode
             return tuple([encode(a) for a in arg])
@@ -356,8 +376,6 @@ class Recorder(SizedRecorder, TorchDispatchMode):
             what = str(type_of(tensor)) if is_plain(tensor) else type(tensor).__name__
             self.stop("untracked_tensor", what)
             return -1
-        if _is_grad_enabled() and tensor.requires_grad:
-            self.stop("training", str(type_of(tensor)))
         value = self.builder.input(self.outside_type(source, tensor))
         self.input_sources.append(source)
         self.input_extents.append(extent(tensor))
@@ -525,7 +543,8 @@ def _run(
     if facts.is_lift:
         return _lift(recorder, func, args, kwargs)
     if facts.name == "aten.detach_.default" and recorder.made(args[0]):
-        return func(*args)  # changes what autograd knows of a tensor made here, which is nothing
+        if not args[0].requires_grad:
+            return func(*args)  # changes what autograd knows of a tensor, which is nothing
     if facts.is_composite:
         with recorder:
             out = func.decompose(*seen, **seen_kwargs)

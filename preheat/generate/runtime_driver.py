@@ -239,7 +239,9 @@ outputs:
   br i1 %is.made, label %calls, label %leave
 
 calls:
+  call void @set_grad_mode(ptr %context, ptr %program, i1 false)
   %ran = call i64 @run_calls(ptr %context, ptr %program, ptr %frame)
+  call void @set_grad_mode(ptr %context, ptr %program, i1 true)
   %is.run = icmp eq i64 %ran, 0
   br i1 %is.run, label %finish, label %leave
 
@@ -268,6 +270,22 @@ faulted:
 
 raised:
   ret ptr null
+}
+
+; Library calls are not for autograd to see where an input requires grad.
+define internal void @set_grad_mode(ptr %context, ptr %program, i1 %mode) #{inline} {
+entry:
+  %off = FIELD i64 program.is_grad_off, %program
+  %is.off = icmp ne i64 %off, 0
+  br i1 %is.off, label %call, label %done
+
+call:
+  %set = FIELD ptr context.set_grad_mode, %context
+  call void %set(i1 zeroext %mode)
+  br label %done
+
+done:
+  ret void
 }
 
 ; A free frame, or a new one from Python; null with an exception set. The GIL guards the list.

@@ -11,36 +11,42 @@ from preheat.ir.graph import Graph
 from preheat.ir.pack import decode, encode
 from preheat.ir.plan import Image, Plan
 from preheat.ir.trace import Trace
+from preheat.ir.training import Training
 
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """`plan` and `image` are None when the body runs op by op (backend "eager")."""
+    """`plan` and `image` are None when the body runs op by op (backend "eager"), or when it is
+    differentiable and its backward has not been seen yet (`training` without joints)."""
 
     trace: Trace
     plan: Plan | None
     image: Image | None
     body: bytes
+    training: Training | None = None
 
     def graph(self) -> Graph:
         """The recorded graph at level aten."""
         return decode(self.body)
 
 
-def artifact(trace: Trace, plan: Plan | None = None, image: Image | None = None) -> Artifact:
+def artifact(
+    trace: Trace, plan: Plan | None = None, image: Image | None = None,
+    training: Training | None = None,
+) -> Artifact:
     """Takes the body out of `trace` and packs it apart."""
     (node,) = trace.nodes
     slim = replace(trace, nodes=(replace(node, body=None),))
-    return Artifact(slim, plan, image, encode(node.body))
+    return Artifact(slim, plan, image, encode(node.body), training)
 
 
 def to_bytes(made: Artifact) -> bytes:
-    return encode((made.trace, made.plan, made.image, made.body))
+    return encode((made.trace, made.plan, made.image, made.body, made.training))
 
 
 def from_bytes(data: bytes) -> Artifact:
     """Raises ValueError when `data` is not an artifact."""
     parts = decode(data)
-    if not isinstance(parts, tuple) or len(parts) != 4 or not isinstance(parts[0], Trace):
+    if not isinstance(parts, tuple) or len(parts) != 5 or not isinstance(parts[0], Trace):
         raise ValueError("not an artifact")
     return Artifact(*parts)

@@ -51,6 +51,8 @@ class Item:
         return f"item %{self.id}"
 
 
+CARRY = "preheat.carry"  # of two values: the elements of the first, the history of the second
+
 Arg: TypeAlias = Union[Ref, Item, Token, Scalar, int, float, bool, complex, str, None, tuple["Arg", ...]]
 
 
@@ -184,6 +186,8 @@ class Graph:
     stores           for the inputs in `in_place`, what is stored and when, in order: all of a state
                      that is computed as a whole, the parts of one that is `place`d on the state before.
     symbols          (name, input id): the numbers that sizes, strides and arguments are made of
+    grads            values that required grad when they were first read (level aten).
+    grad_outputs     places of the outputs that require grad at the end (level aten).
     """
 
     level: str
@@ -195,6 +199,8 @@ class Graph:
     in_place: tuple[int, ...] = ()
     stores: tuple[Store, ...] = ()
     symbols: tuple[tuple[str, int], ...] = ()
+    grads: tuple[int, ...] = ()
+    grad_outputs: tuple[int, ...] = ()
 
     def types(self) -> dict[int, Type]:
         """The type of every value."""

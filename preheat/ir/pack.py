@@ -19,7 +19,7 @@ from typing import Any
 
 import msgpack
 
-from preheat.ir import graph, loop, plan, scalar, trace, types
+from preheat.ir import graph, loop, plan, scalar, trace, training, types
 
 # Append only: the position of a class is its number on disk.
 NOUNS: tuple[type, ...] = (
@@ -34,6 +34,8 @@ NOUNS: tuple[type, ...] = (
     graph.OutputAlias,
     graph.Store,
     graph.Item,
+    training.Given, training.Exit, training.Wiring, training.Joint, training.Backward,
+    training.Training,
 )
 _NUMBER = {cls: i for i, cls in enumerate(NOUNS)}
 _FIELDS = {cls: tuple(f.name for f in dataclasses.fields(cls)) for cls in NOUNS}

@@ -26,7 +26,7 @@ RECORDS: dict[str, tuple[str, ...]] = {
         "mkl_set_threads", "gomp_parallel", "omp_max_threads", "omp_thread", "omp_team",
         "save_thread", "restore_thread", "incref", "decref", "tuple_new", "tuple_set", "tuple_get",
         "tuple_size", "vectorcall", "long_from", "long_as", "error_matches",
-        "error_clear", "unicode_compare",
+        "error_clear", "unicode_compare", "set_grad_mode",
     ),
     # One an entry.
     "program": (
@@ -40,6 +40,7 @@ RECORDS: dict[str, tuple[str, ...]] = {
         "drops", "drop_count",  # slots whose objects the call owns until its end
         "results", "result_count",  # slots of the values, then of the objects that `rebuild` takes
         "shape", "rebuild",  # see SHAPES
+        "is_grad_off",  # 1: grad mode, which is on, is off while the calls run
     ),
     # Leased by one call. Followed by a pointer a slot, an object a slot, and scratch.
     # `written` is 1 after a "write" record.

@@ -61,8 +61,12 @@ def show_graph(graph: Graph, indent: str = "") -> str:
             for store in graph.stores
             if store.target == target
         ]
+    if graph.grads:
+        lines.append(f"{indent}    grads {', '.join(f'%{value}' for value in graph.grads)}")
     aliases = graph.output_aliases or (OutputAlias(),) * len(graph.outputs)
-    ends = [f"%{value}{_show_alias(alias)}" for value, alias in zip(graph.outputs, aliases)]
+    ends = [
+        f"%{value}{' grad' * (place in graph.grad_outputs)}{_show_alias(alias)}"
+        for place, (value, alias) in enumerate(zip(graph.outputs, aliases))]
     lines.append(f"{indent}    return {', '.join(ends)}".rstrip())
     return "\n".join(lines)
 
@@ -106,7 +110,7 @@ def _read_graph(reader: Reader) -> Graph:
     inputs = reader.many(lambda: _read_input(reader), ")")
     reader.take(":")
     ops, writes, in_place, stores = [], [], [], []
-    while reader.peek() not in ("return", "write"):
+    while reader.peek() not in ("return", "write", "grads"):
         ops.append(_read_op(reader))
     while reader.accept("write"):
         target = reader.value()
@@ -117,10 +121,13 @@ def _read_graph(reader: Reader) -> Graph:
             in_place.append(target)
         while reader.accept("store"):
             stores.append(_read_store(reader, target))
+    grads = _read_values(reader) if reader.accept("grads") else ()
     reader.take("return")
-    outputs, aliases = [], []
+    outputs, aliases, grad_outputs = [], [], []
     while reader.peek() == "%":
         outputs.append(reader.value())
+        if reader.accept("grad"):
+            grad_outputs.append(len(outputs) - 1)
         aliases.append(_read_alias(reader))
         reader.accept(",")
     if all(alias.kind == "fresh" for alias in aliases):
@@ -134,6 +141,8 @@ def _read_graph(reader: Reader) -> Graph:
         tuple(aliases),
         tuple(in_place),
         tuple(stores),
+        grads,
+        tuple(grad_outputs),
     )
 
 

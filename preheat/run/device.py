@@ -29,7 +29,7 @@ from preheat.base.errors import UserError, nearest
 from preheat.ir.records import RECORDS, WORD_BYTES, offset
 from preheat.ir.types import DTYPES
 
-FEATURES = ("native", "storage", "wrap", "shims", "blas", "batch", "openmp")
+FEATURES = ("native", "storage", "wrap", "shims", "blas", "batch", "openmp", "grad_mode")
 BYTES_PAYLOAD = 32  # the driver's code counts on it; verified by _probe_native
 
 _PYTHON = {
@@ -341,6 +341,18 @@ def _probe_openmp(words: Found) -> Found | None:
     return found
 
 
+def _probe_grad_mode(words: Found) -> Found | None:
+    found = _addresses({"set_grad_mode": "aoti_torch_grad_mode_set_enabled"})
+    if found is None:
+        return None
+    set_mode = ctypes.CFUNCTYPE(None, ctypes.c_bool)(found["set_grad_mode"])
+    with torch.enable_grad():
+        set_mode(False)
+        was_off = not torch.is_grad_enabled()
+        set_mode(True)
+        return found if was_off and torch.is_grad_enabled() else None
+
+
 # name, the features it builds on, the probe: it gets the words so far; None means absent
 _PROBES: tuple[tuple[str, tuple[str, ...], Callable[[Found], Found | None]], ...] = (
     ("native", (), _probe_native),
@@ -350,4 +362,5 @@ _PROBES: tuple[tuple[str, tuple[str, ...], Callable[[Found], Found | None]], ...
     ("blas", ("native",), _probe_blas),
     ("batch", ("blas",), _probe_batch),
     ("openmp", ("native",), _probe_openmp),
+    ("grad_mode", ("native",), _probe_grad_mode),
 )

@@ -94,6 +94,7 @@ class Program:
             "result_count": len(results),
             "shape": SHAPES.index(shape),
             "rebuild": self.memory.object(rebuild) if rebuild else 0,
+            "is_grad_off": int(executable.is_grad_off),
         }
         self._record = self.memory.record("program", self._fields)
 

@@ -90,7 +90,8 @@ def make_entry(
     miss      what a native entry gives for a call that is not its own beyond doubt
     """
     (node,) = trace.nodes
-    if rows is None or runtime is None or context is None or "native" not in context.have:
+    needed = {"native", "grad_mode"} if executable.is_grad_off else {"native"}
+    if rows is None or runtime is None or context is None or not needed <= context.have:
         return Entry(_python_call(slow), None, executable, rebuild, node.inputs)
     reached = reach(
         trace, (*node.inputs, *rebuild.sources), found, live, executable.plan.inputs)

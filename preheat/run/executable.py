@@ -10,6 +10,7 @@ Guarantees: outputs have exactly the types' sizes and strides, alias outputs sha
 base; when a `Fault` is raised, no input was written.
 """
 
+import contextlib
 import ctypes
 import functools
 from collections.abc import Callable, Sequence
@@ -45,11 +46,12 @@ _KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64
 class Executable:
     """`plan` on this machine. Call it with the list of input tensors; it returns the results.
 
-    kernels   the loaded image that holds the plan's kernels, None when it has none
+    kernels       the loaded image that holds the plan's kernels, None when it has none
+    is_grad_off   grad mode is on and an input requires grad: library calls run without
     """
 
-    def __init__(self, plan: Plan, kernels: Loaded | None):
-        self.plan, self.kernels = plan, kernels
+    def __init__(self, plan: Plan, kernels: Loaded | None, is_grad_off: bool = False):
+        self.plan, self.kernels, self.is_grad_off = plan, kernels, is_grad_off
         self.places = places(plan)
         self.arena_bytes = known(plan.arena_bytes)
         # guards hold the ambient state in which the plan was bound, so what is so now stays so
@@ -85,9 +87,10 @@ class Executable:
         """
         arena = self._lease()
         try:
-            values = self._values(inputs, arena)
-            self._run(values)
-            return self._results(inputs, values)
+            with torch.no_grad() if self.is_grad_off else contextlib.nullcontext():
+                values = self._values(inputs, arena)
+                self._run(values)
+                return self._results(inputs, values)
         finally:
             self._arenas.append(arena)
 

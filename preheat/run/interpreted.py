@@ -6,7 +6,7 @@ Python, so that the error arises (or is caught) in the user's own frames.
 """
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -18,12 +18,12 @@ from preheat.run.undo import kept
 class Interpreted:
     """`graph` (level aten, or None for a body without tensor ops) on torch's own operators."""
 
+    is_grad_off = False  # each op has the grad mode that it was recorded in
+
     def __init__(self, graph: Graph | None):
         self.graph = graph
         self._written = _written_inputs(graph) if graph is not None else ()
-        # the casts of autocast are recorded ops: where it is on, they must not be made twice
-        is_on = any(map(torch.is_autocast_enabled, ("cpu", "cuda")))
-        self._context = no_autocast() if is_on else contextlib.nullcontext
+        self._context = outside_autocast()
 
     def __call__(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         if self.graph is None:
@@ -33,6 +33,13 @@ class Interpreted:
                 return interpret.run(self.graph, inputs)
         except Exception as error:
             raise Fault(f"the graph raised {error!r}") from error
+
+
+def outside_autocast() -> Callable:
+    """A context manager class in which autocast is off: where it is on now, the recorded ops have
+    its casts already."""
+    is_on = any(map(torch.is_autocast_enabled, ("cpu", "cuda")))
+    return no_autocast() if is_on else contextlib.nullcontext
 
 
 def _written_inputs(graph: Graph) -> tuple[int, ...]:

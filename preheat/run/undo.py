@@ -64,6 +64,10 @@ class Undo:
         """Puts the generator where it stood when the present call began."""
         _GENERATOR.set_state(self._states()[-1])
 
+    def state(self) -> torch.Tensor:
+        """Where the generator stood when the present call began."""
+        return self._states()[-1]
+
     def _states(self) -> list[torch.Tensor]:
         try:
             return self._here.states

@@ -13,8 +13,11 @@ range, a division by zero) runs the call as plain Python, from the random state 
 the user's own error arises there.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
+
+import torch
 
 from preheat.base.errors import InternalError, Unsupported, UserError
 from preheat.base.events import emit
@@ -27,14 +30,16 @@ from preheat.run.device import context
 from preheat.run.entry import Entry, beside, make_entry
 from preheat.run.executable import Executable
 from preheat.run.interpreted import Interpreted
+from preheat.run.learning import Learning
 from preheat.run.library import Fault
-from preheat.run.load import load
+from preheat.run.load import Loaded, load
 from preheat.run.moved import moved_numbers
 from preheat.run.recipes import Rebuild, compile_recipe
 from preheat.run.resolve import NotThere
 from preheat.run.rows import bind_rows
 from preheat.run.sized import Sized
 from preheat.run.sized_calls import SizedCalls, without_body
+from preheat.run.trained import Trained, joined
 from preheat.run.undo import Undo, draws
 
 MISS: Any = type("Miss", (), {"__slots__": (), "__repr__": lambda self: "<miss>"})()
@@ -61,30 +66,35 @@ class Variant:
     """Made by `bind`. `entry` is the fastest callable that this process and plan allow."""
 
     def __init__(
-        self, artifact: Artifact, target: Any, checker: Checker, executable: Any, rebuild: Rebuild,
-        runtime: Image | None, plain: Callable | None = None,
+        self, artifact: Artifact, target: Any, checker: Checker, objects: tuple,
+        runtime: Image | None, plain: Callable | None = None, teach: Callable | None = None,
+        specialise: Callable | None = None,
     ):
         self.artifact, self.target = artifact, target
         self._plain_call = plain if plain is not None else target
-        self.checker, self.executable, self.rebuild = checker, executable, rebuild
-        self._runtime = runtime
+        self.checker, self._objects, self._runtime = checker, objects, runtime
+        self._teach, self._specialise, self._lesson = teach, specialise, None
+        self.executable: Any = None
+        self.rebuild: Rebuild | None = None
         self._entry: Entry | None = None
         self._unchecked: Entry | None = None  # without the guards that Python has just judged
         self._rows: Any = None
         self._sized: SizedCalls | None = None
-        self._undo = Undo() if draws(artifact) else None
+        self._undo = Undo() if draws(artifact) else None  # the body stays the same
         self._wait, self._waited = 1, 0
         self._restless, self._fleeting = -1, frozenset[int]()  # sources: see `Rows.restless`
         # dicts that change from call to call, by id, and how often rows for their items were taken
         # anew
         self._changing: dict[int, tuple[dict, int]] = {}
         self.announce: Callable[[Callable], None] | None = None  # told each new entry
+        self.keep: Callable[[Artifact], None] | None = None  # told each new artifact
 
     @classmethod
     def bind(
         cls, artifact: Artifact, target: Any, args: tuple, kwargs: dict, objects: tuple,
         runtime: Image | None = None, *, plain: Callable | None = None,
         specialise: Callable | None = None,
+        teach: Callable | None = None,
     ) -> "Variant":
         """The variant of `artifact` for calls like `target(*args, **kwargs)`. Raises CannotBind.
 
@@ -92,18 +102,17 @@ class Variant:
         without which guards and plan run from Python
         plain     what runs a call whose node met a fault, in place of `target`
         specialise  makes the plan of a graph at sizes that come again: see `sized.py`
+        teach     makes the lesson of a differentiable artifact, see `run/learning.py`
         """
-        (node,) = artifact.trace.nodes
         try:
             checker = Checker(artifact.trace, target, objects)
             found = checker.resolve(args, kwargs)
             if isinstance(found, Failure):
                 raise CannotBind(str(found), moved=_moved(checker, found, args, kwargs))
-            executable, results = _executable(artifact, specialise)
-            rebuild = compile_recipe(node.end.recipe, results, objects)
+            variant = cls(artifact, target, checker, objects, runtime, plain, teach, specialise)
+            variant._take(artifact, found)
         except (NotThere, Unsupported, UserError) as why:
             raise CannotBind(str(why), is_final=not isinstance(why, NotThere)) from why
-        variant = cls(artifact, target, checker, executable, rebuild, runtime, plain)
         variant._bind_entry(found, (*args, *kwargs.values()))
         return variant
 
@@ -111,6 +120,11 @@ class Variant:
     def entry(self) -> Callable:
         """A callable like `target`, which returns MISS when the call is not this variant's."""
         return self._entry.call if self._undo is None else self._undo.around(self._entry.call)
+
+    @property
+    def name(self) -> str:
+        """What people call the target."""
+        return getattr(self.target, "__qualname__", type(self.target).__qualname__)
 
     @property
     def is_native(self) -> bool:
@@ -124,6 +138,57 @@ class Variant:
     def why_missed(self, args: tuple, kwargs: dict) -> Failure | None:
         """The guard that a call with these arguments fails, for the report."""
         return self.checker.check(args, kwargs)
+
+    def _take(self, artifact: Artifact, found: Sequence[Any]) -> None:
+        """What runs the body from now on, for the objects `found`."""
+        (node,) = artifact.trace.nodes
+        training, objects = artifact.training, self._objects
+        self.artifact = artifact
+        if training is None:
+            is_grad_off = torch.is_grad_enabled() and any(
+                _needs_grad(found[source]) for source in node.inputs)
+            self.executable, results = _executable(artifact, is_grad_off, self._specialise)
+            self.rebuild = compile_recipe(node.end.recipe, results, objects)
+            return
+        rebuild = compile_recipe(node.end.recipe, len(training.wiring.exits), objects)
+        if artifact.plan is None:
+            self.executable, self.rebuild = Learning(training, self.lesson), rebuild
+            return
+        loaded = _loaded(artifact.image)
+        self.executable = Executable(artifact.plan, loaded, is_grad_off=torch.is_grad_enabled())
+        self.rebuild = joined(
+            Trained(artifact, self._runtime, self.lesson, self._random_state, self._relearn),
+            rebuild, len(artifact.plan.outputs), node.inputs)
+
+    def lesson(self) -> Any:
+        """The body, for what is to be learned of it (`differentiate.Lesson`)."""
+        if self._lesson is None:
+            self._lesson = self._teach(self.artifact)
+        return self._lesson
+
+    def _random_state(self) -> torch.Tensor | None:
+        """Where the generator stood when the present call began."""
+        return self._undo.state() if self._undo is not None else None
+
+    def _relearn(self) -> None:
+        """The next call compiles what has been recorded meanwhile."""
+        training = self.artifact.training
+        self.executable = Learning(training, self.lesson, is_compiled=True)
+        self._rows = None
+        self._entry = self._make_entry([], None)
+        if self.announce is not None:
+            self.announce(self.entry)
+
+    def _learned(self, found: Sequence[Any], arguments: tuple) -> None:
+        """Compiles what has been learned."""
+        plan, image, training = self.lesson().compiled(self.name)
+        self._lesson.training = training
+        self._take(replace(self.artifact, plan=plan, image=image, training=training), found)
+        if self.keep is not None:
+            self.keep(self.artifact)
+        self._bind_entry(found, arguments)
+        if self.announce is not None:
+            self.announce(self.entry)
 
     def _bind_entry(self, found: list, arguments: tuple) -> None:
         """Rows and a native entry for the objects `found`, which every guard accepts."""
@@ -181,7 +246,10 @@ class Variant:
         found = self.checker.resolve(args, kwargs)
         if isinstance(found, Failure):
             return MISS
-        if self._rows is not None and not self._rows.is_python(detail):
+        if isinstance(self.executable, Learning):
+            if self.executable.is_ready:
+                self._learned(found, arguments)
+        elif self._rows is not None and not self._rows.is_python(detail):
             space = self._rows.items.get(detail) if why == "guard" else None
             if space is not None and self._note_change(space):
                 self._bind_anew(found, arguments)
@@ -266,8 +334,7 @@ class Variant:
 
     def _plain(self, fault: Exception, args: tuple, kwargs: dict) -> Any:
         """The call as plain Python: compiled code met something that only eager can report."""
-        name = getattr(self.target, "__qualname__", type(self.target).__qualname__)
-        emit("fallback", what=name, why=str(fault))
+        emit("fallback", what=self.name, why=str(fault))
         if self._undo is not None:
             self._undo.restore()
         return self._plain_call(*args, **kwargs)
@@ -285,10 +352,10 @@ _NO_RESULT = compile_recipe(Recipe((Step("const", (None,)),), 0), 0)
 
 
 def _executable(
-    artifact: Artifact, specialise: Callable | None,
+    artifact: Artifact, is_grad_off: bool, specialise: Callable | None,
 ) -> tuple[Executable | Interpreted | Sized, int]:
     """What runs the artifact's body, and how many results it gives."""
-    plan, image = artifact.plan, artifact.image
+    plan = artifact.plan
     if plan is None:
         graph = artifact.graph()
         if graph is not None and graph.symbols:
@@ -296,5 +363,12 @@ def _executable(
         if graph is not None:
             return Interpreted(graph), len(graph.outputs)
         plan = _NOTHING
-    loaded = load(image) if image is not None and image.code else None
-    return Executable(plan, loaded), len(plan.outputs)
+    return Executable(plan, _loaded(artifact.image), is_grad_off), len(plan.outputs)
+
+
+def _loaded(image: Image | None) -> Loaded | None:
+    return load(image) if image is not None and image.code else None
+
+
+def _needs_grad(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.requires_grad

@@ -106,23 +106,27 @@ class Unbound:
     next      where its end leads; None: it returns
     why       it could not be bound at last, so many times (refusals)
     is_hopeless  nor ever will be in this process
+    is_stored    another process can use it, too
     """
 
-    __slots__ = ("artifact", "objects", "next", "why", "refusals", "is_hopeless")
+    __slots__ = ("artifact", "objects", "next", "why", "refusals", "is_hopeless", "is_stored")
 
-    def __init__(self, artifact: Artifact, objects: tuple, following: Place | None):
+    def __init__(
+        self, artifact: Artifact, objects: tuple, following: Place | None, is_stored: bool = False,
+    ):
         self.artifact, self.objects, self.next = artifact, objects, following
+        self.is_stored = is_stored
         self.why, self.refusals, self.is_hopeless = "", 0, False
 
     def bind(
         self, target: Any, args: Sequence, kwargs: dict, runtime: Image | None,
-        plain: Callable | None, specialise: Callable | None = None,
+        plain: Callable | None, specialise: Callable | None = None, teach: Callable | None = None,
     ) -> "Bound":
-        """The node for calls like this one; `plain` runs those that met a fault. Raises
-        CannotBind."""
+        """The node for calls like this one; `plain` runs those that met a fault, `teach` learns
+        its backward. Raises CannotBind."""
         variant = Variant.bind(
             self.artifact, target, tuple(args), kwargs, self.objects, runtime, plain=plain,
-            specialise=specialise)
+            specialise=specialise, teach=teach)
         return Bound(variant, self.next)
 
 

@@ -20,6 +20,12 @@ output of their own, appended at the end when the program does not return it). W
 is Unsupported and runs eager: written inputs that overlap others or themselves, views without an
 inverse.
 
+Of a graph that says which values require grad (`Graph.grads`), the result says so too, and every op
+has the grad mode in which its gradient counts. What a write outside of autograd (under no_grad, or
+through a detached view) leaves behind has new elements and the old history:
+
+    %1 = preheat.carry(%new, %old)      the elements of %new, the gradient goes to %old
+
 Source: functionalization in torch (aten/src/ATen/FunctionalTensorWrapper.h), reduced to one pass.
 """
 
@@ -28,7 +34,7 @@ from dataclasses import replace
 from preheat.base.dataclass import dataclass, field
 from preheat.base.errors import Unsupported
 from preheat.bridge.ops import arguments, functional, infer, schema
-from preheat.ir.graph import Builder, Graph, Op, OutputAlias, Ref, Token, map_refs
+from preheat.ir.graph import CARRY, Builder, Graph, Op, OutputAlias, Ref, Token, map_refs
 from preheat.ir.scalar import Dim
 from preheat.ir.types import TensorType, Type
 from preheat.transform.views import INVERSES, LAZY, SPLITS, VIEWS, offset_of
@@ -42,6 +48,8 @@ SILENT_WRITES = {
     )
 }
 FUNCTIONAL_NAMES = {"aten.normal_.default": "aten.normal_functional.default"}
+# Views that begin a history of their own.
+_CUT_OFF = frozenset(("aten.detach.default",))
 
 
 def functionalize(graph: Graph) -> Graph:
@@ -81,10 +89,13 @@ class _State:
     roots: dict[int, _Root] = field(default_factory=dict)
     # of a view: the version of its root when it was last taken, and the value it was then
     taken: dict[int, tuple[int, int]] = field(default_factory=dict)
+    grads: set[int] = field(default_factory=set)  # functional values that require grad
+    is_grad_enabled: bool = False  # where the op under way was recorded
 
     def __post_init__(self) -> None:
         self.builder = Builder("aten", next_id=self.graph.next_id())
         self.types = self.graph.types()
+        self.grads |= {*self.graph.grads, *_unwritten_outputs(self.graph)}
         for input in self.graph.inputs:
             self.builder.inputs.append(input)
             self.builder.type_of[input.id] = input.type
@@ -101,30 +112,53 @@ class _State:
         if known is not None and known[0] == version:
             return known[1]
         parent = self.read(view.parent)
+        was, self.is_grad_enabled = self.is_grad_enabled, view.op.is_grad_enabled
         fresh = self.emit(
             view.op.name, (Ref(parent), *view.op.args[1:]), self.types[value], view.op.attrs
         )
+        self.is_grad_enabled = was
         self.taken[value] = (version, fresh)
         return fresh
 
     def write(self, value: int, new: int) -> None:
         """From here on, `value`'s memory holds `new`."""
+        was = self.is_grad_enabled
         while value in self.views:
             self._require_writable(value)
             view = self.views[value]
+            if not view.op.is_grad_enabled or view.op.name in _CUT_OFF:
+                if new in self.grads:
+                    raise Unsupported(
+                        "unknown_history", "a differentiable write to a detached view")
+                self.is_grad_enabled = False
             base = self.read(view.parent)
             new = INVERSES[view.op.name](self, view.op, base, self.types[view.parent], new)
             value = view.parent
         root = value
         self._require_writable(root)
-        self.roots[root].current = self._in_layout(new, self.types[root])
+        new, old = self._in_layout(new, self.types[root]), self.roots[root].current
+        if not self.is_grad_enabled and old in self.grads:
+            self.is_grad_enabled = True
+            new = self.emit(CARRY, (Ref(new), Ref(old)), self.builder.type_of[old])
+        self.is_grad_enabled = was
+        self.roots[root].current = new
         self.roots[root].version += 1
 
     def emit(self, name: str, args: tuple, type: Type, attrs: tuple = ()) -> int:
         """Appends a functional op with one result."""
         value = self.builder.fresh()
-        self.builder.append(Op(name, args, (value,), (type,), attrs))
+        self._add(Op(name, args, (value,), (type,), attrs))
         return value
+
+    def _add(self, op: Op) -> None:
+        """Appends a functional op, which runs in the grad mode of the op under way."""
+        op = replace(op, is_grad_enabled=self.is_grad_enabled)
+        self.builder.append(op)
+        if self.grads and self.is_grad_enabled and op.name not in _CUT_OFF:
+            if not self.grads.isdisjoint(op.refs()):
+                self.grads.update(
+                    r for r, t in zip(op.results, op.types)
+                    if r not in self.types and _is_differentiable(t))
 
     def _in_layout(self, value: int, type: TensorType) -> int:
         """`value` with the strides that its memory has, where it can have them at all."""
@@ -146,6 +180,7 @@ class _State:
 
     # ------------------------------------------------------------------ one op
     def append(self, op: Op) -> None:
+        self.is_grad_enabled = op.is_grad_enabled
         for result, type in zip(op.results, op.types):
             if self._is_known(result) and type != self.types[result]:
                 raise Unsupported("metadata_write", f"{self.types[result]} became {type}")
@@ -179,9 +214,7 @@ class _State:
             if alias != -1 and result in fresh:
                 raise Unsupported("unknown_view", f"{op.name} gives a view of its operand")
         args, attrs = self._renamed(op)
-        self.builder.append(
-            replace(op, args=args, attrs=attrs, writes=(), aliases=(), is_grad_enabled=False)
-        )
+        self._add(replace(op, args=args, attrs=attrs, writes=(), aliases=()))
         for result in fresh:
             self.roots[result] = _Root(result)
 
@@ -202,9 +235,10 @@ class _State:
             inside = offset_of(single, self.types[parent], type)
             offset = None if start is None or inside is None else start + inside
             args = (Ref(parent), *single.args[1:])
-            self.views[result] = _View(
-                root, parent, Op(single.name, args, (result,), (type,), single.attrs), offset
-            )
+            view = Op(
+                single.name, args, (result,), (type,), single.attrs,
+                is_grad_enabled=op.is_grad_enabled)
+            self.views[result] = _View(root, parent, view, offset)
             self.read(result)
 
     def _from_root(self, op: Op, root: int, start: Dim | None) -> tuple[Op, int]:
@@ -242,7 +276,8 @@ class _State:
         args, attrs = self._renamed(op)
         fresh = tuple(self.builder.fresh() for _ in changed)
         types = tuple(self.types[value] for value in changed)
-        self.builder.append(Op(name, args, (*op.results, *fresh), (*op.types, *types), attrs))
+        self._add(Op(name, args, (*op.results, *fresh), (*op.types, *types), attrs))
+        self.grads.difference_update(fresh)
         for result in op.results:
             self.roots[result] = _Root(result)
         for value, new in zip(changed, fresh):
@@ -266,7 +301,7 @@ class _State:
         if len(types) != len(op.writes):
             raise Unsupported("written_by_library", op.name)
         fresh = tuple(self.builder.fresh() for _ in types)
-        self.builder.append(replace(pure, results=fresh, types=types))
+        self._add(replace(pure, results=fresh, types=types))
         for target, value, type in zip(op.writes, fresh, types):
             self.write(target, self._as_stored(value, type, self.types[target]))
 
@@ -347,7 +382,17 @@ class _State:
             tuple(outputs),
             tuple(writes),
             tuple(aliases),
+            grads=tuple(sorted(self.grads & self.builder.type_of.keys())),
+            grad_outputs=self._grad_outputs(graph, outputs, aliases),
         )
+
+    def _grad_outputs(self, graph: Graph, outputs: list[int], aliases: list) -> tuple[int, ...]:
+        """The places of the outputs that require grad, memory that is appended included."""
+        found = tuple(place for place, value in enumerate(outputs) if value in self.grads)
+        known = len(graph.outputs)
+        if self.grads and tuple(p for p in found if p < known) != graph.grad_outputs:
+            raise Unsupported("unknown_history", "which outputs require grad does not follow")
+        return found
 
     def _is_lazy(self, value: int) -> bool:
         """Whether eager computes `value`, or a view above it, only when it is read."""
@@ -356,6 +401,26 @@ class _State:
                 return True
             value = self.views[value].parent
         return False
+
+
+def _unwritten_outputs(graph: Graph) -> set[int]:
+    """The outputs that require grad as the op gave them: nothing writes to their memory."""
+    parents = {
+        result: alias for op in graph.ops for result, alias in zip(op.results, op.aliases)
+        if alias not in (-1, result)}
+
+    def root(value: int) -> int:
+        while value in parents:
+            value = parents[value]
+        return value
+
+    written = {root(value) for op in graph.ops for value in op.writes}
+    found = {graph.outputs[place] for place in graph.grad_outputs}
+    return {value for value in found if root(value) not in written}
+
+
+def _is_differentiable(type: Type) -> bool:
+    return isinstance(type, TensorType) and type.kind in "fc"
 
 
 def is_dense(type: TensorType) -> bool:

@@ -7,6 +7,7 @@ the graph after every pass, an observer sees each one (for dumps, and for tests 
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 from preheat.base.errors import InternalError
@@ -48,6 +49,7 @@ def lower(
     observe      called with each pass and the graph it gave
     Raises Unsupported for what must run eager, InternalError for a fault of ours.
     """
+    graph = replace(graph, grads=(), grad_outputs=())  # values do not depend on them
     if is_checked:
         verify(graph)
     for step in passes:

@@ -69,7 +69,11 @@ class Draw:
         writes = self.one((), ((0, 10),), ((0, 10), (1, 20)))
         in_place = (0,) if writes and self.random.random() < 0.5 else ()
         stores = (Store(0, 10, 11, self.dim(), (self.dim(), 1)),) if in_place else ()
-        return Graph(self.one("core", "aten"), inputs, ops, outputs, writes, aliases, in_place, stores)
+        grads = self.one((), (0,), (0, 10))
+        grad_outputs = tuple(k for k in range(len(outputs)) if self.one(True, False))
+        return Graph(
+            self.one("core", "aten"), inputs, ops, outputs, writes, aliases, in_place, stores, grads,
+            grad_outputs)
 
     def index(self):
         terms = tuple((self.one("i0", "j", 4), self.one(1, 128, -2, symbol("s0"))) for _ in range(self.random.randrange(3)))

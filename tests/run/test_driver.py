@@ -21,6 +21,7 @@ WITHOUT = [
     ("blas",),
     ("batch",),
     ("openmp",),
+    ("grad_mode",),
     ("storage", "wrap", "blas", "openmp"),
 ]
 

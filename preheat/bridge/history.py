@@ -1,0 +1,57 @@
+"""The graph of autograd behind live tensors: what its nodes have saved, and whether it still holds.
+
+    check_saved([y], [x])          raises torch's own error for a saved tensor that was written to
+    why_broken([y], [x])           the same as text: "MulBackward0 has saved a tensor that ...", or ""
+
+Only nodes between the tensors and what they were computed from are looked at.
+"""
+
+from collections.abc import Iterable, Iterator
+
+import torch
+
+
+def check_saved(results: Iterable[torch.Tensor], origins: Iterable[torch.Tensor]) -> None:
+    """Raises what a backward from `results` to `origins` raises if a saved tensor was changed."""
+    for node in nodes(results, origins):
+        _unpack(node)
+
+
+def why_broken(results: Iterable[torch.Tensor], origins: Iterable[torch.Tensor]) -> str:
+    """Why a backward from `results` to `origins` would raise: a saved tensor was changed in place."""
+    for node in nodes(results, origins):
+        try:
+            _unpack(node)
+        except RuntimeError:
+            return f"{node.name()} has saved a tensor that was modified since"
+    return ""
+
+
+def nodes(results: Iterable[torch.Tensor], origins: Iterable[torch.Tensor]) -> Iterator:
+    """The nodes of autograd from `results` back to those that gave `origins`."""
+    seen = {id(node): node for node in map(_history, origins) if node is not None}
+    waiting = [node for node in map(_history, results) if node is not None]
+    while waiting:
+        node = waiting.pop()
+        if id(node) not in seen:
+            seen[id(node)] = node
+            yield node
+            waiting += [following for following, _ in node.next_functions if following is not None]
+
+
+def _history(tensor: torch.Tensor):
+    """The node that gave `tensor`; None for a leaf, and for a view whose history torch refuses."""
+    try:
+        return tensor.grad_fn
+    except RuntimeError:
+        return None
+
+
+def _unpack(node) -> None:
+    for name in dir(node):
+        if name.startswith("_saved_"):
+            try:
+                getattr(node, name)
+            except RuntimeError as error:
+                if "modified by an inplace operation" in str(error):
+                    raise

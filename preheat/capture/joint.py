@@ -1,0 +1,271 @@
+"""Joints: the backward of a differentiable body, recorded from torch's own derivative formulas.
+
+    nested = Nested(division, inputs)        the body runs on detached inputs, under autograd, in graphs
+    nested.values                            of its own; what it gives has no history
+    grads, joint = nested.backward(0, tangents, is_kept)
+                                             those graphs run backward under the true tangents
+
+The body is functional and divided in classes (`transform/divide.py`); each class is a graph of
+autograd that begins at leaves of its own, one for each use of a value, and ends at its results. One
+recorder sees the forward and every backward, so what a formula has saved is known by its identity.
+What the body writes to its inputs outside of autograd is written, once.
+
+Requires: autocast is off (its casts are ops of the body), no foreign mode is active. Guarantees:
+values, gradients and errors are torch's own; a second backward raises unless the first was told to
+keep the graph; a joint that cannot be recorded is None, with a reason, and its gradients are right.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+
+from preheat.base.errors import Unsupported
+from preheat.bridge.interpret import define
+from preheat.bridge.ops import decode, overload
+from preheat.bridge.tensors import is_plain, type_of
+from preheat.capture.recorder import Recorder
+from preheat.ir.graph import CARRY, Graph, Input, Op
+from preheat.ir.training import Division, Joint
+
+Tensors = Sequence[torch.Tensor | None]
+
+
+class Nested:
+    """One run of `division` on `inputs`, that can be run backward.
+
+    connected   (class, its arguments): gradients of this class alone are wanted, and they shall be
+                differentiable functions of these arguments
+    writes      whether to write to the inputs what the body writes
+    """
+
+    def __init__(
+        self, division: Division, inputs: Sequence[torch.Tensor], *,
+        connected: tuple[int, Sequence[torch.Tensor]] | None = None, writes: bool = True,
+    ):
+        self.division, self.why_not_recorded = division, ""
+        self._sources = {id(tensor): place for place, tensor in enumerate(inputs)}
+        self._kept = list(inputs)  # as long as their ids mean them
+        self._recorder = Recorder(
+            lambda tensor: self._sources.get(id(tensor)), self._refused, _no_constant, _no_test)
+        self._leaves: list[list[torch.Tensor]] = [
+            [None] * len(one.args) for one in division.classes]
+        self._connected = connected
+        with self._recorded():
+            values = self._run(inputs)
+            if writes:
+                self._write(inputs, values)
+        self._locals = [[values[v] for v in one.results] for one in division.classes]
+        self.values = [values[v].detach() for v in division.values]
+        self._forward = self._forward_graph(inputs, [values[v] for v in division.values])
+
+    @property
+    def forward(self) -> Graph | None:
+        """What was run, at level aten: all inputs, then the division's values as outputs."""
+        return None if self.why_not_recorded else self._forward
+
+    def backward(
+        self, number: int, tangents: Tensors, is_kept: bool,
+    ) -> tuple[list[torch.Tensor | None], Joint | None]:
+        """The gradients of class `number` for its arguments, and what computed them."""
+        results, leaves = self._locals[number], self._leaves[number]
+        given = [k for k, tangent in enumerate(tangents) if tangent is not None]
+        # two results may be given one tangent object: apart, they are told apart in the record
+        own = [tangents[k].detach() for k in given]
+        first, builder = len(self._recorder.builder.ops), self._recorder.builder
+        for tangent in own:
+            self._sources[id(tangent)] = len(self._sources)
+        self._kept += own
+        with self._recorded():
+            grads = torch.autograd.grad(
+                [results[k] for k in given], leaves, own, retain_graph=is_kept, allow_unused=True)
+        if self.why_not_recorded or not all(map(is_plain, own)):
+            return list(grads), None
+        read = [self._recorder.value_of(tangent) for tangent in own]
+        key = tuple(None if t is None else tuple(t.stride()) for t in tangents)
+        joint = self._joint(number, key, builder.ops[first:], own, read, grads)
+        return list(grads), joint
+
+    def differentiable(self, number: int, tangents: Tensors) -> list[torch.Tensor | None]:
+        """The gradients of the connected class, themselves differentiable."""
+        given = [k for k, tangent in enumerate(tangents) if tangent is not None]
+        results = self._locals[number]
+        return list(torch.autograd.grad(
+            [results[k] for k in given], self._leaves[number], [tangents[k] for k in given],
+            create_graph=True, allow_unused=True))
+
+    def ends(self, number: int) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """Results and leaves of the graph of class `number`."""
+        return self._locals[number], self._leaves[number]
+
+    # ------------------------------------------------------------------ the forward
+    def _run(self, inputs: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:
+        division = self.division
+        graph, grads, last = division.graph, set(division.graph.grads), _last_uses(division)
+        values = {given.id: tensor for given, tensor in zip(graph.inputs, inputs, strict=True)}
+        for place in division.replaced:  # what a formula saves of them must outlast the write
+            values[graph.inputs[place].id] = inputs[place].detach().clone()
+        places = [
+            {(value, use): place for place, (value, use) in enumerate(zip(one.args, one.uses))}
+            for one in division.classes]
+        for position, (op, number) in enumerate(zip(graph.ops, division.class_of)):
+            operands = {value: values[value] for value in op.refs()}
+            for value in operands if number >= 0 else ():
+                place = places[number].get((value, position))
+                if place is not None:
+                    operands[value] = self._leaf(number, place, operands[value])
+                elif value not in grads and operands[value].requires_grad:
+                    operands[value] = operands[value].detach()
+            with torch.set_grad_enabled(number >= 0 and op.is_grad_enabled):
+                define(op, _call(op, operands), values)
+                if op.name in _LAYOUTS:
+                    _lay_out(op, values)
+            for value in last[position]:
+                del values[value]
+        return values
+
+    def _leaf(self, number: int, place: int, tensor: torch.Tensor) -> torch.Tensor:
+        """The tensor that a class uses for its argument `place`."""
+        if self._connected is not None and self._connected[0] == number:
+            argument = self._connected[1][place]
+            is_replaced = tensor is not argument and tensor.data_ptr() != argument.data_ptr()
+            leaf = (  # of one use: other uses have gradients of their own
+                _carry(tensor, argument) if is_replaced else argument.view_as(argument))
+        else:
+            leaf = tensor.detach().requires_grad_()
+        self._leaves[number][place] = leaf
+        return leaf
+
+    def _write(self, inputs: Sequence[torch.Tensor], values: dict[int, torch.Tensor]) -> None:
+        """What the body writes to its inputs outside of autograd."""
+        graph = self.division.graph
+        committed = {place for place, _ in self.division.commits}
+        place_of = {given.id: place for place, given in enumerate(graph.inputs)}
+        with torch.no_grad():
+            for target, value in graph.writes:
+                if place_of[target] not in committed:
+                    inputs[place_of[target]].copy_(values[value])
+
+    def _forward_graph(
+        self, inputs: Sequence[torch.Tensor], values: Sequence[torch.Tensor],
+    ) -> Graph | None:
+        recorder = self._recorder
+        outputs = [recorder.value_of(value) for value in values]
+        if self.why_not_recorded or None in outputs:
+            return None
+        known = {s: given.id for s, given in zip(recorder.input_sources, recorder.builder.inputs)}
+        given = tuple(
+            Input(known.get(place, -1 - place), original.type, original.name, original.alias_set)
+            for place, original in enumerate(self.division.graph.inputs))
+        return Graph("aten", given, tuple(recorder.builder.ops), tuple(outputs))
+
+    # ------------------------------------------------------------------ the record
+    @contextlib.contextmanager
+    def _recorded(self) -> Iterator[None]:
+        self._recorder.is_stopped = bool(self.why_not_recorded)
+        self._recorder.enter()
+        try:
+            yield
+        finally:
+            self._recorder.leave()
+
+    def _refused(self, reason: str, detail: str) -> None:
+        self.why_not_recorded = self.why_not_recorded or f"{reason}: {detail}"
+
+    def _joint(
+        self, number: int, key: tuple, ops: Sequence[Op], own: Sequence[torch.Tensor],
+        tangents: Sequence[int | None], grads: Tensors,
+    ) -> Joint | None:
+        types = self._recorder.builder.type_of
+        made = {result for op in ops for result in op.results}
+        given = [t if t is not None else self._recorder.builder.fresh() for t in tangents]
+        results = [None if g is None else self._recorder.value_of(g) for g in grads]
+        if any(g is not None and r is None for g, r in zip(grads, results)):
+            self._refused("untracked_tensor", "a gradient")
+            return None
+        read = dict.fromkeys(
+            v for v in (*(v for op in ops for v in op.refs()), *(r for r in results if r is not None))
+            if v not in made and v not in given)
+        inputs = [*read, *given]
+        outputs = list(dict.fromkeys(r for r in results if r is not None and r in made))
+        where = {value: place for place, value in enumerate(outputs)}
+        where |= {value: -2 - place for place, value in enumerate(inputs)}
+        of_tangent = {value: type_of(tangent) for value, tangent in zip(given, own)}
+        graph = Graph(
+            "aten", tuple(Input(v, of_tangent.get(v) or types[v]) for v in inputs), tuple(ops),
+            tuple(outputs))
+        return Joint(
+            number, key, graph, tuple(read),
+            tuple(-1 if r is None else where[r] for r in results))
+
+
+# ---------------------------------------------------------------------------- one op
+def _call(op: Op, operands: dict[int, torch.Tensor]) -> object:
+    args = [decode(arg, operands) for arg in op.args]
+    return _MEANINGS.get(op.name, overload)(op.name)(
+        *args, **{key: decode(arg, operands) for key, arg in op.attrs})
+
+
+def _carry(new: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
+    made = old.clone()
+    with torch.no_grad():
+        made.copy_(new)
+    return made
+
+
+def _copy(old: torch.Tensor, new: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    return old.clone().copy_(new)  # the gradient of what is written over is zero, not absent
+
+
+def _batch_norm(x, weight, bias, mean, variance, *rest):
+    """The derivative of the functional overload would read the statistics that are written next."""
+    mean, variance = mean.clone(), variance.clone()
+    made = torch.ops.aten.native_batch_norm.default(x, weight, bias, mean, variance, *rest)
+    return *made, mean, variance
+
+
+# Functional ops that torch has no derivative for, or no op, or whose derivative reads too much.
+_MEANINGS: dict[str, Callable] = {
+    CARRY: lambda name: _carry,
+    "aten.copy.default": lambda name: _copy,
+    "aten._native_batch_norm_legit_functional.default": lambda name: _batch_norm,
+}
+
+
+# What functionalize puts in so that memory keeps its layout, and what torch computes in another one
+# when it does not write in place.
+_LAYOUTS = frozenset(("aten.clone.default", "aten.masked_fill.Scalar", "aten.masked_fill.Tensor"))
+
+
+def _lay_out(op: Op, values: dict[int, torch.Tensor]) -> None:
+    """The result of `op` in the strides of its type."""
+    (result,), (type,) = op.results, op.types
+    made = values[result]
+    if made.stride() != type.strides and 0 not in type.strides:
+        laid = torch.empty_strided(
+            type.sizes, type.strides, dtype=made.dtype, device=made.device)
+        values[result] = laid.copy_(made)
+
+
+def _last_uses(division: Division) -> list[list[int]]:
+    """For each op the values that nothing needs after it."""
+    graph = division.graph
+    kept = {
+        *(given.id for given in graph.inputs), *(value for _, value in graph.writes),
+        *division.values, *(value for one in division.classes for value in one.results)}
+    last: dict[int, int] = {}
+    for position, op in enumerate(graph.ops):
+        last.update(dict.fromkeys((*op.refs(), *(r for r in op.results if r != -1)), position))
+    found: list[list[int]] = [[] for _ in graph.ops]
+    for value, position in last.items():
+        if value not in kept:
+            found[position].append(value)
+    return found
+
+
+def _no_constant(tensor: torch.Tensor) -> int:
+    raise Unsupported("untracked_tensor", "a constant in a recorded backward")
+
+
+def _no_test(*_: object) -> None:
+    raise Unsupported("data_dependent_branch", "a test in a recorded backward")

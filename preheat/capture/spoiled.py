@@ -1,0 +1,42 @@
+"""Spoiled: a body whose backward eager refuses, since a write took from a derivative what it had saved.
+
+    y = x.exp(); y.add_(1)      ExpBackward has saved y, which is another by now
+
+No functional graph would raise, so such a body is not captured. What the nodes of autograd have saved
+is looked at (`bridge/history`). The derivatives of writes through views are out of sight, inside
+torch's CopySlices: for these the ops alone say what may be, and may refuse a body that torch would
+run backward, never the other way round.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from preheat.bridge.history import why_broken
+from preheat.ir.graph import Op, refs_of
+
+# In-place ops whose derivatives need neither the operands nor the result.
+_SAVES_NOTHING = frozenset(f"aten.{name}" for name in (
+    "copy_.default", "fill_.Scalar", "fill_.Tensor", "zero_.default", "add_.Tensor", "add_.Scalar",
+    "sub_.Tensor", "sub_.Scalar", "neg_.default", "mul_.Scalar", "div_.Scalar",
+))
+
+
+def why_spoiled(recorder: Any, results: Sequence[Any]) -> str:
+    """Why a backward from the tensors `results` through what was recorded raises, or ""."""
+    ops = recorder.builder.ops
+    if not any(op.writes for op in ops):
+        return ""
+    return why_broken(results, recorder.live_inputs()) or _why_slice_spoiled(ops, recorder.roots)
+
+
+def _why_slice_spoiled(ops: Sequence[Op], root: Mapping[int, int]) -> str:
+    later: set[int] = set()
+    for op in reversed(ops):
+        written = {root[value] for value in op.writes}
+        is_slice = any(root[value] != value for value in op.writes)
+        if op.is_grad_enabled and is_slice and op.name not in _SAVES_NOTHING:
+            others = {root[value] for arg in op.args[1:] for value in refs_of(arg)}
+            if not (later | written).isdisjoint(others) or not later.isdisjoint(written):
+                return f"{op.name} through a view may have saved what was modified since"
+        later |= written
+    return ""

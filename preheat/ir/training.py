@@ -1,0 +1,153 @@
+"""Training: how a differentiable body is divided among autograd nodes, and what each needs.
+
+    h = f(x); return h, g(h)       class 0   x -> h        reaches both results
+                                   class 1   h -> g(h)     reaches the second one
+
+A *gradient class* is the ops that reach the same results through edges of gradients. Each becomes
+one node of autograd, so that `grad(g(h), h)`, hooks and undefined tangents are as in eager. A
+*joint* is what the backward of a class does for one kind of tangents: recorded from torch's own
+derivative formulas. A class has one argument for each use of a value, the last use first: in this
+order eager sums the gradients.
+
+Source: research/training.md.
+"""
+
+from preheat.base.dataclass import dataclass
+from preheat.ir.graph import Graph, Op
+from preheat.ir.plan import Image, Plan
+from preheat.ir.scalar import Dim
+from preheat.ir.types import TensorType
+
+
+@dataclass(frozen=True, slots=True)
+class GradClass:
+    """results: the values it gives to others; args: the values it takes, one entry a use; uses: the
+    op of each use. Values and ops are those of the divided graph."""
+
+    results: tuple[int, ...]
+    args: tuple[int, ...]
+    uses: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Division:
+    """A functional graph whose every op is of a class, or of none (-1: its gradient never counts).
+
+    classes   each after those whose results it takes
+    values    what the body makes for its caller and for autograd: fresh outputs, results of classes
+    views     outputs of the graph that require grad and lie in memory of inputs or of other outputs
+    commits   (input place, value): writes that autograd sees, made by `copy_` on the input itself
+    replaced  places of inputs that are written and whose old elements a later run would need
+    """
+
+    graph: Graph
+    class_of: tuple[int, ...]
+    classes: tuple[GradClass, ...]
+    values: tuple[int, ...]
+    views: tuple[int, ...]
+    commits: tuple[tuple[int, int], ...]
+    replaced: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """Where a tensor of a call is found.
+
+    kind "input"    the `index`-th input of the node; once a commit has written to it, as it is then
+    kind "before"   the same input with the history that it had before a commit
+    kind "value"    the `index`-th of the values of the forward
+    kind "exit"     the `index`-th output of the call
+    kind "tangent"  that of the `index`-th result of the class
+    kind "plan"     the `index`-th result of the plan
+    """
+
+    kind: str
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """A tensor that leaves: `given` itself, or a view of it: by `steps`, each of the one before it,
+    or, if there are none, with this type and offset (in elements from the first one of `given`)."""
+
+    given: Given
+    is_view: bool = False
+    needs_grad: bool = False
+    type: TensorType | None = None
+    offset: Dim = 0
+    steps: tuple[Op, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Wiring:
+    """How the tensors of a call are joined to autograd.
+
+    classes   for each class: its arguments, and which values are its results
+    commits   (input, the value that is copied to it), each when the class that makes it is done
+    exits     one an output, in order; `extra` exits past the recorded ones are memory of others
+    needs_grad  which inputs require grad
+    """
+
+    classes: tuple[tuple[tuple[Given, ...], tuple[int, ...]], ...]
+    commits: tuple[tuple[int, int], ...]
+    exits: tuple[Exit, ...]
+    needs_grad: tuple[bool, ...]
+
+    @property
+    def is_joined(self) -> bool:
+        """Whether autograd has anything to do with what leaves the body."""
+        return bool(self.classes) or any(exit.is_view for exit in self.exits)
+
+
+@dataclass(frozen=True, slots=True)
+class Joint:
+    """The backward of class `number` for tangents of this kind, at level aten.
+
+    key       for each result of the class: the strides of its tangent, or None where it has none
+    reads     values of the forward graph that it takes, in the order of the graph's first inputs;
+              the tangents that are there follow
+    grads     for each argument of the class: the output of the graph that is its gradient, -1 for
+              none, or -2 - k for the k-th of the reads and tangents
+    """
+
+    number: int
+    key: tuple[tuple[int, ...] | None, ...]
+    graph: Graph
+    reads: tuple[int, ...]
+    grads: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Backward:
+    """The joint of class `number` for tangents of kind `key`, compiled.
+
+    takes   where each input of the plan is found: an input, a value, or a tangent
+    grads   for each argument of the class its gradient, None for none
+    """
+
+    number: int
+    key: tuple[tuple[int, ...] | None, ...]
+    plan: Plan
+    image: Image | None
+    takes: tuple[Given, ...]
+    grads: tuple[Exit | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """What is known of a differentiable body.
+
+    values      once it is compiled: where each value of the division is found (in an input or in a
+                result of the artifact's plan), each that the backwards take, and the old elements
+                of the `replaced` inputs
+    forward     what the joints' values are numbered by; None before a backward was recorded
+    replaced    see `Division`;  draws: whether the body draws random numbers
+    """
+
+    wiring: Wiring
+    values: tuple[Exit, ...] = ()
+    backwards: tuple[Backward, ...] = ()
+    forward: Graph | None = None
+    joints: tuple[Joint, ...] = ()
+    replaced: tuple[int, ...] = ()
+    draws: bool = False

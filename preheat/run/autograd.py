@@ -1,0 +1,167 @@
+"""Autograd: joins the values of a differentiable node to the graph that torch builds.
+
+    exits = Join(wiring)(source, inputs, values)
+        class 0   h = Node.apply(source, 0, [h], w, x)         h is computed: apply only names it
+        class 1   y = Node.apply(source, 1, [y], h)
+    y.backward()   ->   Node.backward of class 1, then of class 0
+
+Each class of the body is one `torch.autograd.Function`: edges, hooks, undefined tangents and errors
+are torch's own. What the gradients are is asked of the call's `source`: a nested run
+(`capture/joint.py`) or compiled code (`run/trained.py`). Views of inputs and of other results are made here,
+under autograd, and so are the writes that it sees.
+
+Guarantees: a class holds what it has saved until it has run backward without being kept; what a
+formula had saved is checked for in-place changes as torch does it.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+
+from preheat.bridge.ops import decode, overload, private
+from preheat.ir.training import Exit, Given, Wiring
+
+Tangents = Sequence[torch.Tensor | None]
+
+# Whether the backward that is under way keeps the graph; without the name nothing is let go early.
+_is_kept: Callable[[], bool] = private("_C._autograd._get_current_graph_task_keep_graph") or (
+    lambda: True)
+
+
+class Source(Protocol):
+    """Where gradients of one call come from."""
+
+    def is_repeatable(self, number: int) -> bool:
+        """Whether a class may run backward again, or the source itself refuses when it may not."""
+
+    def saved(self, number: int) -> Sequence[torch.Tensor]:
+        """What class `number` keeps for its backward, with torch's checks."""
+
+    def backward(
+        self, number: int, tangents: Tangents, saved: Sequence[torch.Tensor], is_kept: bool,
+    ) -> Sequence[torch.Tensor | None]:
+        """The gradients of the class's arguments."""
+
+    def differentiable(
+        self, number: int, arguments: Sequence[torch.Tensor], tangents: Tangents,
+    ) -> Sequence[torch.Tensor | None]:
+        """The same as differentiable functions of arguments and tangents."""
+
+
+class Node(torch.autograd.Function):
+    """One gradient class of one call."""
+
+    @staticmethod
+    def forward(ctx: Any, source: Source, number: int, results: list, *arguments: Any) -> tuple:
+        ctx.set_materialize_grads(False)
+        ctx.source, ctx.number, ctx.arguments = source, number, arguments
+        ctx.save_for_backward(*source.saved(number))
+        ctx.is_repeatable = source.is_repeatable(number)
+        return tuple(results)
+
+    @staticmethod
+    def backward(ctx: Any, *tangents: Any) -> tuple:
+        # torch refuses the second look at what was let go, even if that was nothing
+        saved, is_kept = () if ctx.is_repeatable else ctx.saved_tensors, _is_kept()
+        source, number = ctx.source, ctx.number
+        if source is None:
+            raise RuntimeError(_TWICE)
+        if all(tangent is None for tangent in tangents):
+            grads = (None,) * len(ctx.arguments)
+        elif torch.is_grad_enabled():
+            grads = source.differentiable(number, ctx.arguments, tangents)
+        else:
+            if not is_kept and not ctx.is_repeatable:
+                ctx.maybe_clear_saved_tensors()
+                ctx.source, ctx.arguments = None, ()
+            grads = source.backward(number, tangents, saved, is_kept)
+        return None, None, None, *grads
+
+
+class Before(torch.autograd.Function):
+    """A tensor with the history that another has now, and may soon have no more."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.detach()
+
+    @staticmethod
+    def backward(ctx: Any, tangent: torch.Tensor) -> torch.Tensor:
+        return tangent
+
+
+_TWICE = (
+    "Trying to backward through the graph a second time (or directly access saved tensors after they "
+    "have already been freed). Saved intermediate values of the graph are freed when you call "
+    ".backward() or autograd.grad(). Specify retain_graph=True if you need to backward through the "
+    "graph a second time or if you need to access saved tensors after calling backward.")
+
+
+class Join:
+    """Gives the values of a call the histories that `wiring` says."""
+
+    def __init__(self, wiring: Wiring):
+        self.classes, self.commits, self.exits = wiring.classes, wiring.commits, wiring.exits
+        self._before = {
+            given.index for arguments, _ in wiring.classes for given in arguments
+            if given.kind == "before"}
+        self._views = [view_function(exit) if exit.is_view else None for exit in wiring.exits]
+
+    def __call__(
+        self, source: Source, inputs: Sequence[torch.Tensor], values: list,
+    ) -> list[torch.Tensor]:
+        """The outputs of the call. `values` are those of the division; results of classes among
+        them are replaced by what has a history."""
+        exits: list[torch.Tensor | None] = [None] * len(self.exits)
+        before = {place: Before.apply(inputs[place]) for place in self._before}
+
+        def found(given: Given) -> torch.Tensor:
+            kind, index = given.kind, given.index
+            if kind == "input":
+                return inputs[index]
+            if kind == "value":
+                return values[index]
+            if kind == "before":
+                return before[index]
+            if exits[index] is None:
+                exits[index] = self._leaving(index, found)
+            return exits[index]
+
+        for number, (arguments, results) in enumerate(self.classes):
+            made = Node.apply(
+                source, number, [values[place] for place in results], *map(found, arguments))
+            for place, tensor in zip(results, made):
+                values[place] = tensor
+            for target, place in self.commits:
+                if place in results:
+                    inputs[target].copy_(values[place])
+        return [found(Given("exit", place)) for place in range(len(exits))]
+
+    def _leaving(self, place: int, found: Callable[[Given], torch.Tensor]) -> torch.Tensor:
+        """The tensor of an exit: made as a view, under autograd, where it is one."""
+        exit, view = self.exits[place], self._views[place]
+        tensor = found(exit.given)
+        if view is None:
+            return tensor
+        if tensor.requires_grad and not exit.needs_grad:
+            tensor = tensor.detach()
+        return view(tensor)
+
+
+def view_function(exit: Exit) -> Callable[[torch.Tensor], torch.Tensor]:
+    """What makes the view that `exit` is of its tensor."""
+    type, offset = exit.type, exit.offset
+    steps = [
+        (overload(op.name), decode(op.args[1:], ()), {key: decode(arg, ()) for key, arg in op.attrs})
+        for op in exit.steps]
+
+    def by_steps(tensor: torch.Tensor) -> torch.Tensor:
+        for step, args, attrs in steps:
+            tensor = step(tensor, *args, **attrs)
+        return tensor
+
+    def by_type(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.as_strided(type.sizes, type.strides, tensor.storage_offset() + offset)
+
+    return by_steps if steps else by_type

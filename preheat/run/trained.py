@@ -1,0 +1,258 @@
+"""Trained: the compiled halves of a differentiable node, joined at each call.
+
+    trained = Trained(artifact, runtime, relearn)
+    exits = trained.join(results of the forward plan, inputs)       each with its history
+
+The forward plan gives the division's values and what the known backwards read; a class keeps of it
+what its backwards take, with torch's checks for in-place changes. A backward of a kind that is not
+known runs the body again under autograd, from the inputs and the random state of the call, and is
+learned on the way (`relearn`).
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from preheat.ir.artifact import Artifact
+from preheat.ir.plan import Image
+from preheat.ir.trace import Signature
+from preheat.ir.training import Backward, Exit, Given, Wiring
+from preheat.run.autograd import Join, Tangents, view_function
+from preheat.run.device import context
+from preheat.run.driver import Program
+from preheat.run.entry import builtin
+from preheat.run.executable import Executable
+from preheat.run.library import Fault
+from preheat.run.load import load
+from preheat.run.reach import Origin
+from preheat.run.recipes import Rebuild
+
+Tensors = Sequence[torch.Tensor | None]
+
+
+class Trained:
+    """See the module docstring.
+
+    lesson    gives the body, for what is not known here
+    state     where the random generator stood when the present call began; None if it does not draw
+    relearn   is told that another kind of backward has been recorded
+    """
+
+    def __init__(
+        self, artifact: Artifact, runtime: Image | None, lesson: Callable[[], Any],
+        state: Callable[[], torch.Tensor | None], relearn: Callable[[], None],
+    ):
+        training = artifact.training
+        self.wiring, self.values, self.replaced = training.wiring, training.values, training.replaced
+        results = [place for _, places in self.wiring.classes for place in places]
+        exits = [exit.given.index for exit in self.wiring.exits if exit.given.kind == "value"]
+        self.own_values = 1 + max((*results, *exits), default=-1)  # those after it are only saved
+        self.finds = tuple(map(_finder, self.values))
+        self.joins = Join(self.wiring)
+        self.lesson, self.state, self.relearn = lesson, state, relearn
+        self.halves = {
+            (half.number, half.key): _Half(half, runtime) for half in training.backwards}
+        taken: list[dict[Given, None]] = [{} for _ in self.wiring.classes]
+        for half in training.backwards:
+            taken[half.number].update(dict.fromkeys(
+                given for given in half.takes if given.kind != "tangent"))
+        self.kept = tuple(map(tuple, taken))
+        for half in self.halves.values():
+            half.find(self.kept[half.half.number])
+        # torch's formulas had saved something, even if the plans do not need it
+        self.is_spent = [
+            any(j.reads for j in training.joints if j.number == number)
+            for number in range(len(self.wiring.classes))]
+
+    def join(
+        self, results: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor],
+    ) -> list[torch.Tensor]:
+        """The outputs of a call, given the results of the forward plan."""
+        values = [find(inputs, results) for find in self.finds]
+        call = Call(self, inputs, values)
+        exits = self.joins(call, inputs, values)
+        call.begin()
+        return exits
+
+
+def joined(trained: Trained, rebuild: Rebuild, values: int, inputs: Sequence[int]) -> Rebuild:
+    """`rebuild` after the join: a function of the plan's results, the inputs and its own objects.
+
+    values    how many results the plan has;  inputs: the sources of the node's inputs
+    """
+    end = values + len(inputs)
+
+    def function(*given: Any) -> Any:
+        exits = trained.join(given[:values], given[values:end])
+        return rebuild.function(*exits, *given[end:])
+
+    return Rebuild(function, values, (*inputs, *rebuild.sources), "rebuild", rebuild.text)
+
+
+class Call:
+    """One call that ran compiled: a source of gradients."""
+
+    __slots__ = ("trained", "inputs", "values", "versions", "made", "state")
+
+    def __init__(self, trained: Trained, inputs: Sequence[torch.Tensor], values: list):
+        self.trained, self.inputs, self.values = trained, inputs, values
+        self.versions: list[int] = []  # of the inputs, once the call has written to them
+        self.made: list[int] = []  # of the values
+        self.state = trained.state()
+
+    def begin(self) -> None:
+        """The call is over: what is changed from now on is changed by others."""
+        self.versions = [tensor._version for tensor in self.inputs]
+        self.made = [tensor._version for tensor in self.values]
+
+    def is_repeatable(self, number: int) -> bool:
+        """Whether a second backward of class `number` is allowed without a retained graph."""
+        return not self.trained.is_spent[number]
+
+    def saved(self, number: int) -> list[torch.Tensor]:
+        """What the backwards of class `number` take of the forward."""
+        inputs, values = self.inputs, self.values
+        return [
+            inputs[given.index] if given.kind == "input" else values[given.index]
+            for given in self.trained.kept[number]]
+
+    def backward(
+        self, number: int, tangents: Tangents, saved: Sequence[torch.Tensor], is_kept: bool,
+    ) -> Tensors:
+        """The gradients of the arguments of class `number`."""
+        key = tuple([None if t is None else t.stride() for t in tangents])
+        half = self.trained.halves.get((number, key))
+        if half is not None and all(map(_is_plain, tangents)):
+            return half.run(saved, tangents)
+        return self._learned(number, tangents)
+
+    def differentiable(
+        self, number: int, arguments: Sequence[torch.Tensor], tangents: Tangents,
+    ) -> Tensors:
+        """The gradients as functions of `arguments`: the class runs again, as plain autograd."""
+        for place, (tensor, version) in enumerate(zip(self.inputs, self.versions)):
+            if place not in self.trained.replaced:
+                _require_version(tensor, version)
+        lesson = self.trained.lesson()
+        return lesson.differentiable(
+            self._inputs_then(), self.state, number, arguments, tangents)
+
+    def _learned(self, number: int, tangents: Tangents) -> Tensors:
+        """The gradients for tangents of a new kind: the body runs again, and is recorded.
+
+        Inputs may have been changed since. Then what the formulas take must not follow from them, or
+        be at hand as it was: else the gradients cannot be had any more, which is an error.
+        """
+        trained, lesson = self.trained, self.trained.lesson()
+        changed = frozenset(
+            place for place, (tensor, version) in enumerate(zip(self.inputs, self.versions))
+            if tensor._version != version and place not in trained.replaced)
+        nested = lesson.run_again(self._inputs_then(), self.state)
+        grads, joint = nested.backward(number, tangents, False)
+        takes = lesson.learn(nested.forward, joint, changed)
+        trained.relearn()
+        where = {Given("tangent", k): tangent for k, tangent in enumerate(tangents)}
+        is_other = bool(changed) and joint is None
+        for given, follows in takes:
+            if given.kind == "input":
+                _require_version(self.inputs[given.index], self.versions[given.index])
+                where[given] = self.inputs[given.index]
+            elif given.index < trained.own_values:
+                _require_version(self.values[given.index], self.made[given.index])
+                where[given] = self.values[given.index]
+                is_other |= follows
+        if is_other:  # the body that ran again is not the one that ran
+            if joint is None or any(given not in where for given, _ in takes):
+                for place in changed:
+                    _require_version(self.inputs[place], self.versions[place])
+            grads = lesson.interpreted(nested.forward, joint, where)
+        return grads
+
+    def _inputs_then(self) -> Sequence[torch.Tensor]:
+        """The inputs, those that the call itself has written to as they were before."""
+        inputs, replaced = list(self.inputs), self.trained.replaced
+        for place, old in zip(replaced, self.values[len(self.values) - len(replaced):]):
+            inputs[place] = old
+        return inputs
+
+
+class _Half:
+    """A compiled backward."""
+
+    def __init__(self, half: Backward, runtime: Image | None):
+        self.half = half
+        loaded = load(half.image) if half.image is not None and half.image.code else None
+        executable = Executable(half.plan, loaded)
+        self.call = _native(executable, runtime) or (lambda *given: executable(given))
+        self.places: tuple[int, ...] = ()
+
+    def find(self, kept: Sequence[Given]) -> None:
+        """Learns where the class keeps what this backward takes."""
+        self.places = tuple(
+            -1 - given.index if given.kind == "tangent" else kept.index(given)
+            for given in self.half.takes)
+        self.kept = kept
+
+    def run(self, saved: Sequence[torch.Tensor], tangents: Tangents) -> Tensors:
+        taken = [saved[k] if k >= 0 else tangents[-1 - k] for k in self.places]
+        results = self.call(*taken)
+        return [
+            None if exit is None else self._grad(exit, saved, tangents, results)
+            for exit in self.half.grads]
+
+    def _grad(
+        self, exit: Exit, saved: Sequence[torch.Tensor], tangents: Tangents, results: Tensors,
+    ) -> torch.Tensor:
+        given = exit.given
+        if given.kind == "plan":
+            tensor = results[given.index]
+        elif given.kind == "tangent":
+            tensor = tangents[given.index]
+        else:
+            tensor = saved[self.kept.index(given)].detach()
+        return view_function(exit)(tensor) if exit.is_view else tensor
+
+
+def _finder(exit: Exit) -> Callable[[Sequence, Sequence], torch.Tensor]:
+    """A function of inputs and results of the plan that gives a value, without history."""
+    index, is_result = exit.given.index, exit.given.kind == "plan"
+    view = view_function(exit) if exit.is_view else None
+    if view is None:
+        return lambda inputs, results: results[index] if is_result else inputs[index].detach()
+    return lambda inputs, results: view((results if is_result else inputs)[index].detach()).detach()
+
+
+def _require_version(tensor: torch.Tensor, version: int) -> None:
+    if tensor._version != version:
+        raise RuntimeError(
+            "one of the variables needed for gradient computation has been modified by an inplace "
+            f"operation: a tensor of shape {list(tensor.shape)} is at version {tensor._version}; "
+            f"expected version {version} instead.")
+
+
+def _is_plain(tangent: torch.Tensor | None) -> bool:
+    return tangent is None or type(tangent) is torch.Tensor and not (
+        tangent.is_conj() or tangent.is_neg())
+
+
+class _NoRows:
+    """Nothing is checked: what a backward takes was made by its own forward."""
+
+    address = count = 0
+
+
+def _native(executable: Executable, runtime: Image | None) -> Callable | None:
+    """`executable` as a builtin of its inputs; None where the process allows none."""
+    present = context()
+    if runtime is None or present is None or "native" not in present.have:
+        return None
+    count = len(executable.plan.inputs)
+    program = Program(
+        executable, present, [Origin("argument", k) for k in range(count)], (), "tuple", None, None,
+        _failed, _NoRows, Signature(count), None)
+    return builtin(program, runtime)
+
+
+def _failed(reason: int, detail: int, arguments: tuple, names: tuple) -> None:
+    raise Fault("a kernel of a backward found an index out of range or a division by zero", detail)

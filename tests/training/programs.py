@@ -1,0 +1,142 @@
+"""Random differentiable programs, and what is done with their results.
+
+    program = Program(seed)
+    program.text           def f(x, y, w, b, s): ...     views, in-place writes, no_grad, prints, results
+    program.steps          which results are run backward, with which tangents, hooks and inputs
+
+Everything follows from the seed, so that eager and compiled run the same. Shapes are square and
+small: every value can meet every other, and gradients stay of order one.
+"""
+
+import random
+from dataclasses import dataclass, field
+
+ROWS, COLUMNS = 3, 3
+INPUTS = ("x", "y", "w", "b", "s")  # data, data that requires grad, weight, bias, running statistic
+
+_POINTWISE = (
+    "torch.tanh({a})", "{a} * {b}", "{a} + {b}", "{a} - 0.5 * {b}", "torch.sigmoid({a})",
+    "torch.relu({a})", "{a}.sin()", "torch.where({a} > 0, {a}, {b})", "{a} * 0.5", "{a}.clamp(-1, 1)",
+    "torch.nn.functional.gelu({a})", "{a}.abs() + 0.1", "{a} / ({b}.abs() + 1)", "torch.maximum({a}, {b})",
+)
+_MIXING = (
+    "({a} @ {b}) / 3", "torch.nn.functional.linear({a}, w, bias[0]) / 2", "{a}.softmax(-1)",
+    "torch.nn.functional.layer_norm({a}, (3,), weight=bias[1])", "{a}.cumsum(0) / 2",
+    "{a}.mean(0, keepdim=True).expand(3, 3)", "({a} * {b}).sum(1, keepdim=True) + {a}",
+    "torch.cat([{a}[:1], {b}[1:]])", "torch.stack([{a}[0], {b}[1], {a}[2]])",
+    "torch.einsum('ij,jk->ik', {a}, {b}) / 3", "{a}[torch.tensor([2, 0, 0])]",
+    "{a}.index_select(1, torch.tensor([1, 1, 2]))", "{a}.norm() * {b}",
+)
+_VIEWS = (
+    "{a}.t()", "{a}.view(9).view(3, 3)", "{a}[:]", "{a}.transpose(0, 1)", "{a}.reshape(3, 3)",
+    "{a}[0:1].expand(3, 3)", "{a}.unsqueeze(0)[0]", "{a}.chunk(3)[1].expand(3, 3)", "{a}.narrow(0, 0, 3)",
+    "{a}.diagonal().unsqueeze(0).expand(3, 3)", "{a}.detach()", "{a}.flip(0)", "{a}.contiguous()",
+)
+_WRITES = (
+    "{a}.mul_({b})", "{a}.add_({b})", "{a}[0] = {b}[1]", "{a}[:, 1] = 0.25", "{a}[1:] *= 0.5",
+    "{a}.copy_({b})", "{a}.t()[0] += {b}[0]", "{a}.tanh_()", "{a}.zero_()", "{a}.masked_fill_({b} > 0.5, 0.1)",
+    "{a}.view(9)[2:5].mul_(2)", "{a}.detach().add_(0.5)", "torch.add({b}, 1, out={a}.detach())",
+    "{a}.clamp_(-1, 1)", "{a}.diagonal().fill_(0.3)", "{a}.data.mul_(0.5)",
+)
+_QUIET = (
+    "s.mul_(0.9).add_({a}.detach().mean(0), alpha=0.1)", "{a}.mul_(0.5)", "{a}.add_(1)",
+    "q{n} = {a} * {b}", "s.add_(1)", "{a}[0] = 0.2", "w.mul_(0.9)",
+)
+# torch crashes in hooks on a view of a leaf that was written to, unless its grad_fn is looked at
+_OUTSIDE = (
+    "print('seen', round(float({a}.detach().sum()), 2))", "log.append(('mean', {a}.detach().mean().item()))",
+    "({a}.grad_fn, {a}.register_hook(hook('inner {n}'))) if {a}.requires_grad else None",
+    "{a} = double({a})", "{a} = {a} * 2 if {a}.sum() > 0 else {a} - 1",
+    "({a}.grad_fn, {a}.retain_grad()) if {a}.requires_grad else None",
+)
+
+
+@dataclass
+class Step:
+    """One use of the results: which get a tangent, of what layout; how; with which hooks."""
+
+    chosen: tuple[int, ...]
+    layouts: tuple[str, ...]
+    how: str  # backward, twice, grad, inner (of another result), double, unused, changed
+    hooks: tuple[str, ...]
+    other: int = 0
+
+
+@dataclass
+class Program:
+    """See the module docstring. `weight`: how likely statements with effects are, from 0 to 1."""
+
+    seed: int
+    weight: float = 1.0
+    text: str = ""
+    steps: list[Step] = field(default_factory=list)
+    count: int = 0
+
+    def __post_init__(self) -> None:
+        self.random = random.Random(self.seed)
+        kinds = self.random.choice(("pure", "writes", "quiet", "outside", "all", "all"))
+        self.kinds = kinds
+        lines = [line for _ in range(self.random.randint(2, 9)) for line in self._statement()]
+        results = self._results()
+        self.count = len(results)
+        body = "\n    ".join([*lines, f"return ({', '.join(results)},)"])
+        self.text = f"def f(x, y, w, b, s):\n    bias = b\n    {body}\n"
+        self.steps = [self._step() for _ in range(5)]
+
+    # ------------------------------------------------------------------ text
+    @property
+    def names(self) -> list[str]:
+        return self._names
+
+    def _statement(self) -> list[str]:
+        if not hasattr(self, "_names"):
+            self._names = ["x", "y", "y * 1", "w"]
+            self._made: list[str] = []
+        pick = self.random.random
+        is_any = self.kinds == "all"
+        if (self.kinds == "writes" or is_any) and self._made and pick() < 0.3:
+            return [self._fill(self.random.choice(_WRITES), target=self.random.choice(self._made))]
+        if (self.kinds == "quiet" or is_any) and self._made and pick() < 0.25:
+            text = self._fill(self.random.choice(_QUIET), target=self.random.choice(self._made))
+            return ["with torch.no_grad():", "    " + text]
+        if (self.kinds == "outside" or is_any) and self._made and pick() < 0.15:
+            return [self._fill(self.random.choice(_OUTSIDE), target=self.random.choice(self._made))]
+        kind = self.random.choice((_POINTWISE, _POINTWISE, _MIXING, _VIEWS))
+        name = f"v{len(self._made)}"
+        line = f"{name} = {self._fill(self.random.choice(kind))}"
+        self._made.append(name)
+        self._names.append(name)
+        if self.random.random() < 0.1:
+            return ["with torch.no_grad():", "    " + line]
+        return [line]
+
+    def _fill(self, text: str, target: str | None = None) -> str:
+        recent = self._made[-3:] + self._names
+        a = target or f"{self.random.choice(recent)}"
+        b = self.random.choice(recent)
+        if " " in a:
+            a = f"({a})"
+        if " " in b:
+            b = f"({b})"
+        return text.format(a=a, b=b, n=self.random.randrange(100))
+
+    def _results(self) -> list[str]:
+        made = self._made or ["y * w"]
+        count = self.random.randint(1, min(3, len(made)))
+        chosen = [made[-1], *self.random.sample(made, count - 1)]
+        odd = ("{0}.detach()", "{0}.sum()", "{0}.t()", "{0}[0]", "({0}, {0})[0]", "y.t()", "y")
+        return [
+            self.random.choice(odd).format(name) if self.random.random() < 0.15 else name
+            for name in chosen]
+
+    # ------------------------------------------------------------------ what is done with results
+    def _step(self) -> Step:
+        places = list(range(self.count))
+        chosen = tuple(sorted(self.random.sample(places, self.random.randint(1, self.count))))
+        layouts = tuple(
+            self.random.choice(("plain", "plain", "turned", "expanded")) for _ in chosen)
+        how = self.random.choice((
+            "backward", "backward", "backward", "twice", "grad", "inner", "double", "unused", "changed"))
+        hooks = tuple(
+            name for name in ("y", "w", "b", "r0", "r1", "post w") if self.random.random() < 0.2)
+        return Step(chosen, layouts, how, hooks, self.random.randrange(self.count))

@@ -1,0 +1,18 @@
+"""Random differentiable programs do the same compiled as eager: values, gradients, hooks, errors."""
+
+import pytest
+
+from tests.training.check import check
+
+
+@pytest.mark.parametrize("start", range(0, 60, 10))
+def test_random_programs(start):
+    for seed in range(start, start + 10):
+        check(seed)
+
+
+@pytest.mark.fuzz
+@pytest.mark.parametrize("start", range(1000, 1600, 50))
+def test_many_random_programs(start):
+    for seed in range(start, start + 50):
+        check(seed)
