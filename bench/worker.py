@@ -39,15 +39,22 @@ def main() -> None:
     print(json.dumps(found), flush=True)
 
 
+FIRST_STEPS = 3  # of training: what torch.compile does in its first, Preheat does in three
+
+
 def first(asked: argparse.Namespace) -> dict[str, Any]:
-    """Seconds from `compile(...)` to the first result, and what the second call takes."""
-    subject = models.make(asked.model)
+    """Seconds from `compile(...)` to the first result (of training: the third), and what the next
+    call takes."""
+    subject, count = models.make(asked.model), 1
+    if models.MODELS[asked.model].kind == "training":
+        count = FIRST_STEPS
     began = time.perf_counter()
     call = BACKENDS[asked.backends](subject.call)
-    call(*subject.args, **subject.kwargs)
+    for _ in range(count):
+        perform(asked.model, subject, call)
     first_s = time.perf_counter() - began
     began = time.perf_counter()
-    call(*subject.args, **subject.kwargs)
+    perform(asked.model, subject, call)
     return {
         "first_s": first_s,
         "second_s": time.perf_counter() - began,
@@ -62,14 +69,17 @@ def steady(asked: argparse.Namespace) -> dict[str, Any]:
     """
     subject = models.make(asked.model)
     calls = {name: BACKENDS[name](subject.call) for name in asked.backends.split(",")}
-    reference = leaves(_in_float64(subject))
+    reference = leaves(_in_float64(asked.model, subject))
+    for call in calls.values():
+        for _ in range(FIRST_STEPS):
+            perform(asked.model, subject, call)
     errors = {
-        name: relative_error(leaves(call(*subject.args, **subject.kwargs)), reference)
+        name: relative_error(leaves(perform(asked.model, subject, call)), reference)
         for name, call in calls.items()
     }
     samples = alternate(
         {
-            name: lambda call=call: call(*subject.args, **subject.kwargs)
+            name: lambda call=call: perform(asked.model, subject, call)
             for name, call in calls.items()
         },
         asked.rounds,
@@ -77,6 +87,25 @@ def steady(asked: argparse.Namespace) -> dict[str, Any]:
     )
     medians = {name: statistics.median(times) * 1e6 for name, times in samples.items()}
     return {"median_us": medians, "error": errors, "counters": preheat.counters()}
+
+
+def perform(model: str, subject: models.Subject, call: Callable) -> Any:
+    """What is measured: a call, or in training a forward and a backward. Then the result is the loss
+    and the gradients, which the parameters do not keep."""
+    if models.MODELS[model].kind != "training":
+        return call(*subject.args, **subject.kwargs)
+    parameters = list(subject.call.parameters())
+    with torch.enable_grad():
+        torch.manual_seed(0)
+        result = call(*subject.args, **subject.kwargs)
+        loss = getattr(result, "loss", None)
+        if loss is None:
+            loss = leaves(result)[0].float().pow(2).mean()
+        loss.backward()
+    grads = [p.grad for p in parameters if p.grad is not None]
+    for parameter in parameters:
+        parameter.grad = None
+    return [loss.detach(), *grads]
 
 
 def bandwidth(asked: argparse.Namespace) -> dict[str, Any]:
@@ -144,12 +173,13 @@ def relative_error(found: list[torch.Tensor], reference: list[torch.Tensor]) -> 
     return worst
 
 
-def _in_float64(subject: models.Subject) -> Any:
+def _in_float64(model: str, subject: models.Subject) -> Any:
     """The result of the subject with parameters and arguments in float64."""
     call = subject.call
     if isinstance(call, torch.nn.Module):
         call = copy.deepcopy(call).double()
-    return call(*_double(subject.args), **_double(subject.kwargs))
+    wide = models.Subject(call, tuple(_double(subject.args)), _double(subject.kwargs))
+    return perform(model, wide, call)
 
 
 def _double(value: Any) -> Any:

@@ -23,7 +23,7 @@ wrapped by `__init_subclass__`, which imports torch's own compiler (1.7 s).
 
 import contextlib
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -36,11 +36,12 @@ from preheat.bridge.overloads import Overload, facts_of
 from preheat.bridge.symint import Shown, has_offset, is_box, scalar_of, taken, unboxed
 from preheat.bridge.tensors import dtype_name, extent, is_plain, overlap_in_part, storage_key, type_of
 from preheat.ir.graph import Arg, Builder, Graph, Op, Ref, Token, refs_of
+from preheat.capture.literals import runs, vector
 from preheat.capture.size_call import LAYOUT_QUESTIONS
 from preheat.capture.sized_recorder import SizedRecorder, holds_scalar, tensors_in
 from preheat.capture.sizes import finished
 from preheat.ir.scalar import Scalar
-from preheat.ir.types import NoneType, ScalarType, TensorType, Type, contiguous_strides
+from preheat.ir.types import NoneType, ScalarType, TensorType, Type
 
 MAX_TEST_OPS = 4  # a branch of the entry that so few ops on inputs decide becomes a guard
 MAX_CONSTANT_ELEMS = 64  # a longer list of numbers in the program is kept as a live tensor
@@ -104,7 +105,7 @@ class Recorder(SizedRecorder, TorchDispatchMode):
         self.written_inputs: dict[int, int] = {}  # input value -> source
         self.values: dict[int, _Known] = {}
         self._storages: dict[int, list[int]] = {}  # storage -> [live tensors, first value]
-        self._root: dict[int, int] = {}  # value -> first value of its storage
+        self.root: dict[int, int] = {}  # value -> first value of its storage
         self._fixed: set[int] = set()  # roots whose content follows from no input and no chance
         self._source_of_value: dict[int, int] = {}
         self._needs_grad: dict[int, bool] = {}  # value -> whether it did when it was first read
@@ -114,7 +115,7 @@ class Recorder(SizedRecorder, TorchDispatchMode):
     def is_fixed(self, tensor: torch.Tensor) -> bool:
         """Whether the elements of `tensor` are the same in every replay, whatever the inputs."""
         known = self.values.get(id(tensor))
-        return known is not None and self._root[known.value] in self._fixed
+        return known is not None and self.root[known.value] in self._fixed
 
     def is_tested(self, tensor: torch.Tensor) -> bool:
         """Whether the truth of `tensor` could be made a guard; it then is one."""
@@ -146,8 +147,8 @@ class Recorder(SizedRecorder, TorchDispatchMode):
             wanted.update(op.refs())
             if len(taken) > MAX_TEST_OPS or facts_of(overload(op.name)).is_random:
                 return None
-        roots = {self._root[value] for value in wanted}
-        if any(self._root[value] in roots for op in self.builder.ops for value in op.writes):
+        roots = {self.root[value] for value in wanted}
+        if any(self.root[value] in roots for op in self.builder.ops for value in op.writes):
             return None
         given = [(i, s) for i, s in zip(self.builder.inputs, self.input_sources) if i.id in wanted]
         if not all(_is_mask(i.type) for i, _ in given):
@@ -232,11 +233,6 @@ class Recorder(SizedRecorder, TorchDispatchMode):
         alive = ((known(), known.value) for known in self.values.values())
         return [t for t, value in alive if value in self._source_of_value and t is not None]
 
-    @property
-    def roots(self) -> Mapping[int, int]:
-        """The first value of each value's storage."""
-        return self._root
-
     def finish(
         self, outputs: list[int], names: list[str], alias_sets: list[int],
         grad_outputs: tuple[int, ...] = (),
@@ -300,10 +296,10 @@ class Recorder(SizedRecorder, TorchDispatchMode):
             value = self._emit("aten.full.default", (type.sizes, fill), type, factory)
         else:
             parts = [
-                self._emit("aten.full.default", ((length,), number), _vector(type, length), factory)
-                for number, length in _runs(numbers)
+                self._emit("aten.full.default", ((length,), number), vector(type, length), factory)
+                for number, length in runs(numbers)
             ]
-            whole = _vector(type, len(numbers))
+            whole = vector(type, len(numbers))
             value = self._emit("aten.cat.default", (tuple(map(Ref, parts)),), whole)
             if type.rank != 1:
                 value = self._emit("aten.view.default", (Ref(value), type.sizes), type, alias=value)
@@ -322,7 +318,7 @@ class Recorder(SizedRecorder, TorchDispatchMode):
     ) -> None:
         """What is computed from fixed values alone is fixed; what is written from others is no
         longer."""
-        fixed, root = self._fixed, self._root
+        fixed, root = self._fixed, self.root
         is_fixed = not facts.is_random and not any(map(holds_scalar, (args, attrs))) and all(
             root[ref] in fixed for ref in (*refs_of(args), *refs_of(tuple([v for _, v in attrs])))
         )
@@ -362,7 +358,7 @@ class Recorder(SizedRecorder, TorchDispatchMode):
         value = self._numbers.get(source)
         if value is None:
             value = self._numbers[source] = self.builder.input(ScalarType(scalar.type))
-            self._root[value] = value
+            self.root[value] = value
             self.input_sources.append(source)
             self.input_extents.append(None)
             self._source_of_value[value] = source
@@ -388,9 +384,9 @@ class Recorder(SizedRecorder, TorchDispatchMode):
         key = storage_key(tensor)
         entry = self._storages.get(key)
         if entry is None:
-            self._storages[key] = entry = [0, self._root.get(value, value)]
+            self._storages[key] = entry = [0, self.root.get(value, value)]
         entry[0] += 1
-        self._root[value] = entry[1]
+        self.root[value] = entry[1]
         known = _Known(tensor, self._forget)
         known.key, known.value, known.storage = id(tensor), value, key
         self.values[known.key] = known
@@ -452,7 +448,7 @@ class Recorder(SizedRecorder, TorchDispatchMode):
                     self.stop("overlapping_write", facts.name)
                 if self.rules is not None:
                     self.pin_relatives(tensor, operands)
-                root = self._root[value]  # an input's memory may be written through a view
+                root = self.root[value]  # an input's memory may be written through a view
                 if root in self._source_of_value:
                     self.written_inputs[root] = self._source_of_value[root]
                 is_other = not self.is_now(self.builder.type_of[value], tensor)
@@ -477,8 +473,8 @@ class Recorder(SizedRecorder, TorchDispatchMode):
         value = self.builder.fresh()
         grad = _is_grad_enabled()
         self.builder.append(Op(name, args, (value,), (type,), attrs, (), (alias,), grad))
-        self._root[value] = value if alias < 0 else self._root[alias]
-        self._fixed.add(self._root[value])
+        self.root[value] = value if alias < 0 else self.root[alias]
+        self._fixed.add(self.root[value])
         return value
 
     def _live_constant(self, tensor: torch.Tensor) -> int:
@@ -598,19 +594,3 @@ def _has_mask(recorder: Recorder, indices: Any) -> bool:
     return any(
         i is not None and i.dtype in (torch.bool, torch.uint8) and not recorder.is_fixed(i)
         for i in indices)
-
-
-def _vector(type: TensorType, length: int) -> TensorType:
-    return TensorType(type.dtype, (length,), contiguous_strides((length,)), type.device)
-
-
-def _runs(numbers: list) -> list[tuple[Any, int]]:
-    """Equal neighbours counted; equal means by `repr`, so -0.0 and 0.0 differ and NaN is one
-    run."""
-    runs: list[tuple[Any, int]] = []
-    for number in numbers:
-        if runs and repr(runs[-1][0]) == repr(number):
-            runs[-1] = (number, runs[-1][1] + 1)
-        else:
-            runs.append((number, 1))
-    return runs

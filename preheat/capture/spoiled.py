@@ -26,7 +26,7 @@ def why_spoiled(recorder: Any, results: Sequence[Any]) -> str:
     ops = recorder.builder.ops
     if not any(op.writes for op in ops):
         return ""
-    return why_broken(results, recorder.live_inputs()) or _why_slice_spoiled(ops, recorder.roots)
+    return why_broken(results, recorder.live_inputs()) or _why_slice_spoiled(ops, recorder.root)
 
 
 def _why_slice_spoiled(ops: Sequence[Op], root: Mapping[int, int]) -> str:
