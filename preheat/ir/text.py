@@ -141,8 +141,8 @@ def _read_graph(reader: Reader) -> Graph:
         tuple(aliases),
         tuple(in_place),
         tuple(stores),
-        grads,
-        tuple(grad_outputs),
+        grads=grads,
+        grad_outputs=tuple(grad_outputs),
     )
 
 

@@ -72,8 +72,8 @@ class Draw:
         grads = self.one((), (0,), (0, 10))
         grad_outputs = tuple(k for k in range(len(outputs)) if self.one(True, False))
         return Graph(
-            self.one("core", "aten"), inputs, ops, outputs, writes, aliases, in_place, stores, grads,
-            grad_outputs)
+            self.one("core", "aten"), inputs, ops, outputs, writes, aliases, in_place, stores,
+            grads=grads, grad_outputs=grad_outputs)
 
     def index(self):
         terms = tuple((self.one("i0", "j", 4), self.one(1, 128, -2, symbol("s0"))) for _ in range(self.random.randrange(3)))
