@@ -223,7 +223,7 @@ def test_autocast(dtype, is_inside):
         (loss * 16).backward()
         return loss
 
-    trains_alike(Cast, step, rtol=3e-2, atol=1e-2)
+    trains_alike(Cast, step, rtol=5e-2, atol=4e-2)  # gradients of 16 times the loss
 
 
 def test_autocast_that_changes_its_dtype():
