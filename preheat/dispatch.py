@@ -182,9 +182,7 @@ class Compiled:
                 return bound, made
         # closed, or another thread compiles, or this is inside our own capture
         kind.is_plain = kind.is_plain or place.is_full and place is not kind
-        if place.point is not None:
-            return DONE, Finished(self._interpret(place, args))
-        return DONE, self._plain(place, *args, **kwargs)
+        return DONE, self._rest(place, args, kwargs)
 
     def failed(self, kind: Place, place: Place, values: list) -> tuple[Bound | Onward, Any]:
         """As `missed`, where the host call before `place` raised. What ends in an exception is tried
@@ -201,9 +199,13 @@ class Compiled:
             raise
 
     def _plain(self, place: Place, *args: Any, **kwargs: Any) -> Finished:
-        """The rest of a call from `place` as plain Python."""
+        """What a node that begins at `place` does where it met a fault."""
+        return self._rest(place, list(args), kwargs)
+
+    def _rest(self, place: Place, args: Sequence, kwargs: Mapping) -> Finished:
+        """The rest of a call from `place` as plain Python. Empties `args`, the slots of a point."""
         if place.point is not None:
-            return Finished(self._interpret(place, list(args)))
+            return Finished(self._interpret(place, args))
         self._raise_if_fullgraph(place.breaks)
         return Finished(self.target(*args, **kwargs))
 
