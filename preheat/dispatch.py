@@ -290,13 +290,9 @@ class Compiled:
             if captured.why_not_stored:
                 emit("cache", hit=None, name=self.name, why=f"not stored: {captured.why_not_stored}")
             elif is_stored:
-                self._store(begin, artifact)
+                self._stored(begin)(artifact)
             begin = following
         return begin if begin is not None else place
-
-    def _store(self, place: Place, artifact: Artifact) -> None:
-        """Keeps on disk a node that begins at `place`."""
-        self._disk.write(self._key, self._hint(place), to_bytes(artifact))
 
     def _bind_new(self, place: Place, args: Sequence, kwargs: Mapping) -> None:
         """Binds the node that a whole capture has just made, unless the call changed what it
@@ -411,19 +407,24 @@ class Compiled:
         try:
             bound = node.bind(
                 self.target, args, dict(kwargs), self._runtime(), plain,
-                self._specialise if self.backend == "preheat" else None, _teach)
+                self._specialise if self.backend == "preheat" else None, self._teach)
         except CannotBind as why:
             node.why, node.is_hopeless = str(why), why.is_final
             place.moving |= why.moved
             return None
         place.add(bound)
         self._variants = (*self._variants, bound.variant)
-        if node.is_stored:
-            bound.variant.keep = functools.partial(self._store, place)
+        bound.variant.keep = self._stored(place) if node.is_stored else None
         bound.variant.announce = functools.partial(self._announced, place, bound)
         if place.point is None:
             self._fronts.put(bound, self._front_of(place, bound))
         return bound
+
+    def _teach(self, artifact: Artifact) -> Any:
+        """The lesson of a differentiable artifact."""
+        from preheat.compiler import Lesson  # lazy: see _capture
+
+        return Lesson.of(artifact.graph(), artifact.training)
 
     def _specialise(self, graph: Graph) -> tuple[Plan, Image] | None:
         """The plan and the code of `graph`, whose sizes have come again and again."""
@@ -450,6 +451,10 @@ class Compiled:
         bound.entry = entry
         if place.point is None:
             self._fronts.put(bound, self._front_of(place, bound))
+
+    def _stored(self, place: Place) -> Callable[[Artifact], Any]:
+        """Keeps on disk a node that begins at `place`."""
+        return lambda made: self._disk.write(self._key, self._hint(place), to_bytes(made))
 
     def _hint(self, place: Place) -> str:
         """Under which the store keeps the nodes of `place`."""
@@ -573,13 +578,6 @@ class Compiled:
     def _key(self) -> Key:
         settings = {"backend": self.backend, "dynamic": self.dynamic}
         return call_key(self.target, settings, machine_name())
-
-
-def _teach(artifact: Artifact) -> Any:
-    """The lesson of a differentiable artifact."""
-    from preheat.compiler import Lesson  # lazy: see Compiled._capture
-
-    return Lesson.of(artifact.graph(), artifact.training)
 
 
 def _break(reason: str, detail: str, after: Break | None = None) -> Break:
