@@ -189,7 +189,7 @@ class Compiled:
         once: that a call has failed says nothing about the next one."""
         error = values[-1].error
         if not isinstance(error, Exception) or type(error) in place.uncaught:
-            return DONE, Finished(self._interpret(place, values))
+            return DONE, self._rest(place, values, {})
         attempts, is_closed = place.attempts, place.is_closed
         try:
             return self.missed(kind, place, values)
@@ -204,17 +204,13 @@ class Compiled:
 
     def _rest(self, place: Place, args: Sequence, kwargs: Mapping) -> Finished:
         """The rest of a call from `place` as plain Python. Empties `args`, the slots of a point."""
-        if place.point is not None:
-            return Finished(self._interpret(place, args))
-        self._raise_if_fullgraph(place.breaks)
-        return Finished(self.target(*args, **kwargs))
-
-    def _interpret(self, place: Place, values: list) -> Any:
-        """The rest of a call from `place` as plain Python. Empties `values`."""
+        if place.point is None:
+            self._raise_if_fullgraph(place.breaks)
+            return Finished(self.target(*args, **kwargs))
         from preheat.compiler import interpret_call  # lazy: see _capture
 
         emit("replay", name=self.name, interpreted=True)
-        return interpret_call(place.point, place.open(values), values)
+        return Finished(interpret_call(place.point, place.open(args), args))
 
     # ------------------------------------------------------------------ nodes of this process
     def _capture(
