@@ -35,11 +35,14 @@ __all__ = [
     "mark_static",
     "options",
     "reset",
+    "seal",
     "stance",
+    "warmup",
 ]
 
 _FACE = (
     "compile", "disable", "explain", "mark_dynamic", "mark_static", "options", "reset",
+    "seal", "warmup",
 )
 
 

@@ -96,6 +96,7 @@ class Compiled:
         self._broke_at: collections.Counter = collections.Counter()
         self._lock = threading.Lock()
         self.told: Callable[[Place], None] | None = None  # see walk.Owner
+        self.sealed = ""  # the stance that is taken for good, whatever that of the process
         present.follow(self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -424,6 +425,8 @@ class Compiled:
 
     def _specialise(self, graph: Graph) -> tuple[Plan, Image] | None:
         """The plan and the code of `graph`, whose sizes have come again and again."""
+        if self.sealed:
+            return None
         with paused_collector(is_lasting=True):
             from preheat.compiler import compile_sizes  # lazy: see _capture
 
@@ -490,13 +493,26 @@ class Compiled:
 
     def _may_compile(self, kind: Place, place: Place, args: Sequence, kwargs: Mapping) -> bool:
         """Whether the stance lets a node be made. Raises RecompileError if it wants that."""
-        if present.name != "fail_on_recompile":
+        if not self.sealed and present.name != "fail_on_recompile":
             return present.name == "default"
         failure = self._failure(kind, place, args, kwargs)
         cause = f"because of {failure}" if failure else "since nothing is compiled for it yet"
+        if self.sealed:
+            return self._refuse(kind, cause)
         raise RecompileError(
             f"{self.name} has to be compiled {cause}, and the stance is 'fail_on_recompile': call it "
             f"so once under preheat.stance('default') before, or keep what changes the same")
+
+    def _refuse(self, kind: Place, cause: str) -> bool:
+        """A sealed function is called in a way that it has not been prepared for."""
+        why = f"is sealed, and would have to be compiled {cause}"
+        if self.sealed == "fail_on_recompile":
+            raise RecompileError(f"{self.name} {why}: call it so in preheat.warmup before preheat.seal")
+        if not kind.is_told:
+            kind.is_told = True
+            self._warn(f"{why}: it runs eager")
+        emit("fallback", what=self.name, why=f"it {why}")
+        return False
 
     def _count_variants(self) -> int:
         kinds = self._kinds.values()

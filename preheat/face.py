@@ -33,6 +33,7 @@ from preheat.bridge.tensors import Tensor, mark
 from preheat.dispatch import Compiled
 from preheat.module import CompiledModule, compiled_module
 from preheat.report.explain import Explanation, explain_call
+from preheat.warm import seal, warmup  # noqa: F401 - public
 
 Target = TypeVar("Target", bound=Callable[..., Any])
 

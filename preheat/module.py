@@ -60,6 +60,10 @@ class CompiledModule:
         """The model that was compiled (call as `CompiledModule.original(compiled)`)."""
         return self._preheat_model
 
+    def holders(self) -> tuple[Any, ...]:
+        """What calls of the module, and of its `forward`, go to."""
+        return self._preheat_call, self._preheat_forward
+
     def settings(self) -> dict[str, Any]:
         """How it was asked to be compiled."""
         return self._preheat_settings

@@ -30,6 +30,10 @@ class Mode(NamedTuple):
 
 OPTIONS: dict[str, Option] = {
     "cache": Option(bool, True, "keep compiled programs in PREHEAT_CACHE_DIR and look there first"),
+    "on_miss": Option(
+        str, "eager", "what a call does that a sealed function has not been prepared for: it runs "
+        "\"eager\", or raises an \"error\""
+    ),
     "recompile_limit": Option(
         int, 8, "variants of one function, and of one place in it where compiled code goes on "
         "after a host call; a call that none of them fits then runs eager", 1

@@ -54,6 +54,7 @@ class Boxing(Observer):
     known_source: Callable[[Any], int | None]
     machine: Any
     fixed: tuple[str, str, str, int] | None  # where and why a marked size was pinned
+    missed: dict[str, int]  # how often which op pinned the sizes that it was given
     _shown: dict[int, Any]  # in the call under way: what C sees for a tensor, by its id
 
     # ------------------------------------------------------------------ tensors with symbols
@@ -61,7 +62,7 @@ class Boxing(Observer):
         """The node has sizes that change: rules find the types of what ops give."""
         if self.recorder.rules is None:
             numbers = self.guards.numbers
-            self.recorder.rules = SizeRules(numbers)
+            self.recorder.rules = SizeRules(numbers, self.missed)
             self.recorder.show = numbers.shown = self.shown
             numbers.fixed = self.size_fixed
 

@@ -205,6 +205,8 @@ def _watched(watcher: Watcher, run: Callable[[], Any], place: tuple[str, int]) -
     outcome.nodes = tuple(watcher.nodes.list)
     ops = sum(len(n.trace.nodes[0].body.ops) for n in outcome.nodes if n.trace.nodes[0].body)
     outcome.counts = {"ops": ops, "frames": watcher.frames, "nodes": len(outcome.nodes)}
+    if watcher.missed:
+        outcome.counts["pinned"] = dict(watcher.missed)
     watcher.forget()
     return outcome
 

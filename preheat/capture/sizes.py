@@ -94,9 +94,8 @@ def now(type: TensorType, numbers: Numbers) -> TensorType:
 class SizeRules:
     """Finds the types of what ops give. `missed` counts the ops for which that failed, by name."""
 
-    def __init__(self, numbers: Numbers) -> None:
-        self.numbers = numbers
-        self.missed: dict[str, int] = {}
+    def __init__(self, numbers: Numbers, missed: dict[str, int]) -> None:
+        self.numbers, self.missed = numbers, missed
 
     def size_of(self, box: Any) -> Number:
         """The expression that a box holds."""

@@ -98,7 +98,7 @@ class Watcher(Reads, Raises, Looks, Boxing, Observer):
         self.answered = -1  # the instant of the last instruction that made a host call
         self._acted = -1  # the instant of the last instruction that did anything
         self._is_stale = False  # a tensor's memory was exchanged: the next op belongs to a new node
-        self._shown, self.fixed = {}, None
+        self._shown, self.fixed, self.missed = {}, None, {}
         self.made: dict[int, tuple[Any, Any]] = {}
         self._entered: dict[int, Any] = {}
         self._behind: dict[int, tuple[Any, Any]] = {}  # made read-only views, and their mappings

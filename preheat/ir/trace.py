@@ -318,7 +318,7 @@ class Outcome:
     nodes: tuple[Captured, ...] = ()
     goes_on: tuple[Point, list[Any]] | None = None
     breaks: tuple[Break, ...] = ()
-    counts: dict[str, int] = field(default_factory=dict)  # bytecodes, ops, frames
+    counts: dict[str, Any] = field(default_factory=dict)  # ops, frames, nodes, pinned
 
     @property
     def captured(self) -> Captured | None:

@@ -62,6 +62,7 @@ class Explanation:
     breaks       an `ExplainedBreak` for each, in the order they were met
     guards       what the next call checks, as text
     kernels      kernels generated;  fallbacks  parts that run op by op, and why
+    pinned       ops without a size rule for what they were given: each new size is a variant there
     seconds      of capture and compile together, the eager run within
     result       what the call returned;  error  the exception it raised, or None
     """
@@ -75,6 +76,7 @@ class Explanation:
     seconds: float
     result: Any = None
     error: BaseException | None = None
+    pinned: tuple[str, ...] = ()
 
     @property
     def break_count(self) -> int:
@@ -98,6 +100,7 @@ class Explanation:
             told = "\n".join(text for text in (row.code.strip(), row.hint, row.cost) if text)
             lines += [f"      {line}" for line in told.splitlines()]
         lines += [f"  op by op: {text}" for text in self.fallbacks]
+        lines += [f"  sizes pinned by {text}, which has no size rule for them" for text in self.pinned]
         if self.error is not None:
             lines.append(f"  the call raised {type(self.error).__name__}: {self.error}")
         return "\n".join(lines)
@@ -138,6 +141,8 @@ def _explanation(name: str, seen: list[Event], result: Any, error: Exception | N
         seconds=sum(e.seconds for e in seen if e.kind in ("capture", "compile")),
         result=result,
         error=error,
+        pinned=tuple(dict.fromkeys(
+            name for e in seen if e.kind == "capture" for name in e.data.get("pinned", ()))),
     )
 
 

@@ -48,6 +48,7 @@ class Sized:
         self, graph: Graph, specialise: Callable[[Graph], tuple[Plan, Image] | None] | None,
     ):
         self.graph, self.specialise = graph, specialise
+        self.patience = CALLS_BEFORE_PLAN
         self.symbols = tuple(name for name, _ in graph.symbols)
         place_of = {given.id: place for place, given in enumerate(graph.inputs)}
         self.places = tuple(place_of[value] for _, value in graph.symbols)
@@ -67,19 +68,12 @@ class Sized:
             found = self._made(values)
         if not found.is_settled:
             found.calls += 1
-            if found.calls > CALLS_BEFORE_PLAN and self._lock.acquire(blocking=False):
+            if found.calls > self.patience and self._lock.acquire(blocking=False):
                 try:
                     self._settle(found, values)
                 finally:
                     self._lock.release()
         return found
-
-    def settle(self, values: Values) -> None:
-        """Makes the plan of these sizes now."""
-        with self._lock:
-            found = self._instances.get(values) or self._made(values)
-            if not found.is_settled:
-                self._settle(found, values)
 
     def _made(self, values: Values) -> Instance:
         try:

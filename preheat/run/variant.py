@@ -37,7 +37,7 @@ from preheat.run.moved import moved_numbers
 from preheat.run.recipes import Rebuild, compile_recipe
 from preheat.run.resolve import NotThere
 from preheat.run.rows import bind_rows
-from preheat.run.sized import Sized
+from preheat.run.sized import CALLS_BEFORE_PLAN, Sized
 from preheat.run.sized_calls import SizedCalls, without_body
 from preheat.run.trained import Trained, joined
 from preheat.run.undo import Undo, draws
@@ -120,6 +120,11 @@ class Variant:
     def entry(self) -> Callable:
         """A callable like `target`, which returns MISS when the call is not this variant's."""
         return self._entry.call if self._undo is None else self._undo.around(self._entry.call)
+
+    def set_patience(self, calls: int = CALLS_BEFORE_PLAN) -> None:
+        """After how many calls at the same sizes a body whose sizes change gets a plan for them."""
+        if isinstance(self.executable, Sized):
+            self.executable.patience = calls
 
     @property
     def name(self) -> str:

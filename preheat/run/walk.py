@@ -59,7 +59,7 @@ class Place:
 
     __slots__ = (
         "point", "objects", "why", "key", "facts", "bound", "unbound", "by_answer", "attempts",
-        "breaks", "uncaught", "moving", "is_closed", "is_full", "is_plain", "_snapshot",
+        "breaks", "uncaught", "moving", "is_closed", "is_full", "is_plain", "is_told", "_snapshot",
     )
 
     def __init__(
@@ -74,7 +74,7 @@ class Place:
         self.breaks: tuple[Break, ...] = ()
         self.uncaught: frozenset[type] = frozenset()
         self.moving: frozenset[str] = frozenset()
-        self.is_closed = self.is_full = self.is_plain = False
+        self.is_closed = self.is_full = self.is_plain = self.is_told = False
         self._snapshot: Rebuild | None = None
 
     @property

@@ -166,3 +166,14 @@ def test_sizes_in_the_result_are_of_the_call():
         x = torch.randn(size)
         found, expected = compiled(x), program(x)
         assert found[1:] == expected[1:] and type(found[1]) is torch.Size
+
+
+def test_an_op_without_a_rule_is_named_in_the_report():
+    def program(x):
+        return torch.cdist(x, x).sum(0)
+
+    compiled = preheat.compile(program, dynamic=True)
+    explanation = preheat.explain(compiled)(torch.randn(4, 6))
+    assert explanation.pinned and all(name.startswith("aten.") for name in explanation.pinned)
+    assert f"sizes pinned by {explanation.pinned[0]}" in str(explanation)
+    assert captures(program, [(4, 6), (5, 6), (6, 6)], dynamic=True) == 3
