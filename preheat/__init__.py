@@ -26,6 +26,7 @@ __all__ = [
     "PreheatError",
     "RecompileError",
     "UserError",
+    "bucketed",
     "compile",
     "counters",
     "disable",
@@ -41,7 +42,7 @@ __all__ = [
 ]
 
 _FACE = (
-    "compile", "disable", "explain", "mark_dynamic", "mark_static", "options", "reset",
+    "bucketed", "compile", "disable", "explain", "mark_dynamic", "mark_static", "options", "reset",
     "seal", "warmup",
 )
 

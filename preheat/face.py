@@ -9,6 +9,7 @@ Guarantees that a wrong option, mode, backend or target is a `UserError` at this
 """
 
 import functools
+import inspect
 import os
 import types
 import warnings
@@ -18,7 +19,7 @@ from typing import Any, TypeVar, overload
 
 from preheat.base import marks
 from preheat.base.callers import leaves_us
-from preheat.base.errors import UserError
+from preheat.base.errors import UserError, nearest
 from preheat.base.options import (
     MODES,
     OPTIONS,
@@ -30,6 +31,7 @@ from preheat.base.options import (
 from preheat.bridge.frames import step_over
 from preheat.bridge.modules import is_module
 from preheat.bridge.tensors import Tensor, mark
+from preheat.buckets import Bucketed
 from preheat.dispatch import Compiled
 from preheat.module import CompiledModule, compiled_module
 from preheat.report.explain import Explanation, explain_call
@@ -115,6 +117,30 @@ def compile(
     if model is None:
         return functools.partial(_compile, settings=settings, is_disabled=disable)
     return _compile(model, settings, disable)
+
+
+def bucketed(
+    model: Callable, *, lengths: Sequence[int], dims: Mapping[str, int],
+    fill: Mapping[str, Any] | None = None, options: Mapping[str, Any] | None = None,
+) -> Bucketed:
+    """`model` with the arguments `dims` (name -> axis) padded to the next of `lengths` and the results
+    cut back: one static variant for each length.
+
+    fill    what stands in the padding, by argument: of a mask, the value that hides. An argument
+            without one is padded with 0, and may hold anything there: that is checked at the first
+            call of each length
+    Raises UserError where the padding reaches the rest of the results, for arguments of different
+    lengths, and for lengths that are no positive integers. Sizes beyond the last bucket are symbols.
+    """
+    names = tuple(inspect.signature(getattr(model, "forward", model)).parameters)
+    if not lengths or not all(isinstance(n, int) and n > 0 for n in lengths):
+        raise UserError(f"lengths must be positive integers, got {list(lengths)}")
+    for name in (*dims, *(fill or {})):
+        if name not in names:
+            raise UserError(f"there is no argument {name!r}: {nearest(name, names)}")
+    limit = max(len(lengths) + 1, (options or {}).get("recompile_limit", 8))
+    static = compile(model, dynamic=False, options={**(options or {}), "recompile_limit": limit})
+    return Bucketed(model, lengths, dims, fill or {}, static, compile(model, options=options))
 
 
 def mark_dynamic(
