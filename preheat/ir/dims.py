@@ -7,8 +7,8 @@
 
 A symbol whose name begins with "n" is the size of an axis (`size_symbol`), and at least 1: an axis
 without elements is no symbol, since nearly all of torch looks whether a tensor has any. One that
-begins with "t" is a stride, "s" any other number. What a polynomial cannot say (`//`, `%`, min, max of symbols) is an atom of it. Requires integers; an
-expression of floats is its own normal form.
+begins with "t" is a stride, "s" any other number. What a polynomial cannot say (`//`, `%`, min, max
+of symbols) is an atom of it. Requires integers; an expression of floats is its own normal form.
 """
 
 import functools

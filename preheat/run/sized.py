@@ -5,13 +5,13 @@
         one that comes again     a plan of its own, made by `specialise(graph at these sizes)`
 
 The graph was captured once, for all sizes that its guards accept; a plan has no guards of its own.
-So many sizes have plans, and the ones that came last are kept ready, whatever number of sizes there
-are.
+So many sizes have plans, those that came last, whatever number of sizes there are.
 """
 
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from preheat.base.dataclass import dataclass
 from preheat.ir.graph import Graph
@@ -27,21 +27,24 @@ Values = tuple[int, ...]  # of the symbols of a graph, in its order
 CALLS_BEFORE_PLAN = 3
 MOST_PLANS = 32  # each holds machine code
 MOST_SIZES = 256
+_MOST_PATIENCE = 1 << 16
 
 
 @dataclass
 class Instance:
-    """The body at some sizes."""
+    """The body at some sizes. `entry`: who calls it natively, and how."""
 
     run: Executable | Interpreted
     calls: int = 0
     is_settled: bool = False  # it has a plan, or cannot have one
+    entry: tuple[Any, Any] | None = None
 
 
 class Sized:
     """`graph` (level aten, with symbols). Call it with the list of its inputs.
 
     specialise(graph)   the plan and the image of a graph without symbols, None if it has none
+    patience            the calls at the same sizes before they get a plan
     """
 
     def __init__(
@@ -53,47 +56,57 @@ class Sized:
         place_of = {given.id: place for place, given in enumerate(graph.inputs)}
         self.places = tuple(place_of[value] for _, value in graph.symbols)
         self.bodies = tuple(k for k in range(len(graph.inputs)) if k not in set(self.places))
-        self._instances: OrderedDict[Values, Instance] = OrderedDict()
-        self._plans = 0
-        self._lock = threading.Lock()
+        self._instances: OrderedDict[Values, Instance] = OrderedDict()  # the last used one last
+        self._table, self._compiling = threading.Lock(), threading.Lock()
 
     def __call__(self, inputs: Sequence) -> list:
         values = tuple([inputs[place] for place in self.places])
         return self.instance(values).run([inputs[place] for place in self.bodies])
 
     def instance(self, values: Values) -> Instance:
-        """The body at these sizes."""
-        found = self._instances.get(values)
-        if found is None:
-            found = self._made(values)
+        """The body at these sizes. Raises Fault for sizes that the graph has no meaning at."""
+        with self._table:
+            found = self._instances.get(values)
+            if found is None:
+                found = self._instances[values] = Instance(self._op_by_op(values))
+                if len(self._instances) > MOST_SIZES:
+                    self._instances.popitem(last=False)
+            self._instances.move_to_end(values)
         if not found.is_settled:
             found.calls += 1
-            if found.calls > self.patience and self._lock.acquire(blocking=False):
+            if found.calls > self.patience and self._compiling.acquire(blocking=False):
                 try:
                     self._settle(found, values)
                 finally:
-                    self._lock.release()
+                    self._compiling.release()
         return found
 
-    def _made(self, values: Values) -> Instance:
+    def _op_by_op(self, values: Values) -> Interpreted:
         try:
-            graph = without_types(self.graph, dict(zip(self.symbols, values)))
+            return Interpreted(without_types(self.graph, dict(zip(self.symbols, values))))
         except ArithmeticError as error:
             raise Fault(f"a size has no value: {error}") from error
-        made = self._instances[values] = Instance(Interpreted(graph))
-        if len(self._instances) > MOST_SIZES:
-            oldest, gone = next(iter(self._instances.items()))
-            self._instances.pop(oldest, None)
-            self._plans -= isinstance(gone.run, Executable)
-        return made
 
     def _settle(self, instance: Instance, values: Values) -> None:
-        """Gives the instance a plan, if there may be another one."""
+        """Gives the instance a plan, if it can have one."""
         instance.is_settled = True
-        if self.specialise is None or self._plans >= MOST_PLANS:
+        if self.specialise is None:
             return
         found = self.specialise(at(self.graph, dict(zip(self.symbols, values))))
         if found is not None:
             plan, image = found
+            self._make_room()
             instance.run = Executable(plan, load(image) if image.code else None)
-            self._plans += 1
+
+    def _make_room(self) -> None:
+        """Where as many sizes have plans as may be, the one that was used longest ago loses its own,
+        and from then on plans are made more seldom."""
+        with self._table:
+            planned = [
+                (key, one) for key, one in self._instances.items()
+                if isinstance(one.run, Executable)]
+        if len(planned) >= MOST_PLANS:
+            values, oldest = planned[0]
+            oldest.run, oldest.entry = self._op_by_op(values), None
+            oldest.calls, oldest.is_settled = 0, False
+            self.patience = min(2 * self.patience, _MOST_PATIENCE)

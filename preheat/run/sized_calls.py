@@ -46,15 +46,15 @@ class SizedCalls:
         self.trace = _with_inputs(trace, self.inputs)
         self._sizes = Fetch(reach(trace, self.symbols, found, live))
         self._others = Fetch(reach(trace, (*self.inputs, *rebuild.sources), found, live))
-        self._entries: dict[int, Any] = {}  # of instances, by id
 
     def call(self, args: tuple, kwargs: dict, arguments: tuple) -> Any:
         """The result of a call that all guards accept. Raises Fault."""
         instance = self.sized.instance(tuple(self._sizes(arguments)))
-        if isinstance(instance.run, Executable):
-            return self._native(instance)(*args, **kwargs)
+        run = instance.run  # another thread may take the plan away
+        if isinstance(run, Executable):
+            return self._native(instance, run)(*args, **kwargs)
         others = self._others(arguments)
-        values = instance.run(others[: len(self.inputs)])
+        values = run(others[: len(self.inputs)])
         return self.rebuild.function(*values, *others[len(self.inputs) :])
 
     def run(self, found: Sequence[Any]) -> Any:
@@ -63,13 +63,13 @@ class SizedCalls:
         values = instance.run([found[source] for source in self.inputs])[: self.rebuild.values]
         return self.rebuild.function(*values, *(found[source] for source in self.rebuild.sources))
 
-    def _native(self, instance: Instance) -> Callable:
-        known = self._entries.get(id(instance))
-        if known is None or known[0] is not instance:
+    def _native(self, instance: Instance, run: Executable) -> Callable:
+        known = instance.entry
+        if known is None or known[0] is not self:
             (node,) = self.trace.nodes
-            rebuild = compile_recipe(node.end.recipe, len(instance.run.plan.outputs), self.live)
-            entry = self._entry_at(self.trace, self.found, instance.run, rebuild)
-            known = self._entries[id(instance)] = instance, entry
+            rebuild = compile_recipe(node.end.recipe, len(run.plan.outputs), self.live)
+            known = self, self._entry_at(self.trace, self.found, run, rebuild)
+            instance.entry = known
         return known[1].call
 
 

@@ -346,8 +346,12 @@ class Variant:
 
 
 def _moved(checker: Checker, failure: Failure, args: tuple, kwargs: dict) -> frozenset[str]:
-    is_value = failure.guard is not None and failure.guard.kind in ("value", "len", "tensor")
-    return moved_numbers(checker, args, kwargs) if is_value else frozenset()
+    guard = failure.guard
+    is_test = guard is not None and guard.kind == "is" and (
+        checker.trace.sources[guard.source].kind == "number")
+    if is_test or guard is not None and guard.kind in ("value", "len", "tensor"):
+        return moved_numbers(checker, args, kwargs)
+    return frozenset()
 
 
 # What runs where a program computes no tensor: nothing, but natively.

@@ -177,3 +177,16 @@ def test_an_op_without_a_rule_is_named_in_the_report():
     assert explanation.pinned and all(name.startswith("aten.") for name in explanation.pinned)
     assert f"sizes pinned by {explanation.pinned[0]}" in str(explanation)
     assert captures(program, [(4, 6), (5, 6), (6, 6)], dynamic=True) == 3
+
+
+def test_more_sizes_than_plans():
+    compiled = preheat.compile(scaled, dynamic=True, options={"cache": False})
+    (holder,) = [c.cell_contents for c in compiled.__closure__ if hasattr(c.cell_contents, "variants")]
+    with torch.no_grad():
+        for size in range(2, MOST_PLANS + 6):
+            x = torch.randn(size, 3)
+            for _ in range(3 * CALLS_BEFORE_PLAN):
+                torch.testing.assert_close(compiled(x), scaled(x))
+    (variant,) = holder.variants
+    runs = variant.executable._instances.values()
+    assert sum(isinstance(made.run, Executable) for made in runs) == MOST_PLANS
