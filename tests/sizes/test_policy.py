@@ -190,3 +190,27 @@ def test_more_sizes_than_plans():
     (variant,) = holder.variants
     runs = variant.executable._instances.values()
     assert sum(isinstance(made.run, Executable) for made in runs) == MOST_PLANS
+
+
+def test_symbols_come_from_the_cache_on_disk(tmp_path, monkeypatch):
+    monkeypatch.setenv("PREHEAT_CACHE_DIR", str(tmp_path))
+    counts = []
+    for _ in range(2):
+        compiled, before = preheat.compile(scaled), preheat.counters()
+        with torch.no_grad():
+            for size in SIZES:
+                x = torch.randn(size)
+                torch.testing.assert_close(compiled(x), scaled(x))
+        counts.append(preheat.counters()["captures"] - before["captures"])
+    assert counts == [2, 0]
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, torch.enable_grad])
+def test_every_grad_mode(mode):
+    compiled = preheat.compile(scaled, options={"cache": False})
+    before = preheat.counters()["captures"]
+    with mode():
+        for size in SIZES:
+            x = torch.randn(size)
+            torch.testing.assert_close(compiled(x), scaled(x))
+    assert preheat.counters()["captures"] - before == 2
