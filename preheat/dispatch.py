@@ -38,7 +38,6 @@ from preheat.bridge.ambient import AMBIENT, steps_aside
 from preheat.bridge.tensors import call_facts, module_facts
 from preheat.ir.artifact import Artifact, from_bytes, to_bytes
 from preheat.ir.graph import Graph
-from preheat.ir.pack import decode, encode
 from preheat.ir.plan import Image, Plan
 from preheat.ir.points import is_portable, point_key
 from preheat.ir.text_trace import EVERY_SIZE, is_axis_path
@@ -51,7 +50,8 @@ from preheat.run.walk import (
     DONE, Bound, Finished, Onward, Place, Points, Unbound, follow, is_host, leads_to,
     why_not_opened,
 )
-from preheat.store.calls import call_hint, call_key, machine_key
+from preheat.runtime import runtime_image
+from preheat.store.calls import call_hint, call_key
 from preheat.store.disk import Disk, default_folder
 from preheat.store.key import Key
 
@@ -430,13 +430,7 @@ class Compiled:
         with paused_collector(is_lasting=True):
             from preheat.compiler import compile_sizes  # lazy: see _capture
 
-        try:
-            return compile_sizes(graph, self.name)
-        except Exception as fault:  # it runs op by op, as before
-            if is_strict():
-                raise InternalError(f"{self.name} could not be compiled: {fault}") from fault
-            self._warn(f"sizes that came again run op by op: {type(fault).__name__}: {fault}")
-            return None
+        return compile_sizes(graph, self.name)
 
     def _front_of(self, kind: Place, bound: Bound) -> Callable:
         """What `__call__` tries first: the entry itself where a call is one node."""
@@ -596,19 +590,3 @@ def _break(reason: str, detail: str, after: Break | None = None) -> Break:
     """A break at the line that `after` is about; by default no line is to blame."""
     where = ("", 0, "") if after is None else (after.file, after.line, after.code)
     return Break(reason, detail, *where, explain(reason, detail)[1])
-
-
-@functools.lru_cache(maxsize=8)
-def runtime_image(disk: Disk | None) -> Image:
-    """The native checker and driver of this machine, from `disk` or made anew."""
-    key, hint = machine_key("runtime", machine_name()), "image"
-    for found in disk.read(key, hint) if disk is not None else ():
-        image = decode(found.payload)
-        if isinstance(image, Image):
-            return image
-    from preheat.compiler import runtime_image as make_runtime  # lazy: see Compiled._compile
-
-    image = make_runtime()
-    if disk is not None:
-        disk.write(key, hint, encode(image))
-    return image

@@ -27,7 +27,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "report": {"base", "ir"},
     "differentiate": {"base", "ir", "bridge", "capture", "transform", "schedule", "generate"},
     "compiler": {"base", "ir", "capture", "transform", "schedule", "generate", "differentiate"},
-    "dispatch": {"base", "ir", "bridge", "run", "store", "report"},
+    "runtime": {"ir", "run", "store"},
+    "dispatch": {"base", "ir", "bridge", "run", "store", "report", "runtime"},
     "module": {"base"},
     "buckets": {"base", "bridge"},
     "warm": {"base", "dispatch", "module"},
@@ -37,7 +38,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "__main__": {"cli"},
 }
 # The one import inside a function: a process that finds everything in the cache has no compiler.
-LAZY = {("dispatch", "compiler")}
+LAZY = {("dispatch", "compiler"), ("runtime", "compiler")}
 DOORS = {
     "torch": (
         "bridge/", "run/", "capture/recorder.py", "capture/joint.py", "differentiate.py"),
