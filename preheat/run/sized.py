@@ -47,6 +47,8 @@ class Sized:
     patience            the calls at the same sizes before they get a plan
     """
 
+    is_grad_off = False  # sizes are symbols only where grad mode is off
+
     def __init__(
         self, graph: Graph, specialise: Callable[[Graph], tuple[Plan, Image] | None] | None,
     ):

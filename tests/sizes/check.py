@@ -68,6 +68,12 @@ def check(text: str, sizes, backend: str = "eager", dynamic: bool | None = True)
             assert found[1:] == expected[1:], f"at {size}: {found} instead of {expected}\n{text}"
             continue
         wrong = differs(found[1], expected[1], backend == "eager")
+        if wrong == "other values" and not differs(found[1], expected[1], False):
+            # under a dispatch mode some composites (matmul) go another way, and round otherwise: then
+            # a capture at this very size is what the replay has to equal
+            static = preheat.compile(
+                program, backend=backend, dynamic=False, options={"cache": False})
+            wrong = differs(found[1], outcome(static, args)[1], backend == "eager")
         assert not wrong, f"at {size} (after {sizes[:place]}): {wrong}\n{text}"
     return counts
 

@@ -217,3 +217,14 @@ def test_every_grad_mode(mode, most):
             x = torch.randn(size)
             torch.testing.assert_close(compiled(x), scaled(x))
     assert preheat.counters()["captures"] - before == most
+
+
+def test_where_grad_mode_is_on_a_mark_changes_nothing():
+    weight = torch.randn(6, 6, requires_grad=True)
+    compiled = preheat.compile(lambda x: (x @ weight).tanh(), options={"cache": False})
+    for size in SIZES[:3] * 2:
+        x = torch.randn(size)
+        preheat.mark_dynamic(x, 0)
+        (found,) = torch.autograd.grad(compiled(x).sum(), weight)
+        (expected,) = torch.autograd.grad((x @ weight).tanh().sum(), weight)
+        torch.testing.assert_close(found, expected)
