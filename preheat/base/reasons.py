@@ -55,6 +55,30 @@ KINDS: dict[str, Kind] = {
 
 REASONS: dict[str, Reason] = {
     # -------------------------------------------------------------- tensors
+    "own_gradient": Reason(
+        "uses an operator with a gradient of its own, which runs out of sight ({detail})",
+        "write its forward in PyTorch's operators, or call it outside the compiled function",
+        "eager",
+        """
+def double(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+twice = torch.library.custom_op(
+    "preheat_example::twice", double, mutates_args=())
+twice.register_autograd(lambda ctx, grad: grad * 2)
+
+def step(x):
+    return twice(x) + 1
+
+step(torch.ones(4, requires_grad=True))
+""",
+        """
+def step(x):
+    return x * 2 + 1
+
+step(torch.ones(4, requires_grad=True))
+""",
+    ),
     "modified_saved": Reason(
         "changes in place a tensor that a backward needs, which then raises ({detail})",
         "write the result to a new tensor, such as y = y + 1 for y.add_(1)",

@@ -25,7 +25,7 @@ from preheat.bridge.ambient import SETTABLE, ambient_now
 from preheat.capture import generators, snapshots
 from preheat.capture.observer import GiveUp
 from preheat.capture.recipes import Planner
-from preheat.capture.spoiled import why_spoiled
+from preheat.capture.spoiled import own_gradient, why_spoiled
 from preheat.capture.sizes import finished
 from preheat.ir.trace import (
     Break, Captured, Goto, Guard, Host, Node, Point, Recipe, Return, Signature, Trace,
@@ -165,6 +165,8 @@ class Nodes:
         if spoiled:
             raise GiveUp("modified_saved", spoiled)
         body = recorder.finish(list(outputs), names, alias_sets, grad_outputs)
+        if body is not None and (hidden := own_gradient(body, grad_outputs)):
+            raise GiveUp("own_gradient", hidden)
         numbers = watcher.guards.numbers
         if body is not None and numbers.sizes:
             body, inputs = finished(body, numbers, inputs)

@@ -1,4 +1,5 @@
-"""Spoiled: a body whose backward eager refuses, since a write took from a derivative what it had saved.
+"""Spoiled: bodies whose backward is not in their ops. Eager refuses it, since a write took from a
+derivative what it had saved:
 
     y = x.exp(); y.add_(1)      ExpBackward has saved y, which is another by now
 
@@ -12,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from preheat.bridge.history import why_broken
-from preheat.ir.graph import Op, refs_of
+from preheat.ir.graph import Graph, Op, refs_of
 
 # In-place ops whose derivatives need neither the operands nor the result.
 _SAVES_NOTHING = frozenset(f"aten.{name}" for name in (
@@ -27,6 +28,20 @@ def why_spoiled(recorder: Any, results: Sequence[Any]) -> str:
     if not any(op.writes for op in ops):
         return ""
     return why_broken(results, recorder.live_inputs()) or _why_slice_spoiled(ops, recorder.root)
+
+
+def own_gradient(graph: Graph, grad_outputs: Sequence[int]) -> str:
+    """An op that ran outside of autograd and gave a new tensor that requires grad all the same: what
+    gave it its history (a `torch.autograd.Function`, a custom op's) was not seen. Or "".
+
+    grad_outputs   places of the outputs whose tensors require grad, in whatever mode they were made
+    """
+    wanted = {*graph.grads, *(graph.outputs[place] for place in grad_outputs)}
+    for op in graph.ops if wanted else ():
+        made = [r for r, alias in zip(op.results, op.aliases) if alias == -1]
+        if not op.is_grad_enabled and not wanted.isdisjoint(made):
+            return op.name
+    return ""
 
 
 def _why_slice_spoiled(ops: Sequence[Op], root: Mapping[int, int]) -> str:

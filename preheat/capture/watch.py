@@ -50,7 +50,7 @@ _COMPARERS = frozenset((
 _WRITERS = frozenset((operator.setitem, operator.delitem))
 # What no host call can stand for: the state it leaves cannot be gone on from.
 _NOT_HOSTED = frozenset((
-    "modified_saved", "limit_ops", "limit_guards", "limit_nodes", "bytecodes", "fault", "foreign_state",
+    "modified_saved", "own_gradient", "limit_ops", "limit_guards", "limit_nodes", "bytecodes", "fault", "foreign_state",
     "inference_mode_inside", "no_snapshot", "host_raised",
 ))
 _COMPARING = frozenset(("sort", "remove"))  # mutating methods that compare elements

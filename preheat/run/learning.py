@@ -31,12 +31,15 @@ class Learning:
     def __init__(self, training: Training, lesson: Callable[[], Any], is_compiled: bool = False):
         self.wiring, self.lesson, self._is_compiled = training.wiring, lesson, is_compiled
         self._joints, self._runs = len(training.joints), 0
+        self.is_final = False  # there is no compiled form
         self._join = Join(self.wiring)
         self._context = outside_autocast()
 
     @property
     def is_ready(self) -> bool:
         """Whether a compiled form would be of use."""
+        if self.is_final:
+            return False
         if self._is_compiled or not self.wiring.classes or self._runs >= _MOST_ALONE:
             return True
         return self._runs > 0 and len(self.lesson().training.joints) > self._joints

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from preheat.base.events import emit
 from preheat.ir.artifact import Artifact
 from preheat.ir.plan import Image
 from preheat.ir.trace import Signature
@@ -41,8 +42,9 @@ class Trained:
 
     def __init__(
         self, artifact: Artifact, runtime: Image | None, lesson: Callable[[], Any],
-        state: Callable[[], torch.Tensor | None], relearn: Callable[[], None],
+        state: Callable[[], torch.Tensor | None], relearn: Callable[[], None], name: str = "",
     ):
+        self.name = name
         training = artifact.training
         self.wiring, self.values, self.replaced = training.wiring, training.values, training.replaced
         results = [place for _, places in self.wiring.classes for place in places]
@@ -124,7 +126,10 @@ class Call:
         key = tuple([None if t is None else t.stride() for t in tangents])
         half = self.trained.halves.get((number, key))
         if half is not None and all(map(_is_plain, tangents)):
-            return half.run(saved, tangents)
+            try:
+                return half.run(saved, tangents)
+            except Fault as fault:  # the user's error, if it is one, arises in torch's own formulas
+                emit("fallback", what=f"a backward of {self.trained.name}", why=str(fault))
         return self._learned(number, tangents)
 
     def differentiable(

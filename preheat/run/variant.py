@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from preheat.base.errors import InternalError, Unsupported, UserError
+from preheat.base.errors import InternalError, Unsupported, UserError, is_strict
 from preheat.base.events import emit
 from preheat.ir.artifact import Artifact
 from preheat.ir.plan import Image, Plan
@@ -162,7 +162,8 @@ class Variant:
         loaded = _loaded(artifact.image)
         self.executable = Executable(artifact.plan, loaded, is_grad_off=torch.is_grad_enabled())
         self.rebuild = joined(
-            Trained(artifact, self._runtime, self.lesson, self._random_state, self._relearn),
+            Trained(artifact, self._runtime, self.lesson, self._random_state, self._relearn,
+                    self.name),
             rebuild, len(artifact.plan.outputs), node.inputs)
 
     def lesson(self) -> Any:
@@ -185,8 +186,15 @@ class Variant:
             self.announce(self.entry)
 
     def _learned(self, found: Sequence[Any], arguments: tuple) -> None:
-        """Compiles what has been learned."""
-        plan, image, training = self.lesson().compiled(self.name)
+        """Compiles what has been learned; what cannot be compiled goes on op by op, reported."""
+        try:
+            plan, image, training = self.lesson().compiled(self.name)
+        except Exception as why:
+            if is_strict() and not isinstance(why, Unsupported):
+                raise
+            emit("fallback", what=f"the gradients of {self.name}", why=str(why))
+            self.executable.is_final = True
+            return
         self._lesson.training = training
         self._take(replace(self.artifact, plan=plan, image=image, training=training), found)
         if self.keep is not None:
