@@ -10,7 +10,7 @@ WORKERS ?= 2
 PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -q -n $(WORKERS)
 # addopts of pyproject.toml leave the slow suites out; -m replaces that choice.
 
-.PHONY: demo test test-slow test-opinfo test-fuzz fuzz fuzz-sizes fuzz-training zoo test-conformance test-nocompiler bench clean
+.PHONY: demo test test-slow test-opinfo test-gpu test-fuzz fuzz fuzz-sizes fuzz-training zoo test-conformance test-nocompiler bench clean
 
 demo: $(VENV)/installed
 	$(PY) -m preheat demo
@@ -26,6 +26,10 @@ test-slow: $(VENV)/installed
 
 test-opinfo: $(VENV)/installed
 	$(PYTEST) -m opinfo tests
+
+# On a machine with a GPU that torch sees: programs and every third operator through compile.
+test-gpu: $(VENV)/installed
+	$(PYTEST) -m gpu tests/gpu
 
 test-fuzz: $(VENV)/installed
 	$(PYTEST) -m fuzz tests

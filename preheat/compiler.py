@@ -13,15 +13,17 @@ from typing import Any
 
 from preheat.base.collector import paused_collector
 from preheat.base.dataclass import dataclass
-from preheat.base.errors import Unsupported, is_strict
+from preheat.base.errors import Unsupported, UserError, is_strict
 from preheat.base.events import emit, timed, wants
+from preheat.bridge.tensors import architecture
 from preheat.capture import capture as captures
 from preheat.differentiate import Lesson
 from preheat.generate.build import build, host_target
+from preheat.generate.cubin import build_gpu, gpu_target
 from preheat.generate.emit import module_text
 from preheat.generate.runtime import build_runtime
 from preheat.ir.artifact import Artifact, artifact
-from preheat.ir.graph import Graph
+from preheat.ir.graph import Graph, device_of
 from preheat.ir.plan import Image, Plan, Target
 from preheat.ir.text import show
 from preheat.ir.trace import Outcome, Point, Trace
@@ -106,6 +108,9 @@ def compile_trace(trace: Trace, name: str) -> Artifact:
     if node.body is None or node.body.symbols:
         return artifact(trace)
     if node.body.grads:
+        if device_of(node.body) != "cpu":
+            emit("fallback", what=f"the gradients of {name}", why="training on a GPU: op by op")
+            return artifact(trace)
         try:
             training = Lesson.of(node.body).training
         except Unsupported as reason:
@@ -113,35 +118,53 @@ def compile_trace(trace: Trace, name: str) -> Artifact:
             return artifact(trace)
         if training.wiring.is_joined:
             return artifact(trace, training=training)
-    with timed("compile", name=name) as event, paused_collector():
-        target = host_target()
-        try:
-            plan = compile_graph(node.body, target)
-        except Unsupported as reason:
-            emit("fallback", what=f"the graph of {name}", why=str(reason))
-            return artifact(trace)
-        image = build(plan.kernels, target)
-        if wants("stage"):
-            emit("stage", name="llvm", text=module_text(plan.kernels, target))
-        event.set(kernels=len(plan.kernels), calls=len(plan.calls), bytes=len(image.code))
-    return artifact(trace, plan, image)
+    made = _generated(node.body, name)
+    return artifact(trace) if made is None else artifact(trace, *made)
 
 
 def compile_sizes(graph: Graph, name: str) -> tuple[Plan, Image] | None:
     """The plan and the image of a graph whose symbols have got their values; None if it has to run
     op by op."""
+    try:
+        return _generated(graph, name)
+    except Exception as fault:  # ours: it goes on op by op, as before
+        if is_strict():
+            raise
+        emit("fallback", what=f"the graph of {name}", why=f"{type(fault).__name__}: {fault}")
+        return None
+
+
+def _generated(graph: Graph, name: str) -> tuple[Plan, Image] | None:
+    """Plan and image of `graph`; None, reported, if it has to run op by op."""
     with timed("compile", name=name) as event, paused_collector():
-        target = host_target()
         try:
+            target = target_of(graph)
             plan = compile_graph(graph, target)
-            image = build(plan.kernels, target)
-        except Exception as reason:  # a fault of ours: it goes on op by op, as before
-            if is_strict() and not isinstance(reason, Unsupported):
-                raise
-            emit("fallback", what=f"the graph of {name}", why=f"{type(reason).__name__}: {reason}")
+        except Unsupported as reason:
+            emit("fallback", what=f"the graph of {name}", why=str(reason))
             return None
-        event.set(kernels=len(plan.kernels), calls=len(plan.calls), bytes=len(image.code))
+        image = build_gpu(plan.kernels, target) if target.is_gpu else build(plan.kernels, target)
+        if wants("stage") and not target.is_gpu:
+            emit("stage", name="llvm", text=module_text(plan.kernels, target))
+        count = len(image.code) + sum(len(binary.code) for binary in image.binaries)
+        event.set(kernels=len(plan.kernels), calls=len(plan.calls), bytes=count)
     return plan, image
+
+
+def target_of(graph: Graph) -> Target:
+    """What the kernels of `graph` are for: the GPU that its tensors are on, or this CPU.
+
+    Raises Unsupported for a device that no code is generated for, or where the generator is absent.
+    """
+    device = device_of(graph)
+    if device == "cpu":
+        return host_target()
+    if not device.startswith("cuda"):
+        raise Unsupported("no_kernel", f"tensors on {device}")
+    try:
+        return gpu_target(architecture(device))
+    except UserError as why:
+        raise Unsupported("no_kernel", str(why)) from why
 
 
 def compile_graph(graph: Graph, target: Target) -> Plan:

@@ -208,6 +208,10 @@ def _generators() -> tuple:
     numpy_state = numpy.random.get_state()
     return (
         hash(torch.get_rng_state().numpy().tobytes()),
+        *(
+            hash(state.numpy().tobytes())
+            for state in (torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else ())
+        ),
         hash(random.getstate()),
         hash((numpy_state[1].tobytes(), *numpy_state[2:])),
     )
@@ -296,7 +300,7 @@ class _Walk:
         else:
             plain = value.to_dense()
         self.rows.append((path, "tensor", tuple(facts.items())))
-        self.rows.append((path, "data", plain.detach().clone()))
+        self.rows.append((path, "data", plain.detach().clone().cpu()))
         if value.is_leaf and value.grad is not None:
             self.visit(path + ".grad", value.grad)
 
@@ -481,7 +485,7 @@ def _equal_with_nan(a: torch.Tensor, b: torch.Tensor) -> bool:
 def _bits(value: torch.Tensor) -> bytes:
     """The elements in order; views of another sign or conjugate are made real."""
     value = value.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
-    return bytes(value.reshape(-1).view(torch.uint8).numpy()) if value.numel() else b""
+    return bytes(value.reshape(-1).view(torch.uint8).cpu().numpy()) if value.numel() else b""
 
 
 def _parts(value: torch.Tensor) -> torch.Tensor:

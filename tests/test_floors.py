@@ -26,7 +26,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "store": {"base", "ir"},
     "report": {"base", "ir"},
     "differentiate": {"base", "ir", "bridge", "capture", "transform", "schedule", "generate"},
-    "compiler": {"base", "ir", "capture", "transform", "schedule", "generate", "differentiate"},
+    "compiler": {
+        "base", "ir", "bridge", "capture", "transform", "schedule", "generate", "differentiate"},
     "runtime": {"ir", "run", "store"},
     "dispatch": {"base", "ir", "bridge", "run", "store", "report", "runtime"},
     "module": {"base"},
@@ -44,7 +45,7 @@ DOORS = {
         "bridge/", "run/", "capture/recorder.py", "capture/joint.py", "differentiate.py"),
     "numpy": ("bridge/", "run/"),
     "llvmlite": ("generate/build.py", "run/load.py"),
-    "triton": ("generate/build.py", "run/load.py"),
+    "triton": ("generate/cubin.py",),
     "transformers": (),
 }
 PRIVATE = re.compile(r"torch\._(dynamo|inductor|functorch)\b")

@@ -36,6 +36,13 @@ def type_of(tensor: torch.Tensor) -> TensorType:
     )
 
 
+@functools.cache
+def architecture(device: str) -> str:
+    """The architecture of a GPU as code generators call it: "sm_90"."""
+    major, minor = torch.cuda.get_device_capability(device)
+    return f"sm_{major}{minor}"
+
+
 def dtype_name(dtype: torch.dtype) -> str:
     """"float32" of torch.float32."""
     return _DTYPE_NAMES[dtype]

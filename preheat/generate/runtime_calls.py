@@ -34,6 +34,8 @@ step:
     i64 {kind.release}, label %release
     i64 {kind.acquire}, label %acquire
     i64 {kind.test}, label %test
+    i64 {kind.launch}, label %launch
+    i64 {kind.aligned}, label %aligned
     i64 {kind.write}, label %write
   ]
 
@@ -67,9 +69,17 @@ view:
   %view.status = call i64 @make_view(ptr %context, ptr %frame, ptr %objects, ptr %call)
   br label %judge
 
+launch:
+  %launch.status = call i64 @launch(ptr %context, ptr %frame, ptr %scratch, ptr %call)
+  br label %judge
+
+aligned:
+  %aligned.status = call i64 @are_aligned(ptr %frame, ptr %call)
+  br label %judge
+
 judge:
   %judged = phi i64 [ %status, %library ], [ %shim.status, %shim ], [ %make.status, %make ],
-      [ %view.status, %view ]
+      [ %view.status, %view ], [ %launch.status, %launch ], [ %aligned.status, %aligned ]
   %is.fine = icmp eq i64 %judged, 0
   br i1 %is.fine, label %next, label %leave
 

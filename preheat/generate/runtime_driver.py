@@ -18,6 +18,7 @@ Status of the steps: 0 done, 1 fault, 2 late fault, 3 a Python exception is set.
 """
 
 from preheat.generate.runtime_calls import CALLS_TEXT
+from preheat.generate.runtime_gpu import GPU_TEXT
 from preheat.generate.runtime_library import LIBRARY_TEXT
 from preheat.generate.runtime_tensors import TENSORS_TEXT
 from preheat.generate.runtime_text import expand
@@ -25,7 +26,8 @@ from preheat.generate.runtime_text import expand
 
 def driver_text() -> str:
     """The LLVM IR text of the driver. Its one public function is `@preheat_entry`."""
-    parts = (_ENTRY, _SLOW, _RUN, _RESULT, TENSORS_TEXT, CALLS_TEXT, LIBRARY_TEXT, _ATTRIBUTES)
+    parts = (_ENTRY, _SLOW, _RUN, _RESULT, TENSORS_TEXT, CALLS_TEXT, LIBRARY_TEXT, GPU_TEXT)
+    parts = (*parts, _ATTRIBUTES)
     return expand("".join(parts))
 
 

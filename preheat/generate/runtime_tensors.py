@@ -168,9 +168,11 @@ entry:
   %strides = FIELD ptr output.strides, %record
   %dtype = FIELD i32 output.dtype, %record
   %itemsize = FIELD i64 output.itemsize, %record
+  %device = FIELD i32 output.device, %record
+  %device.index = FIELD i32 output.device_index, %record
   %empty = FIELD ptr context.empty_strided, %context
-  %code = call i32 %empty(i64 %rank, ptr %sizes, ptr %strides, i32 %dtype, i32 0, i32 0,
-      ptr %handle.at)
+  %code = call i32 %empty(i64 %rank, ptr %sizes, ptr %strides, i32 %dtype, i32 %device,
+      i32 %device.index, ptr %handle.at)
   %is.made = icmp eq i32 %code, 0            ; out of memory: eager says so better
   br i1 %is.made, label %keep, label %faulted
 

@@ -13,7 +13,8 @@ import itertools
 import re
 
 from preheat.ir.records import (
-    ACCESS, CALL_KINDS, CALLS, ORIGINS, REASONS, RECORDS, SHAPES, SHIM_WORD_LIMIT, SHIM_WORDS,
+    ACCESS, CALL_KINDS, CALLS, LAUNCH_ALIGN_BYTES, ORIGINS, REASONS, RECORDS, SHAPES,
+    SHIM_WORD_LIMIT, SHIM_WORDS,
     call_offset, offset, size,
 )
 from preheat.ir.rows import VERDICT
@@ -29,7 +30,8 @@ _TABLES = {
     "word": SHIM_WORDS,
 }
 _NUMBERS = {
-    "payload": BYTES_PAYLOAD, "limit": SHIM_WORD_LIMIT, "verdict": VERDICT,
+    "payload": BYTES_PAYLOAD, "limit": SHIM_WORD_LIMIT, "align": LAUNCH_ALIGN_BYTES,
+    "verdict": VERDICT,
     "hot": 0, "rare": 1, "inline": 2,
 }
 

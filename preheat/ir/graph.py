@@ -276,3 +276,10 @@ def tensor_type(type: Type) -> TensorType:
     if not isinstance(type, TensorType):
         raise TypeError(f"expected a tensor type, got {type}")
     return type
+
+
+def device_of(graph: Graph) -> str:
+    """The GPU that tensors of `graph` are on (the first of several), or "cpu"."""
+    types = (*(i.type for i in graph.inputs), *(t for op in graph.ops for t in op.types))
+    devices = {t.device for t in types if isinstance(t, TensorType)} - {"cpu"}
+    return min(devices, default="cpu")

@@ -39,6 +39,7 @@ from typing import Union
 from preheat.base.dataclass import dataclass
 from preheat.ir.scalar import Dim
 
+NUMBER = "number"  # name of a parameter that a GPU's kernel takes by value: 0-d, on the host
 # Bits of the error flag, an int32 that kernels only ever set bits of.
 FLAGS = {"index": 1, "zero_division": 2}
 

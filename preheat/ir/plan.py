@@ -29,7 +29,11 @@ class Target:
     arch: str  # "x86_64", "aarch64", "sm_90"
     features: tuple[str, ...] = ()
     vector_bytes: int = 16
-    compiler: str = ""  # llvmlite and LLVM versions
+    compiler: str = ""  # versions of what generates the code
+
+    @property
+    def is_gpu(self) -> bool:
+        return self.kind != "cpu"
 
     def elems(self, itemsize: int) -> int:
         return max(1, self.vector_bytes // itemsize)
@@ -119,9 +123,30 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
+class Binary:
+    """One kernel of a GPU as its driver loads it: `code` is a cubin, `symbol` its function.
+
+    A launch has `programs` blocks of `threads` threads, each with `shared_bytes` of shared memory.
+    It takes one word a parameter of the kernel, then `scratch_words` words that are 0.
+    """
+
+    code: bytes
+    symbol: str
+    programs: int
+    threads: int
+    shared_bytes: int
+    scratch_words: int
+
+
+@dataclass(frozen=True, slots=True)
 class Image:
-    """Position-independent machine code without imports: one flat block and its entry offsets."""
+    """Machine code that knows no address.
+
+    On a CPU `code` is one flat, position-independent block without imports, `entries` where each
+    kernel begins. On a GPU `entries` number the kernels in `binaries`.
+    """
 
     code: bytes
     entries: tuple[tuple[str, int], ...]
     target: Target
+    binaries: tuple[Binary, ...] = ()

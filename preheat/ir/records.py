@@ -27,6 +27,8 @@ RECORDS: dict[str, tuple[str, ...]] = {
         "save_thread", "restore_thread", "incref", "decref", "tuple_new", "tuple_set", "tuple_get",
         "tuple_size", "vectorcall", "long_from", "long_as", "error_matches",
         "error_clear", "unicode_compare", "set_grad_mode",
+        # of a GPU: 0 until a plan for one is bound. `bind_device`: a callable of no arguments.
+        "launch_kernel", "get_stream", "bind_device",
     ),
     # One an entry.
     "program": (
@@ -47,13 +49,15 @@ RECORDS: dict[str, tuple[str, ...]] = {
     "frame": ("next", "flag", "written", "thread_state", "deep", "threads"),
     # One an object that comes from outside. origin: see ORIGINS. access: see ACCESS.
     "input": ("origin", "value", "slot", "access", "itemsize"),
-    # One a fresh output tensor.
-    "output": ("slot", "rank", "sizes", "strides", "dtype", "itemsize"),
+    # One a fresh output tensor. device: torch's number of its type, and which of them it is.
+    "output": ("slot", "rank", "sizes", "strides", "dtype", "itemsize", "device", "device_index"),
     # One step of the plan: `kind` is a row of CALLS, which names the other words.
     "call": ("kind", "a", "b", "c", "d", "e", "f", "g"),
     # Arguments of ?gemm, which takes a pointer to each of these words.
     "gemm": ("left_flag", "right_flag", "m", "n", "k", "alpha", "left_leading", "right_leading",
              "beta", "out_leading", "group_count", "group_size"),
+    # How a kernel of a GPU is launched. `words`: of its parameters that the plan has no buffers for.
+    "launch_shape": ("programs", "threads", "shared_bytes", "device_index", "words"),
     # What the threads of a region share.
     "team": ("kernel", "arguments", "extent", "context"),
 }
@@ -67,6 +71,9 @@ CALLS: dict[str, tuple[str, ...]] = {
     "end": (),
     # grain: extents that make a thread worth its start; 0: one thread
     "kernel": ("address", "params", "slots", "extent", "grain"),
+    # a kernel of a GPU, on torch's current stream; `shape` is a record "launch_shape"
+    "launch": ("function", "params", "slots", "shape"),
+    "aligned": ("count", "slots"),  # a fault if one of these pointers is not as kernels expect
     # offsets: three byte offsets a matrix; "products" is one call of ?gemm_batch
     "product": ("routine", "gemm", "left", "right", "out", "batch", "offsets"),
     "products": ("routine", "gemm", "left", "right", "out", "batch", "offsets"),
@@ -88,6 +95,7 @@ CALL_KINDS = tuple(CALLS)
 # of these kinds and a value: the word itself | the slot of a tensor | the slot of an optional one |
 # where the shim shall store the handle of a result (the last `result_count` words; `results` are
 # their output records, with slot -1 for one that is not needed).
+LAUNCH_ALIGN_BYTES = 16  # of pointers that kernels of a GPU get
 SHIM_WORDS = ("word", "tensor", "optional", "result")
 SHIM_WORD_LIMIT, SHIM_DOUBLE_LIMIT = 20, 2
 REASONS = ("guard", "fault", "late_fault")  # why `slow` is called

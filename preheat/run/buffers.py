@@ -15,6 +15,7 @@ from preheat.base.dataclass import dataclass
 from preheat.base.errors import InternalError, Unsupported
 from preheat.bridge.ops import dtype as torch_dtype
 from preheat.ir.graph import refs_of
+from preheat.ir.loop import NUMBER
 from preheat.ir.plan import Call, KernelCall, LibraryCall, Plan, ProductCall
 from preheat.ir.scalar import Dim, Scalar
 from preheat.ir.types import TensorType
@@ -68,10 +69,20 @@ def empty(type: TensorType) -> torch.Tensor:
     )
 
 
-def new_arena(size_bytes: int) -> torch.Tensor:
+def new_arena(size_bytes: int, device: str = "cpu") -> torch.Tensor:
     """Memory for one call at a time: a uint8 tensor that serves calls in any mode."""
     with torch.inference_mode(False):
-        return torch.empty(max(size_bytes, 1), dtype=torch.uint8, device="cpu")
+        return torch.empty(max(size_bytes, 1), dtype=torch.uint8, device=device)
+
+
+def device_of(plan: Plan) -> str:
+    """Where the plan runs: the device of its buffers, numbers in the host's memory apart."""
+    return next((b.type.device for b in plan.buffers if b.type.device != "cpu"), "cpu")
+
+
+def is_number(plan: Plan, call: KernelCall, place: int) -> bool:
+    """Whether the host passes parameter `place` of a kernel by value."""
+    return plan.kernels[call.kernel].params[place].name == NUMBER
 
 
 def show_bytes(memory: torch.Tensor, offset_bytes: int, type: TensorType) -> torch.Tensor:

@@ -28,6 +28,7 @@ import torch
 from preheat.base.errors import UserError, nearest
 from preheat.ir.records import RECORDS, WORD_BYTES, offset
 from preheat.ir.types import DTYPES
+from preheat.run import gpu
 
 FEATURES = ("native", "storage", "wrap", "shims", "blas", "batch", "openmp", "grad_mode")
 BYTES_PAYLOAD = 32  # the driver's code counts on it; verified by _probe_native
@@ -71,6 +72,14 @@ class Context:
     @property
     def address(self) -> int:
         return ctypes.addressof(self._record)
+
+    def add_gpu(self) -> bool:
+        """Finds what launches kernels on a GPU, once torch has initialised it; whether it is there."""
+        if "get_stream" not in self.words and "wrap" in self.have:
+            self.words.update(_probe_gpu())
+            for name in _GPU_WORDS:
+                self._record[offset("context", name) // WORD_BYTES] = self.words.get(name, 0)
+        return "get_stream" in self.words
 
     def mark_forked(self) -> None:
         """From now on one thread: an OpenMP region hangs in a forked child."""
@@ -351,6 +360,27 @@ def _probe_grad_mode(words: Found) -> Found | None:
         was_off = not torch.is_grad_enabled()
         set_mode(True)
         return found if was_off and torch.is_grad_enabled() else None
+
+
+_GPU_WORDS = ("launch_kernel", "get_stream", "bind_device")
+
+
+def _probe_gpu() -> Found:
+    """The driver's launch function, and torch's answer to which stream is current."""
+    get_stream = function_of("aoti_torch_get_current_cuda_stream", "torch_cuda")
+    if get_stream is None:
+        return {}
+    stream, index = ctypes.c_void_p(), torch.cuda.current_device()
+    other = torch.cuda.Stream(index)
+    with torch.cuda.stream(other):
+        code = get_stream(ctypes.c_int32(index), ctypes.byref(stream))
+    if code or stream.value != other.cuda_stream:
+        return {}
+    return {
+        "launch_kernel": address_of(gpu.driver().cuLaunchKernel),
+        "get_stream": address_of(get_stream),
+        "bind_device": id(gpu.bind_device),
+    }
 
 
 # name, the features it builds on, the probe: it gets the words so far; None means absent

@@ -126,13 +126,14 @@ class Frames:
     def __init__(
         self, executable: Executable, slots: int, scratch_words: int, pinned: frozenset[int]
     ):
-        self._arena_bytes, self._pinned = executable.arena_bytes, pinned
+        self._arena_bytes = 0 if executable.is_gpu else executable.arena_bytes
+        self._pinned = pinned
         self._arena = [
             (number, place.offset_bytes, buffer.type)
             for number, (place, buffer) in enumerate(
                 zip(executable.places, executable.plan.buffers)
             )
-            if place.kind == "arena"
+            if place.kind == "arena" and not executable.is_gpu  # there they are made by each call
         ]
         self.objects_at = size("frame") + slots * WORD_BYTES
         self.scratch_at = self.objects_at + slots * WORD_BYTES

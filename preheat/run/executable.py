@@ -21,11 +21,14 @@ from torch.autograd.graph import increment_version
 
 from preheat.base.errors import InternalError
 from preheat.bridge.interpret import as_tensor
-from preheat.ir.plan import Call, KernelCall, LibraryCall, Plan, ProductCall
+from preheat.ir.plan import Call, Image, KernelCall, LibraryCall, Plan, ProductCall
+from preheat.ir.records import LAUNCH_ALIGN_BYTES
 from preheat.ir.types import TensorType
 from preheat.run.buffers import (
     Place,
+    device_of,
     empty,
+    is_number,
     known,
     new_arena,
     places,
@@ -34,12 +37,15 @@ from preheat.run.buffers import (
     show_view,
     writes_inputs,
 )
+from preheat.run.gpu import LoadedGpu, load_gpu
+from preheat.run.gpu import run as run_gpu
 from preheat.run.library import Fault, library_function
-from preheat.run.load import Loaded
+from preheat.run.load import Loaded, load
 
 Values = list  # of torch.Tensor | None, one a buffer, the error flag (a ctypes integer) last
 Action = Callable[[Values], None]
 
+MISALIGNED = f"a tensor is not aligned to {LAUNCH_ALIGN_BYTES} bytes, as kernels expect"
 _KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 
 
@@ -48,10 +54,18 @@ class Executable:
 
     kernels       the loaded image that holds the plan's kernels, None when it has none
     is_grad_off   grad mode is on and an input requires grad: library calls run without
+
+    On a GPU the arena is not pooled: torch's allocator keeps apart what streams share.
     """
 
-    def __init__(self, plan: Plan, kernels: Loaded | None, is_grad_off: bool = False):
+    def __init__(
+        self, plan: Plan, kernels: Loaded | LoadedGpu | None, is_grad_off: bool = False
+    ):
         self.plan, self.kernels, self.is_grad_off = plan, kernels, is_grad_off
+        self.device = device_of(plan)
+        self.is_gpu = self.device != "cpu"
+        self.kernels_index = torch.device(self.device).index or 0
+        self.pointed = _pointed_inputs(plan) if self.is_gpu else ()
         self.places = places(plan)
         self.arena_bytes = known(plan.arena_bytes)
         # guards hold the ambient state in which the plan was bound, so what is so now stays so
@@ -77,7 +91,8 @@ class Executable:
                 raise InternalError(
                     f"result {number} of the plan would be memory of the plan or of its caller"
                 )
-        self.free_after = _last_uses(plan, self.places)
+        freed = ("owned", "arena") if self.is_gpu else ("owned",)
+        self.free_after = _last_uses(plan, self.places, freed)
         self._arenas: list[torch.Tensor] = []  # append and pop are atomic: a pool without a lock
 
     def __call__(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -92,7 +107,8 @@ class Executable:
                 self._run(values)
                 return self._results(inputs, values)
         finally:
-            self._arenas.append(arena)
+            if not self.is_gpu:
+                self._arenas.append(arena)
 
     @functools.cached_property
     def _actions(self) -> tuple[Action, ...]:
@@ -101,7 +117,8 @@ class Executable:
 
     def _action(self, call: Call) -> Action:
         if isinstance(call, KernelCall):
-            return _kernel_action(self.plan, self.kernels, call)
+            make = _launch_action if self.is_gpu else _kernel_action
+            return make(self.plan, self.kernels, call)
         if isinstance(call, ProductCall):
             return _product_action(call)
         return _library_action(self.plan, call, self.is_autocast_off)
@@ -110,7 +127,7 @@ class Executable:
         try:
             return self._arenas.pop()
         except IndexError:
-            return new_arena(self.arena_bytes)
+            return new_arena(self.arena_bytes, self.device)
 
     def _values(self, inputs: Sequence[torch.Tensor], arena: torch.Tensor) -> Values:
         """The tensor of every buffer that exists from the start."""
@@ -124,6 +141,8 @@ class Executable:
                 values[number] = show_bytes(arena, place.offset_bytes, buffer.type)
             elif buffer.kind == "output" and number not in self.library_results:
                 values[number] = empty(buffer.type)
+        if any(values[b].data_ptr() % LAUNCH_ALIGN_BYTES for b in self.pointed):
+            raise Fault(MISALIGNED)
         return values
 
     def _run(self, values: Values) -> None:
@@ -138,7 +157,8 @@ class Executable:
                     raise
                 raise Fault(f"call {number} of the plan raised {error!r}") from error
             for buffer in self.free_after[number]:
-                values[buffer] = None
+                if self.places[buffer].kind == "owned":
+                    values[buffer] = None
         try:
             _test(values)
         except Fault as fault:
@@ -170,6 +190,17 @@ class Executable:
         return results
 
 
+def executable(plan: Plan, image: Image | None, is_grad_off: bool = False) -> Executable:
+    """`plan` with its kernels in memory: the CPU's, or those of the GPU that it runs on.
+
+    Raises UserError when they are for another machine.
+    """
+    if image is not None and image.binaries:
+        return Executable(plan, load_gpu(image, device_of(plan)), is_grad_off)
+    kernels = load(image) if image is not None and image.code else None
+    return Executable(plan, kernels, is_grad_off)
+
+
 def _given(value: Any, type: TensorType) -> torch.Tensor:
     """The tensor of an input; of a number, a 0-d one that holds it. Raises Fault if none does."""
     try:
@@ -192,8 +223,20 @@ def _buffers(plan: Plan, call) -> tuple[int, ...]:
     return read_buffers(plan, call)
 
 
-def _last_uses(plan: Plan, where: tuple[Place, ...]) -> tuple[tuple[int, ...], ...]:
-    """For each call the owned buffers (and views of them) that nothing needs after it."""
+def _pointed_inputs(plan: Plan) -> tuple[int, ...]:
+    """The input buffers whose addresses kernels get."""
+    found = (
+        b for call in plan.calls if isinstance(call, KernelCall)
+        for place, b in enumerate(call.buffers)
+        if plan.buffers[b].kind == "input" and not is_number(plan, call, place)
+    )
+    return tuple(dict.fromkeys(found))
+
+
+def _last_uses(
+    plan: Plan, where: tuple[Place, ...], freed: tuple[str, ...]
+) -> tuple[tuple[int, ...], ...]:
+    """For each call the buffers of kinds `freed` (and views of them) that nothing needs after it."""
     last: dict[int, int] = {}
     for number, call in enumerate(plan.calls):
         used = (*_buffers(plan, call), *(call.results if isinstance(call, LibraryCall) else ()))
@@ -201,7 +244,7 @@ def _last_uses(plan: Plan, where: tuple[Place, ...]) -> tuple[tuple[int, ...], .
     kept = {where[o.buffer].root for o in plan.outputs if o.buffer >= 0}
     free: list[list[int]] = [[] for _ in plan.calls]
     for buffer, place in enumerate(where):
-        if place.kind == "owned" and place.root not in kept and place.root in last:
+        if place.kind in freed and place.root not in kept and place.root in last:
             free[last[place.root]].append(buffer)
     return tuple(map(tuple, free))
 
@@ -222,6 +265,26 @@ def _kernel_action(plan: Plan, kernels: Loaded | None, call: KernelCall) -> Acti
                 0,
                 extent,
             )
+
+    return action
+
+
+def _launch_action(plan: Plan, kernels: LoadedGpu | None, call: KernelCall) -> Action:
+    name = plan.kernels[call.kernel].name
+    if kernels is None:
+        raise InternalError(f"the plan calls kernel {name} and has no code")
+    launch = kernels.launch(name)
+    are_numbers = [is_number(plan, call, place) for place in range(len(call.buffers))]
+
+    def action(values: Values) -> None:
+        tensors = [values[b] for b in call.buffers]
+        if known(call.extent) > 0:
+            with torch.cuda.device(launch.index):
+                run_gpu(launch, [
+                    ctypes.c_uint64.from_address(t.data_ptr()) if is_one
+                    else ctypes.c_uint64(t.data_ptr())
+                    for t, is_one in zip(tensors, are_numbers)
+                ])
 
     return action
 

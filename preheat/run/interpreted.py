@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from preheat.bridge import interpret
-from preheat.ir.graph import Graph
+from preheat.ir.graph import Graph, device_of
 from preheat.run.library import Fault, no_autocast
 from preheat.run.undo import kept
 
@@ -22,6 +22,7 @@ class Interpreted:
 
     def __init__(self, graph: Graph | None):
         self.graph = graph
+        self.device = device_of(graph) if graph is not None else "cpu"
         self._written = _written_inputs(graph) if graph is not None else ()
         self._context = outside_autocast()
 

@@ -25,10 +25,12 @@ from torch.autograd.graph import increment_version
 
 from preheat.base.dataclass import dataclass
 from preheat.base.errors import InternalError, Unsupported
-from preheat.ir.plan import KernelCall, LibraryCall, Output, ProductCall
+from preheat.ir.plan import Call, KernelCall, LibraryCall, Output, ProductCall
 from preheat.ir.records import RECORDS, SHIM_DOUBLE_LIMIT, SHIM_WORD_LIMIT, SHIM_WORDS
 from preheat.ir.types import TensorType
-from preheat.run.buffers import empty, extent_bytes, known
+from preheat.run.buffers import (
+    empty, extent_bytes, is_number, known, read_buffers, written_buffers,
+)
 from preheat.run.device import Context, address_of, function_of
 from preheat.run.executable import Executable, product
 from preheat.run.library import library_function
@@ -43,6 +45,7 @@ _PRODUCT_START_NS = 300
 _RELEASE_BYTES = 256 << 10  # of a shim's operands, whose time is not known
 _RELEASE_NS = 20_000  # shorter stretches keep the GIL: giving it away may cost a thread switch
 _TEAM_BYTES = 64 << 10  # what one more thread must have to do; a region costs 1 us
+_CUDA = 1  # torch's number of the device type
 _GROUP_FLOPS = 4 << 20  # matrices smaller than this go to the BLAS as one group
 
 
@@ -76,12 +79,16 @@ def lower(executable: Executable, context: Context, memory: Memory, extras: int)
     writer = _Writer(executable, context, memory)
     extra_slots = tuple(writer.new_slot() for _ in range(extras))
     writer.make_outputs()
+    if executable.pointed:
+        pointed = executable.pointed
+        writer.append("aligned", (len(pointed), memory.words(pointed)), 0)
     for number, call in enumerate(executable.plan.calls):
         if number == executable.first_write:
             writer.test()
             writer.rows.append(Row("write", (), 0))
         elif number in executable.foreign:
             writer.test()
+        writer.make_arena(call)
         _LOWER[type(call)](writer, call)
         writer.free(executable.free_after[number])
     writer.test()
@@ -133,6 +140,9 @@ class _Writer:
         self.input_slots = self._slots_of_inputs()
         self.access = tuple(map(self._access, self.input_slots))
         self.objects = set(self.input_slots)
+        self.devices = {"cpu": (0, 0)}
+        if executable.is_gpu and context.add_gpu():
+            self.devices[executable.device] = (_CUDA, executable.kernels_index)
 
     def _slots_of_inputs(self) -> tuple[int, ...]:
         slot_of: dict[int, int] = {}
@@ -176,14 +186,15 @@ class _Writer:
     def output_words(self, slot: int, type: TensorType | None) -> tuple[int, ...] | None:
         """The words of an output record; slot -1 takes any type. None if it cannot be native."""
         if type is None:
-            return -1, 0, 0, 0, 0, 0
+            return -1, *(0 for _ in RECORDS["output"][1:])
         if (
             "wrap" not in self.context.have
             or type.dtype not in self.context.dtype_codes
-            or type.device != "cpu"
+            or type.device not in self.devices
         ):
             return None
-        return slot, *self.layout(type), self.context.dtype_codes[type.dtype], type.itemsize
+        code = self.context.dtype_codes[type.dtype]
+        return slot, *self.layout(type), code, type.itemsize, *self.devices[type.device]
 
     def layout(self, type: TensorType) -> tuple[int, int, int]:
         """Rank, and the addresses of sizes and strides, as torch's shims take them."""
@@ -206,13 +217,40 @@ class _Writer:
             self.drops[slot] = None
         for number, place in enumerate(self.places):
             if place.root in results and place.root != number:
-                self.rows.append(Row("offset", (number, place.root, place.offset_bytes), 0))
+                self.rows.append(Row("offset", (number, place.root, self.offset_bytes(number)), 0))
+
+    def offset_bytes(self, number: int) -> int:
+        """From the first byte of a view's root."""
+        place = self.places[number]
+        start = known(self.plan.buffers[place.root].index) if place.kind == "arena" else 0
+        return place.offset_bytes - start
+
+    def make_arena(self, call: Call) -> None:
+        """On a GPU, tensors for the arena buffers that `call` is the first to use: torch's allocator
+        gives them in turns, per stream, and takes them back after their last use."""
+        if not self.executable.is_gpu:
+            return
+        used = (*read_buffers(self.plan, call), *written_buffers(self.plan, call))
+        for root in dict.fromkeys(self.places[b].root for b in used):
+            if self.places[root].kind == "arena" and root not in self.objects:
+                self.make(root)
+
+    def make(self, slot: int) -> None:
+        """A fresh tensor for `slot`, at this point of the calls."""
+        type = self.plan.buffers[slot].type
+        words = self.output_words(slot, type)
+        if words is None:
+            self.library(partial(empty, type), (), (slot,))
+        else:
+            self.append("make", (self.memory.words(words),))
+            self.made((slot,))
 
     def object(self, slot: int) -> None:
         """Makes sure that `slot` holds a tensor object: views are made when first asked for."""
         if slot in self.objects:
             return
-        if slot < len(self.places) and self.places[slot].kind == "arena":
+        is_arena = slot < len(self.places) and self.places[slot].kind == "arena"
+        if is_arena and not self.executable.is_gpu:
             self.pinned.add(slot)
             return
         if slot >= len(self.places) or self.plan.buffers[slot].kind != "view":
@@ -220,10 +258,11 @@ class _Writer:
         place, type = self.places[slot], self.plan.buffers[slot].type
         base = self.plan.buffers[place.root].type
         if "shims" not in self.context.have or base.dtype != type.dtype:
-            self.library(view_maker(base, type, place.offset_bytes), (place.root,), (slot,))
+            at = self.offset_bytes(slot)
+            self.library(view_maker(base, type, at), (place.root,), (slot,))
             return
         self.object(place.root)
-        elems = place.offset_bytes // type.itemsize
+        elems = self.offset_bytes(slot) // type.itemsize
         self.rows.append(Row("view", (slot, place.root, *self.layout(type), elems)))
         self.made((slot,))
 
@@ -290,11 +329,27 @@ def _lower_kernel(writer: _Writer, call: KernelCall) -> None:
     if extent <= 0:
         return
     plan = writer.plan
+    if writer.executable.is_gpu:
+        _lower_launch(writer, call)
+        return
     address = writer.executable.kernels.address(plan.kernels[call.kernel].name)
     moved = known(call.bytes) or sum(extent_bytes(plan.buffers[b].type) for b in call.buffers)
     grain = -(-_TEAM_BYTES * extent // max(moved, 1))
     words = (address, len(call.buffers), writer.memory.words(call.buffers), extent, grain)
     writer.append("kernel", words, moved // _KERNEL_BYTES_PER_NS, len(call.buffers) + 1)
+
+
+def _lower_launch(writer: _Writer, call: KernelCall) -> None:
+    """A kernel of a GPU: natively, or where the driver's functions are not known from Python."""
+    plan, words = writer.plan, writer.memory.words
+    launch = writer.executable.kernels.launch(plan.kernels[call.kernel].name)
+    if "get_stream" not in writer.context.words:
+        raise Unsupported("no_kernel", "torch gives no stream to native code")
+    slots = [-1 - b if is_number(plan, call, k) else b for k, b in enumerate(call.buffers)]
+    shape = words((
+        launch.programs, launch.threads, launch.shared_bytes, launch.index, launch.words))
+    row = (launch.function, len(slots), words(slots), shape)
+    writer.append("launch", row, -1, len(slots) + launch.words)
 
 
 def _lower_product(writer: _Writer, call: ProductCall) -> None:
@@ -326,7 +381,8 @@ def _lower_product(writer: _Writer, call: ProductCall) -> None:
 
 
 def _lower_library(writer: _Writer, call: LibraryCall) -> None:
-    shim = None if writer.executable.is_autocast_off else shim_call(call, writer.context)
+    is_off, device = writer.executable.is_autocast_off, writer.executable.device
+    shim = None if is_off else shim_call(call, writer.context, device)
     if shim is None or not _lower_shim(writer, call, shim):
         function, refs = library_function(writer.plan, call, writer.executable.is_autocast_off)
         writer.library(function, refs, tuple(b for b in call.results if b >= 0))
@@ -354,7 +410,7 @@ def _lower_shim(writer: _Writer, call: LibraryCall, shim: ShimCall) -> bool:
     address_words = writer.memory.words
     row = (
         shim.address, address_words(flat(pairs)), len(pairs), ctypes.addressof(doubles),
-        address_words(flat(records)), len(records), int(moved >= _RELEASE_BYTES),
+        address_words(flat(records)), len(records), int(moved >= _RELEASE_BYTES and not writer.executable.is_gpu),  # a launch is short
     )
     writer.append("shim", row, scratch_words=2 * SHIM_WORD_LIMIT)
     if not shim.takes_out:

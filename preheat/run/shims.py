@@ -52,15 +52,21 @@ class ShimCall:
     doubles: tuple[float, ...]
 
 
-def shim_call(call: LibraryCall, context: Context) -> ShimCall | None:
-    """How `call` goes through a C shim, or None when it cannot."""
-    if call.op not in SHIMS or "shims" not in context.have or not _is_right(call.op, context):
+def shim_call(call: LibraryCall, context: Context, device: str = "cpu") -> ShimCall | None:
+    """How `call` on tensors of `device` goes through a C shim, or None when it cannot."""
+    kind = device.partition(":")[0]
+    if call.op not in SHIMS.get(kind, {}) or "shims" not in context.have:
         return None
-    return _call(call.op, call.args, call.attrs)
+    if not _is_right(call.op, context, device):
+        return None
+    return _call(call.op, call.args, call.attrs, kind)
 
 
-def _call(op: str, args: tuple[Arg, ...], attrs: tuple[tuple[str, Arg], ...]) -> ShimCall | None:
-    shim, function = SHIMS[op], function_of(SHIMS[op].symbol)
+def _call(
+    op: str, args: tuple[Arg, ...], attrs: tuple[tuple[str, Arg], ...], kind: str
+) -> ShimCall | None:
+    shim = SHIMS[kind][op]
+    function = function_of(shim.symbol, f"torch_{kind}")
     if function is None:
         return None
     if any(isinstance(arg, Item) for arg in (*args, *(arg for _, arg in attrs))):
@@ -99,10 +105,12 @@ def _words(parameter: Parameter, value: Any) -> list[tuple[str, Any]] | None:
 
 # ---------------------------------------------------------------------------- verification
 @functools.cache
-def _is_right(op: str, context: Context) -> bool:
+def _is_right(op: str, context: Context, device: str) -> bool:
     """Whether the shim of `op` gives what the overload gives, on the row's example."""
-    args, tensors = SHIMS[op].example()
-    call = _call(op, args, ())
+    kind = device.partition(":")[0]
+    args, tensors = SHIMS[kind][op].example()
+    tensors = tuple(tensor.to(device) for tensor in tensors)
+    call = _call(op, args, (), kind)
     if call is None:
         return False
     expected = overload(op)(*decode(args, tensors))
@@ -170,7 +178,7 @@ def _convolution_example():
     return arguments, (x, w, torch.arange(3.0, device="cpu"))
 
 
-SHIMS: dict[str, Shim] = {
+_CPU: dict[str, Shim] = {
     "aten.mm.default": Shim("aoti_torch_cpu_mm_out", True, lambda: _product_example(3, 5)),
     "aten.bmm.default": Shim("aoti_torch_cpu_bmm_out", True, lambda: _product_example(2, 3, 5)),
     "aten.addmm.default": Shim("aoti_torch_cpu_addmm_out", True, lambda: _sum_example(3, 5)),
@@ -180,3 +188,13 @@ SHIMS: dict[str, Shim] = {
     ),
     "aten.convolution.default": Shim("aoti_torch_cpu_convolution", False, _convolution_example),
 }
+_CUDA: dict[str, Shim] = {
+    "aten.mm.default": Shim("aoti_torch_cuda_mm_out", True, lambda: _product_example(3, 5)),
+    "aten.bmm.default": Shim("aoti_torch_cuda_bmm_out", True, lambda: _product_example(2, 3, 5)),
+    "aten.addmm.default": Shim("aoti_torch_cuda_addmm_out", True, lambda: _sum_example(3, 5)),
+    "aten.baddbmm.default": Shim("aoti_torch_cuda_baddbmm_out", True, lambda: _sum_example(2, 3, 5)),
+    "aten.convolution.default": Shim(
+        "aoti_torch_cuda_convolution", False, _convolution_example
+    ),
+}
+SHIMS: dict[str, dict[str, Shim]] = {"cpu": _CPU, "cuda": _CUDA}

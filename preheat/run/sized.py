@@ -14,13 +14,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from preheat.base.dataclass import dataclass
-from preheat.ir.graph import Graph
+from preheat.ir.graph import Graph, device_of
 from preheat.ir.plan import Image, Plan
 from preheat.ir.sized import at, without_types
-from preheat.run.executable import Executable
+from preheat.run.executable import Executable, executable
 from preheat.run.interpreted import Interpreted
 from preheat.run.library import Fault
-from preheat.run.load import load
 
 Values = tuple[int, ...]  # of the symbols of a graph, in its order
 # Calls at the same sizes after which they get a plan; a few runs of a plan pay for making it.
@@ -54,6 +53,7 @@ class Sized:
     ):
         self.graph, self.specialise = graph, specialise
         self.patience = CALLS_BEFORE_PLAN
+        self.device = device_of(graph)
         self.symbols = tuple(name for name, _ in graph.symbols)
         place_of = {given.id: place for place, given in enumerate(graph.inputs)}
         self.places = tuple(place_of[value] for _, value in graph.symbols)
@@ -98,7 +98,7 @@ class Sized:
         if found is not None:
             plan, image = found
             self._make_room()
-            instance.run = Executable(plan, load(image) if image.code else None)
+            instance.run = executable(plan, image)
 
     def _make_room(self) -> None:
         """Where as many sizes have plans as may be, the one that was used longest ago loses its own,

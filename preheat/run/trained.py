@@ -23,9 +23,8 @@ from preheat.run.autograd import Join, Tangents, view_function
 from preheat.run.device import context
 from preheat.run.driver import Program
 from preheat.run.entry import builtin
-from preheat.run.executable import Executable
+from preheat.run.executable import Executable, executable
 from preheat.run.library import Fault
-from preheat.run.load import load
 from preheat.run.reach import Origin
 from preheat.run.recipes import Rebuild
 
@@ -187,9 +186,8 @@ class _Half:
 
     def __init__(self, half: Backward, runtime: Image | None):
         self.half = half
-        loaded = load(half.image) if half.image is not None and half.image.code else None
-        executable = Executable(half.plan, loaded)
-        self.call = _native(executable, runtime) or (lambda *given: executable(given))
+        made = executable(half.plan, half.image)
+        self.call = _native(made, runtime) or (lambda *given: made(given))
         self.places: tuple[int, ...] = ()
 
     def find(self, kept: Sequence[Given]) -> None:

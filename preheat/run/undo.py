@@ -1,7 +1,7 @@
 """Undo: puts back what a call has changed when it must start over as plain Python.
 
     draws(artifact)                 whether the body moves the random generators
-    undo = Undo(); call = undo.around(entry.call)
+    undo = Undo("cuda:0"); call = undo.around(entry.call)
     call(x)                         as entry.call(x); while it runs, undo.restore() puts the
     generator back
 
@@ -27,8 +27,6 @@ from preheat.bridge.ops import schema
 from preheat.ir.artifact import Artifact
 from preheat.ir.plan import LibraryCall
 
-_GENERATOR = torch.default_generator  # of the CPU; no other draws in a compiled body today
-
 
 def draws(artifact: Artifact) -> bool:
     """Whether the body may draw random numbers: by torch's tags, or in an operator of the
@@ -42,17 +40,24 @@ def draws(artifact: Artifact) -> bool:
 
 
 class Undo:
-    """The generator's states before the calls that are under way, the innermost last."""
+    """The generators' states before the calls that are under way, the innermost last.
 
-    def __init__(self) -> None:
+    device   of the compiled body: its generator may draw, besides the CPU's
+    """
+
+    def __init__(self, device: str = "cpu") -> None:
         self._here = threading.local()
+        self._generators = [torch.default_generator]
+        if device.startswith("cuda"):
+            index = torch.device(device).index or 0
+            self._generators.append(torch.cuda.default_generators[index])
 
     def around(self, call: Callable) -> Callable:
         """`call`, during which `restore` knows where the generator stood."""
 
         def undoable(*args: Any, **kwargs: Any) -> Any:
             states = self._states()
-            states.append(_GENERATOR.get_state())
+            states.append([generator.get_state() for generator in self._generators])
             try:
                 return call(*args, **kwargs)
             finally:
@@ -61,14 +66,15 @@ class Undo:
         return undoable
 
     def restore(self) -> None:
-        """Puts the generator where it stood when the present call began."""
-        _GENERATOR.set_state(self._states()[-1])
+        """Puts the generators where they stood when the present call began."""
+        for generator, state in zip(self._generators, self._states()[-1]):
+            generator.set_state(state)
 
     def state(self) -> torch.Tensor:
-        """Where the generator stood when the present call began."""
-        return self._states()[-1]
+        """Where the CPU's generator stood when the present call began."""
+        return self._states()[-1][0]
 
-    def _states(self) -> list[torch.Tensor]:
+    def _states(self) -> list[list[torch.Tensor]]:
         try:
             return self._here.states
         except AttributeError:

@@ -22,17 +22,18 @@ import torch
 from preheat.base.errors import InternalError, Unsupported, UserError, is_strict
 from preheat.base.events import emit
 from preheat.ir.artifact import Artifact
+from preheat.ir.graph import device_of as graph_device
 from preheat.ir.plan import Image, Plan
 from preheat.ir.records import REASONS
 from preheat.ir.trace import Recipe, Step, Trace
+from preheat.run.buffers import device_of
 from preheat.run.check import Checker, Failure
 from preheat.run.device import context
 from preheat.run.entry import Entry, beside, make_entry
-from preheat.run.executable import Executable
+from preheat.run.executable import Executable, executable
 from preheat.run.interpreted import Interpreted
 from preheat.run.learning import Learning
 from preheat.run.library import Fault
-from preheat.run.load import Loaded, load
 from preheat.run.moved import moved_numbers
 from preheat.run.recipes import Rebuild, compile_recipe
 from preheat.run.resolve import NotThere
@@ -80,7 +81,7 @@ class Variant:
         self._unchecked: Entry | None = None  # without the guards that Python has just judged
         self._rows: Any = None
         self._sized: SizedCalls | None = None
-        self._undo = Undo() if draws(artifact) else None  # the body stays the same
+        self._undo = Undo(_device(artifact)) if draws(artifact) else None  # the body stays the same
         self._wait, self._waited = 1, 0
         self._restless, self._fleeting = -1, frozenset[int]()  # sources: see `Rows.restless`
         # dicts that change from call to call, by id, and how often rows for their items were taken
@@ -159,8 +160,7 @@ class Variant:
         if artifact.plan is None:
             self.executable, self.rebuild = Learning(training, self.lesson), rebuild
             return
-        loaded = _loaded(artifact.image)
-        self.executable = Executable(artifact.plan, loaded, is_grad_off=torch.is_grad_enabled())
+        self.executable = executable(artifact.plan, artifact.image, torch.is_grad_enabled())
         self.rebuild = joined(
             Trained(artifact, self._runtime, self.lesson, self._random_state, self._relearn,
                     self.name),
@@ -380,12 +380,16 @@ def _executable(
         if graph is not None:
             return Interpreted(graph), len(graph.outputs)
         plan = _NOTHING
-    return Executable(plan, _loaded(artifact.image), is_grad_off), len(plan.outputs)
-
-
-def _loaded(image: Image | None) -> Loaded | None:
-    return load(image) if image is not None and image.code else None
+    return executable(plan, artifact.image, is_grad_off), len(plan.outputs)
 
 
 def _needs_grad(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.requires_grad
+
+
+def _device(artifact: Artifact) -> str:
+    """Where the body runs."""
+    if artifact.plan is not None:
+        return device_of(artifact.plan)
+    graph = artifact.graph()
+    return "cpu" if graph is None else graph_device(graph)

@@ -6,6 +6,7 @@ Agner Fog's instruction tables (Ice Lake, Sapphire Rapids), math functions from 
 matter: they decide what is computed again and what is kept.
 """
 
+from preheat.ir.plan import Target
 from preheat.ir.scalar import Dim
 from preheat.schedule.affine import known
 
@@ -30,6 +31,14 @@ EXPENSIVE_CYCLES = 8.0  # from here on, never once more for each repeated elemen
 MOST_PARAMS = 24  # pointers that fit the registers and the stack of a kernel without thrashing
 LONE_CYCLE_BYTES = 32  # a cycle of a vector's work spent on one value: 0.5 ns, twice to be sure
 LAUNCH_BYTES = 16 * 1024  # a call costs about as much as moving this much (0.5 us at 30 GB/s)
+GPU_LAUNCH_BYTES = 4 << 20  # the same of a GPU: 1 us between kernels of a graph, at 4 TB/s
+GPU_ROW_ELEMS = 32768  # rows up to this stay in the registers of one program (research/gpu.md)
+GPU_FEW_PROGRAMS = 264  # below this, multiprocessors stand idle: two for each of an H200
+
+
+def launch_bytes(target: Target) -> int:
+    """What a kernel costs besides its work, in bytes moved in that time."""
+    return GPU_LAUNCH_BYTES if target.is_gpu else LAUNCH_BYTES
 
 
 def op_cycles(name: str) -> float:

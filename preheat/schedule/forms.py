@@ -46,10 +46,26 @@ class Form:
 def form_of(nest: Nest, target: Target) -> tuple[Nest, Form]:
     """`nest` with its axes joined and cut, and the form in which it is computed."""
     nest = collapse(nest)
+    if target.is_gpu:
+        return nest, gpu_form(nest, target)
     nest, form = squared(nest, choose_form(nest, target), target)
     if not form.rows:  # a kernel has at least one outer axis
         form = replace(form, rows=(FrameAxis("unit", 1),))
     return joined_rows(nest, form, target)
+
+
+def gpu_form(nest: Nest, target: Target) -> Form:
+    """The form for a GPU, whose programs take tiles of rows and walked positions (generate/tiles):
+    only the order of the axes is decided here, and which one is consecutive. A nest without
+    reductions has outer axes alone."""
+    rows, walked = nest.frame.part(False), nest.frame.part(True)
+    form = choose_form(nest, target)
+    if not walked:
+        rows = tuple(a for a in _by_stride(nest, rows) if a.name != form.vector) + tuple(
+            a for a in rows if a.name == form.vector)
+        rows = rows or (FrameAxis("unit", 1),)
+        return Form(rows, (), rows[-1].name)
+    return form if form.rows else replace(form, rows=(FrameAxis("unit", 1),))
 
 
 def collapse(nest: Nest) -> Nest:

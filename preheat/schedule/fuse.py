@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from preheat.base.dataclass import dataclass
-from preheat.base.errors import InternalError
+from preheat.base.errors import InternalError, Unsupported
 from preheat.ir.graph import Graph
 from preheat.ir.ops import CORE, REDUCE
 from preheat.ir.plan import Target
@@ -29,6 +29,7 @@ from preheat.ir.types import TensorType
 from preheat.rules.raising import can_raise
 from preheat.schedule import cost
 from preheat.schedule.affine import elems, known
+from preheat.schedule.cost import GPU_FEW_PROGRAMS
 from preheat.schedule.forms import FEW_ROWS
 from preheat.schedule.groups import Group, Groups, Shapes
 from preheat.schedule.library import is_blas
@@ -198,6 +199,8 @@ class _Fusion:
         self.failed: set[int] = set()
         for root in live:
             group = self._group((root,), is_alone=True)
+            if group is None and self.groups.is_on_host(root):
+                raise Unsupported("no_kernel", f"%{root} is computed in the host's memory")
             if group is None:
                 self.failed.add(root)
             else:
@@ -368,9 +371,20 @@ class _Fusion:
 
     def _starves(self, group: Group, parts: Iterable[Group]) -> bool:
         """The merged kernel would leave threads idle that one of its parts could use."""
+        if self.groups.shapes.target.is_gpu:
+            return self._idles(group, parts)
         rows = known(group.tiled.extent)
         most = max(known(part.tiled.extent) for part in parts)
         return rows < FEW_ROWS and most > rows and group.tiled.bytes > SHARED_BYTES
+
+    def _idles(self, group: Group, parts: Iterable[Group]) -> bool:
+        """A GPU would do in few long rows what one of the parts does all over it."""
+        if not group.tiled.form.walked or group.tiled.bytes <= SHARED_BYTES:
+            return False
+        rows = known(group.tiled.extent)
+        return rows < GPU_FEW_PROGRAMS // 4 and any(
+            not part.tiled.form.walked or known(part.tiled.extent) >= 4 * rows for part in parts
+        )
 
     # ------------------------------------------------------------------ bias
     def prefill(self) -> None:

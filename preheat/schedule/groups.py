@@ -22,7 +22,6 @@ from preheat.ir.loop import Kernel
 from preheat.ir.ops import REDUCE
 from preheat.ir.plan import Target
 from preheat.schedule.affine import elems
-from preheat.schedule.cost import LAUNCH_BYTES
 from preheat.schedule.loops import Frame, Nest, NoFit, frame_of, lower
 from preheat.schedule.problem import Problem
 from preheat.schedule.tile import Tiled, kernel_of, tile
@@ -74,7 +73,7 @@ class Group:
 
     @property
     def cost(self) -> float:
-        return self.tiled.waste + LAUNCH_BYTES
+        return self.tiled.waste
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +115,10 @@ class Groups:
         members = tuple(place)
         reads = frozenset(members[k] for k in shape.nest.reads)
         return Group(roots, stored, shape, members, reads)
+
+    def is_on_host(self, value: int) -> bool:
+        """Whether `value` is in the host's memory, where kernels of a GPU cannot store."""
+        return self.shapes.target.is_gpu and self.problem.types[value].device == "cpu"
 
     def memory(self, value: int, inside: Collection[int]) -> int | None:
         """Where a group of the roots `inside` loads `value`; None if it computes it."""

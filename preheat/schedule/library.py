@@ -71,7 +71,8 @@ def product_overload(op: Op) -> str:
 def is_blas(a: TensorType, b: TensorType, out: TensorType) -> bool:
     """A ProductCall can compute out = a @ b as these types lie in memory."""
     if (
-        out.dtype not in BLAS_DTYPES
+        out.device != "cpu"
+        or out.dtype not in BLAS_DTYPES
         or {a.dtype, b.dtype} != {out.dtype}
         or product((*out.sizes, a.sizes[-1])) == 0
     ):

@@ -208,6 +208,8 @@ class _Planner:
         """Both in the arena, `dead` not used after unit `place`, of one type, not yet replaced."""
         if not self._in_arena(memory) or not self._in_arena(dead) or dead in self.shared.values():
             return False
+        if self.problem.types[memory].device != "cpu":  # torch's allocator has the memory there
+            return False
         if memory in self.problem.parts:  # its other parts may be stored while `dead` is in use
             return False
         return (

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from preheat.base.dataclass import dataclass
 from preheat.base.errors import Unsupported
-from preheat.ir.graph import Graph, Op, OutputAlias, Ref
+from preheat.ir.graph import Graph, Op, OutputAlias, Ref, device_of
 from preheat.ir.graph import Store as InPlace
 from preheat.ir.ops import CORE, FUSABLE
 from preheat.ir.types import NoneType, TensorType, tensor
@@ -103,7 +103,8 @@ class Problem:
         Breaks the knot where a write needs the old value of an input that is written before it.
         """
         value, source = self.next_value, self.ops[root].args[0].id
-        type = tensor(self.types[source].dtype, self.types[source].sizes)
+        given = self.types[source]
+        type = tensor(given.dtype, given.sizes, device=given.device)
         ops, types, order = dict(self.ops), dict(self.types), dict(self.order)
         ops[value], types[value] = _copy_op(source, value, type), type
         order[value] = order[root] - 0.5
@@ -163,9 +164,7 @@ class _Statement:
         for given in self.graph.inputs:
             if not isinstance(given.type, TensorType):
                 raise Unsupported("data_dependent_number", f"input {given.name} is a number")
-        for value, type in self.types.items():
-            if isinstance(type, TensorType) and type.device != "cpu":
-                raise Unsupported("no_kernel", f"%{value} is on {type.device}")
+        self._check_devices()
         live = {*self.inputs}
         for op in self._live():
             live.update(op.results)
@@ -197,6 +196,20 @@ class _Statement:
             self.next,
             frozenset(factors),
         )
+
+    def _check_devices(self) -> None:
+        """One device; beside a GPU, what is in the host's memory is given (an input, or made by a
+        library call), or a 0-d value that kernels compute for themselves."""
+        host, gpu = "cpu", device_of(self.graph)
+        called = {r for op in self.graph.ops if op.name == "library" for r in op.results}
+        for value, type in self.types.items():
+            if not isinstance(type, TensorType) or type.device == gpu:
+                continue
+            is_given = value in self.inputs or value in called or type.rank == 0
+            if type.device != host or not is_given:
+                raise Unsupported("no_kernel", f"%{value} is on {type.device}, others on {gpu}")
+        if gpu.partition(":")[0] not in (host, "cuda"):
+            raise Unsupported("no_kernel", f"tensors on {gpu}")
 
     def _live(self) -> list[Op]:
         """The ops to run, in program order: what an output or a write depends on, and what is there
@@ -358,8 +371,8 @@ class _Statement:
 
     # ------------------------------------------------------------------ calls
     def _call(self, op: Op) -> CallUnit:
-        for type in op.types:
-            if not isinstance(type, (TensorType, NoneType)):
+        for result, type in zip(op.results, op.types):
+            if not isinstance(type, (TensorType, NoneType)) and self._is_read(result):
                 raise Unsupported("data_dependent_number", f"{op.attr('op')} yields a number")
         views = {
             value: self._operand(value, op.name != "matmul") for value in dict.fromkeys(op.refs())
@@ -370,6 +383,9 @@ class _Statement:
         )
         out = None if overload else View(op.result, 0, op.type.sizes, op.type.strides)
         return CallUnit(op, overload, tuple(views.items()), makes, out)
+
+    def _is_read(self, value: int) -> bool:
+        return value in self.graph.outputs or any(value in op.refs() for op in self.graph.ops)
 
     def _overload(self, op: Op, views: Mapping[int, View]) -> str:
         if op.name == "library":

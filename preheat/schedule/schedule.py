@@ -17,7 +17,8 @@ reads of an input precede its write, and checks precede every write; kernels are
 from collections.abc import Mapping
 from dataclasses import replace
 
-from preheat.ir.graph import Graph, OutputAlias, Ref, map_refs
+from preheat.base.errors import Unsupported
+from preheat.ir.graph import Graph, OutputAlias, Ref, device_of, map_refs
 from preheat.ir.loop import Kernel
 from preheat.ir.pack import digest
 from preheat.ir.plan import Call, KernelCall, LibraryCall, Output, Plan, ProductCall, Target
@@ -36,8 +37,10 @@ def schedule(graph: Graph, target: Target) -> Plan:
     Raises Unsupported for symbolic sizes where a number must be known, and for ops and dtypes that
     neither a kernel nor a library overload computes.
     """
+    if device_of(graph).partition(":")[0] != target.kind and device_of(graph) != "cpu":
+        raise Unsupported("no_kernel", f"tensors on {device_of(graph)}, code for {target.kind}")
     sums = products_as_sums(graph)
-    graph = split_reductions(sums.graph)
+    graph = split_reductions(sums.graph, target)
     problem, units = fuse(graph, target, sums.operands)
     layout = plan_memory(graph, problem, units)
     kernels = _Kernels(problem)

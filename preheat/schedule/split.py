@@ -11,10 +11,13 @@ walking one vector of columns down all of them leaves every page and cache line 
 to fetch again. Sums become more exact: partial sums are shorter. Requires and gives level core.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from preheat.ir.graph import Builder, Graph, Op, Ref
+from preheat.ir.plan import Target
 from preheat.ir.types import TensorType, tensor
+from preheat.schedule import cost
 from preheat.schedule.affine import elems, known
 
 SPLITTABLE = frozenset("sum prod max min any all".split())
@@ -23,15 +26,18 @@ LONG_ELEMS = 1 << 16  # below this one thread is done before another has started
 TALL_ROWS = 4096  # rows under one column vector that do not stay cached
 PARTS = (16, 64, 512)  # least, best and most parts of a reduction for the threads
 CHUNK = (32, 64, 256)  # rows of a part of a tall reduction
+# For a GPU: columns that one program takes; the least that a part of a reduction has to do.
+GPU_COLUMNS, GPU_PART_ROWS, GPU_PART_ELEMS = 64, 256, 8192
 
 
-def split_reductions(graph: Graph) -> Graph:
+def split_reductions(graph: Graph, target: Target) -> Graph:
     """`graph` with each long reduction in two."""
+    count_parts = _gpu_parts if target.is_gpu else _cpu_parts
     types = graph.types()
     ops: list[Op] = []
     builder = Builder("core", ops=ops, next_id=graph.next_id(), type_of=dict(types))
     for op in graph.ops:
-        parts = _parts(op, types)
+        parts = _parts(op, types, count_parts)
         if parts is None:
             ops.append(op)
         else:
@@ -39,7 +45,7 @@ def split_reductions(graph: Graph) -> Graph:
     return replace(graph, ops=tuple(ops))
 
 
-def _parts(op: Op, types) -> tuple[int, int] | None:
+def _parts(op: Op, types, count_parts: Callable) -> tuple[int, int] | None:
     """(axis, parts) to cut, or None to leave the reduction whole."""
     if op.name not in SPLITTABLE:
         return None
@@ -48,15 +54,32 @@ def _parts(op: Op, types) -> tuple[int, int] | None:
     if not axes or type.elems == 0:
         return None
     axis = max(axes, key=lambda a: known(type.sizes[a]))
-    size, count = known(type.sizes[axis]), elems(tuple(type.sizes[a] for a in axes))
-    if elems(type.sizes) // count < FEW_ROWS and count >= LONG_ELEMS:
-        parts = _divisor(size, *PARTS)
-    elif count >= TALL_ROWS and _is_across(type, axes):
-        rows = _divisor(size, *CHUNK)
-        parts = rows and size // rows
-    else:
-        return None
+    count = elems(tuple(type.sizes[a] for a in axes))
+    rows = elems(type.sizes) // count
+    parts = count_parts(known(type.sizes[axis]), count, rows, _is_across(type, axes))
     return (axis, parts) if parts and parts < count else None
+
+
+def _cpu_parts(size: int, count: int, rows: int, is_across: bool) -> int | None:
+    """Parts of an axis of `size`, when `count` elements are reduced for each of `rows` results."""
+    if rows < FEW_ROWS and count >= LONG_ELEMS:
+        return _divisor(size, *PARTS)
+    if count >= TALL_ROWS and is_across:
+        each = _divisor(size, *CHUNK)
+        return each and size // each
+    return None
+
+
+def _gpu_parts(size: int, count: int, rows: int, is_across: bool) -> int | None:
+    """As `_cpu_parts`: enough programs, and enough for each of them to do."""
+    programs = rows // (GPU_COLUMNS if is_across else 1)
+    least = GPU_PART_ROWS if is_across else GPU_PART_ELEMS
+    if programs >= cost.GPU_FEW_PROGRAMS // 2 or count < 2 * least:
+        return None
+    if not is_across and count <= cost.GPU_ROW_ELEMS:
+        return None  # one program has the row in its registers, for what else is done with it
+    best = min(-(-4 * cost.GPU_FEW_PROGRAMS // max(programs, 1)), count // least)
+    return _divisor(size, 2, best, 2 * best)
 
 
 def _is_across(type: TensorType, axes: tuple[int, ...]) -> bool:
@@ -79,7 +102,8 @@ def _split(builder: Builder, op: Op, type: TensorType, axis: int, parts: int) ->
     dtype = op.type.dtype
     if op.name in ("sum", "prod") and dtype in ("bfloat16", "float16"):
         dtype = "float32"
-        value = builder.add("cast", [value], tensor(dtype, type.sizes), dtype=dtype)
+        wide = tensor(dtype, type.sizes, device=type.device)
+        value = builder.add("cast", [value], wide, dtype=dtype)
     cut = known(type.sizes[axis]) // parts
     sizes = (*type.sizes[:axis], parts, cut, *type.sizes[axis + 1 :])
     given = builder.type_of[value]
@@ -89,12 +113,15 @@ def _split(builder: Builder, op: Op, type: TensorType, axis: int, parts: int) ->
         given.strides[axis],
         *given.strides[axis + 1 :],
     )
-    value = builder.add("reshape", [value], TensorType(given.dtype, sizes, strides))
+    value = builder.add("reshape", [value], TensorType(given.dtype, sizes, strides, type.device))
     first = tuple(a if a < axis else a + 1 for a in axes)
     kept = tuple(1 if a in first else n for a, n in enumerate(sizes))
-    value = builder.add(op.name, [value], tensor(dtype, kept), axes=first, keepdim=True)
+    made = tensor(dtype, kept, device=type.device)
+    value = builder.add(op.name, [value], made, axes=first, keepdim=True)
     total = tuple(1 if a in first or a == axis else n for a, n in enumerate(sizes))
-    value = builder.add(op.name, [value], tensor(dtype, total), axes=(axis,), keepdim=True)
+    made = tensor(dtype, total, device=type.device)
+    value = builder.add(op.name, [value], made, axes=(axis,), keepdim=True)
     if dtype != op.type.dtype:
-        value = builder.add("cast", [value], tensor(op.type.dtype, total), dtype=op.type.dtype)
+        result = tensor(op.type.dtype, total, device=type.device)
+        value = builder.add("cast", [value], result, dtype=op.type.dtype)
     builder.append(Op("reshape", (Ref(value),), op.results, op.types))

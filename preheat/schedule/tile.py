@@ -34,7 +34,9 @@ class Tiled:
     memories   of the parameters, in order; `roles` are as in `Param`
     extent     of the parallel range
     bytes      moved by one run
-    waste      `bytes` weighed by how badly the vector axis suits the accesses: for comparisons
+    waste      `bytes` weighed by how badly the vector axis suits the accesses, and what starting
+               the kernel costs: for comparisons
+    numbers    parameters that the host passes by value (0-d, in its memory, for a GPU)
     """
 
     form: Form
@@ -44,17 +46,24 @@ class Tiled:
     extent: Dim
     bytes: int
     waste: float
+    numbers: frozenset[int] = frozenset()
 
 
 def tile(nest: Nest, types: Mapping[int, TensorType], target: Target) -> Tiled:
     """The form of `nest` and its stages. Raises NoFit when it would read memory after having
     overwritten it."""
     nest, form = form_of(nest, target)
-    stages = _Stages(nest, form).build()
+    stages = _Stages(nest, form, target).build()
     roles = _parameters(stages)
-    moved, waste = traffic(nest, form, stages, types)
+    moved, waste = traffic(nest, form, stages, types, target)
     extent = product(a.extent for a in form.rows)
-    return Tiled(form, tuple(stages), tuple(roles), tuple(roles.values()), extent, moved, waste)
+    numbers = frozenset(m for m in roles if target.is_gpu and types[m].device == "cpu")
+    if any(roles[m] != "in" or types[m].rank for m in numbers):
+        raise NoFit("a kernel of a GPU that works in the host's memory")
+    start = cost.launch_bytes(target)
+    return Tiled(
+        form, tuple(stages), tuple(roles), tuple(roles.values()), extent, moved, waste + start,
+        numbers)
 
 
 def kernel_of(tiled: Tiled) -> loop.Kernel:
@@ -71,7 +80,10 @@ def kernel_of(tiled: Tiled) -> loop.Kernel:
     def axes(given: tuple[FrameAxis, ...]) -> tuple[loop.Axis, ...]:
         return tuple(loop.Axis(names[a.name], a.extent) for a in given)
 
-    params = tuple(loop.Param(dtypes[m], role) for m, role in zip(tiled.memories, tiled.roles))
+    params = tuple(
+        loop.Param(dtypes[m], role, loop.NUMBER if m in tiled.numbers else "")
+        for m, role in zip(tiled.memories, tiled.roles)
+    )
     stages = tuple(
         loop.Stage(axes(s.axes), tuple(_loop_op(op, number, names) for op in s.ops))
         for s in tiled.stages
@@ -111,8 +123,10 @@ class Walk:
 class _Stages:
     """Places every node in a stage; `level` is the number of reduction layers below a node."""
 
-    def __init__(self, nest: Nest, form: Form):
+    def __init__(self, nest: Nest, form: Form, target: Target):
         self.nest, self.form = nest, form
+        # A program of a GPU has its row in registers, or is better off to load it again.
+        self.has_scratch = form.lane is None and not target.is_gpu
         self.walked = {a.name for a in form.walked}
         self.level: list[int] = []
         self.is_walked: list[bool] = []
@@ -209,7 +223,7 @@ class _Stages:
 
     def _keep(self, number: int, local: dict[int, int]) -> bool:
         """Marks the earlier computation of a node as kept, if there is one and it pays."""
-        if number not in self.first or self.form.lane is not None:
+        if number not in self.first or not self.has_scratch:
             return False
         node = self.nest.nodes[number]
         size = (
@@ -270,14 +284,17 @@ def _parameters(stages: list[Walk]) -> dict[int, str]:
 
 
 def traffic(
-    nest: Nest, form: Form, stages: list[Walk], types: Mapping[int, TensorType]
+    nest: Nest, form: Form, stages: list[Walk], types: Mapping[int, TensorType], target: Target
 ) -> tuple[int, float]:
     """Bytes to and from memory in one run, and the same weighed by the cost of the accesses.
 
     Rows that fit the cache are loaded once, however many stages walk them.
     """
     extents = {a.name: a.extent for a in (*form.rows, *form.together, *form.walked)}
-    row_bytes = known(product(a.extent for a in form.walked)) * (4 if form.lane is None else 64)
+    row_elems = known(product(a.extent for a in form.walked))
+    is_near = row_elems * (4 if form.lane is None else 64) <= cost.CACHE_BYTES
+    if target.is_gpu:
+        is_near = row_elems <= cost.GPU_ROW_ELEMS
     axes_of: list[frozenset[str]] = []
     for node in nest.nodes:
         found = {node.axis} - {""}
@@ -294,7 +311,7 @@ def traffic(
     for stage in stages:
         for op in stage.ops:
             if op.memory >= 0:
-                where = stage.level if row_bytes > cost.CACHE_BYTES else 0
+                where = 0 if is_near else stage.level
                 names = set()
                 for key in op.node.index.keys():
                     names |= {key} if isinstance(key, str) else axes_of[key]
@@ -311,7 +328,8 @@ def traffic(
         key = (memory, is_store, where)
         total[key] = min(total.get(key, 0) + count, max(most, 1))
         waste += count * max(cost.access_penalty(dict(index.terms).get(form.vector, 0)), 1.0)
-    return sum(total.values()), waste + _lone_work(form, stages)
+    lone = 0.0 if target.is_gpu else _lone_work(form, stages)
+    return sum(total.values()), waste + lone
 
 
 def _lone_work(form: Form, stages: list[Walk]) -> float:

@@ -43,22 +43,27 @@ def decompose(graph: Graph, rows: Mapping[str, Callable] = ROWS) -> Graph:
             input = replace(input, type=tensor(NUMBER_DTYPES[input.type.type], ()))
         builder.inputs.append(input)
         builder.type_of[input.id] = input.type
+    read = frozenset((
+        *graph.outputs, *(value for pair in graph.writes for value in pair),
+        *(ref for op in graph.ops for ref in op.refs())))
     for op in graph.ops:
         if op.regions:
             raise Unsupported("higher_order_op", op.name)
-        _lower(builder, op, known, rows)
+        _lower(builder, op, known, rows, read)
     return Graph(
         "core", tuple(builder.inputs), tuple(builder.ops), tuple(known[o] for o in graph.outputs),
         tuple((target, known[value]) for target, value in graph.writes), graph.output_aliases,
     )
 
 
-def _lower(builder: Builder, op: Op, known: Known, rows: Mapping[str, Callable]) -> None:
+def _lower(
+    builder: Builder, op: Op, known: Known, rows: Mapping[str, Callable], read: frozenset[int]
+) -> None:
     """Appends the core ops for `op`; notes in `known` which value each of its results became."""
     row = rows.get(op.name)
     length = len(builder.ops)
     if row is not None and _is_supported(builder, op, known):
-        lowering = Lowering(builder, op)
+        lowering = Lowering(builder, op, read)
         named = {key: values_of(lowering, arg, known) for key, arg in arguments(op).items()}
         try:
             made = row(lowering, **named)
@@ -84,7 +89,7 @@ def _is_supported(builder: Builder, op: Op, known: Known) -> bool:
     return (
         same_kind
         and all(t.dtype in SUPPORTED for t in types)
-        and len({t.device for t in types}) <= 1
+        and len({t.device for t in types if t.rank or t.device != "cpu"}) <= 1
     )
 
 

@@ -107,10 +107,17 @@ Operand = Value | Number
 
 
 class Lowering:
-    """Appends core ops to `builder` on behalf of the ATen op `op`."""
+    """Appends core ops to `builder` on behalf of the ATen op `op`.
 
-    def __init__(self, builder: Builder, op: Op) -> None:
-        self.builder, self.op = builder, op
+    read   the values that anything reads; None where that is not known
+    """
+
+    def __init__(self, builder: Builder, op: Op, read: frozenset[int] | None = None) -> None:
+        self.builder, self.op, self.read = builder, op, read
+
+    def is_read(self, place: int) -> bool:
+        """Whether anything reads the op's result number `place`."""
+        return self.read is None or self.op.results[place] in self.read
 
     @property
     def result(self) -> TensorType:

@@ -202,3 +202,15 @@ def same(a: torch.Tensor, b: torch.Tensor) -> None:
 def kernel_bytes(plan: Plan) -> int:
     """Bytes that the kernels of one run move."""
     return sum(getattr(call, "bytes", 0) for call in plan.calls)
+
+
+def on_gpu(graph: Graph) -> Graph:
+    """`graph` with all its tensors on a GPU, for what only plans or generates."""
+    def moved(type):
+        return replace(type, device="cuda:0") if isinstance(type, TensorType) else type
+
+    return replace(
+        graph,
+        inputs=tuple(replace(i, type=moved(i.type)) for i in graph.inputs),
+        ops=tuple(replace(op, types=tuple(map(moved, op.types))) for op in graph.ops),
+    )

@@ -8,6 +8,8 @@ import torch.nn.functional as F
 
 from transform.check import check, library_ops
 
+from same import same
+
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 INTEGERS = (torch.int64, torch.int32, torch.uint8, torch.int8)
 
@@ -306,3 +308,18 @@ def test_what_stays_with_the_library(name):
     fn, overload = KEPT[name]
     graph = check(fn, draw(torch.float32, 3, 3, 8))
     assert not overload or overload in library_ops(graph)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_losses_of_classes(dtype):
+    x, y = torch.randn(64, 300).to(dtype), torch.randint(0, 300, (64,))
+    y[3] = -100
+
+    def losses(a, b):
+        return F.cross_entropy(a, b), F.cross_entropy(a, b, reduction="sum"), F.nll_loss(a, b)
+
+    with torch.no_grad():
+        same(losses, x, y, captured=True)
+        same(losses, x, torch.full((64,), -100), captured=True)
+        y[0] = 300
+        same(losses, x, y)  # raises as eager does

@@ -106,8 +106,11 @@ def batch_norm(
 
 
 def _empty(c: Lowering, place: int) -> Value | None:
-    """The saved statistics of inference: tensors without elements. Others are left undefined."""
+    """The saved statistics of inference: tensors without elements, on a GPU some that nobody reads.
+    Others are left undefined."""
     type = c.op.types[place]
+    if not c.is_read(place):
+        return None
     decline_if(0 not in type.sizes, "saved statistics in inference")
     return c.full(0, type.sizes, type.dtype)
 

@@ -36,6 +36,7 @@ def plus_product(
 ) -> Value:
     """beta * addend + alpha * (a @ b); the addend is not read when beta is 0."""
     decline_if(a.dtype in SMALL_FLOATS, "one rounding")
+    decline_if(a.type.device != "cpu", "the library of a GPU adds in its epilogue")
     decline_if(not is_float(a.dtype) and (beta, alpha) != (1, 1), "integer factors")
     made = matmul(c, a, b)
     made = made if alpha == 1 else made * alpha
@@ -67,6 +68,7 @@ def addmv(
 def linear(c: Lowering, input: Value, weight: Value, bias: Value | None = None) -> Value:
     decline_if(weight.rank != 2 or input.rank == 0, "vector weight")
     decline_if(bias is not None and input.dtype in SMALL_FLOATS, "one rounding")
+    decline_if(bias is not None and input.type.device != "cpu", "as plus_product")
     rows = product(input.sizes[:-1])
     flat = c.reshape(input, (rows, input.sizes[-1]))
     made = matmul(c, flat, c.transpose(weight, 0, 1))

@@ -198,7 +198,27 @@ def logsumexp(c: Lowering, self: Value, dim: Arg, keepdim: bool = False) -> Valu
     return c.down(c.reshape(found, c.result.sizes))
 
 
+def nll_loss(
+    c: Lowering, self: Value, target: Value, weight: Value | None, reduction: int, ignore_index: int
+) -> tuple[Value, Value]:
+    """The negative of one column a row, summed or averaged over the rows that are not ignored; and
+    how many those are."""
+    decline_if(weight is not None or reduction == 0, "weights, or a loss a row")
+    decline_if(self.rank != 2 or target.rank != 1 or 0 in self.sizes, "one row, or none")
+    decline_if(not is_float(self.dtype) or target.dtype not in ("int64", "int32"), "dtypes")
+    rows = self.sizes[0]
+    is_kept = c.binary("ne", target, ignore_index)
+    column = c.reshape(c.where(is_kept, target, 0), (rows, 1))
+    picked = c.up(c.emit("gather", [self, column], self.dtype, (rows, 1), axis=1))
+    loss = c.where(is_kept, -c.reshape(picked, (rows,)), 0)
+    count = c.reduce("sum", c.cast(is_kept, picked.dtype), (0,), keepdim=False)
+    total = c.reduce("sum", loss, (0,), keepdim=False)
+    total = total / count if reduction == 1 else total
+    return c.down(total, self.dtype), c.down(count, self.dtype)
+
+
 ROWS: dict[str, Callable] = {
+    "aten.nll_loss_forward.default": nll_loss,
     "aten.sum.default": total, "aten.sum.dim_IntList": total,
     "aten.mean.default": mean, "aten.mean.dim": mean,
     "aten.prod.default": prod, "aten.prod.dim_int": prod,

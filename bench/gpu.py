@@ -1,0 +1,345 @@
+"""Speed on a GPU: eager, torch.compile and Preheat in one process, correctness first.
+
+    python -m bench.gpu                       every row
+    python -m bench.gpu softmax chain --no-compile --json out.json
+
+A row is checked before it is timed: the error of each is against the same program in float64, over
+the largest value. Device time is by events around single calls, the median; host time is what
+submitting a call takes while the device is idle. "floor" is the time in which a copy moves the
+bytes that the program must move, measured in the same process. What fails or runs eager is printed.
+"""
+
+import argparse
+import json
+import math
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+import preheat
+from preheat.base.events import bus
+
+SECONDS = 0.25  # of timed calls a backend
+MOST_CALLS = 200
+COPY_BYTES = 1 << 30
+
+
+@dataclass
+class Row:
+    """`make` gives the program and its arguments; `moved`: bytes it must read and write."""
+
+    name: str
+    make: Callable[[], tuple[Callable, tuple]]
+    moved: int = 0
+    host: bool = False  # what counts is the time of submitting
+
+
+@dataclass
+class Measured:
+    name: str
+    floor_us: float = 0.0
+    device_us: dict[str, float] = field(default_factory=dict)
+    host_us: dict[str, float] = field(default_factory=dict)
+    error: dict[str, float] = field(default_factory=dict)
+    first_s: dict[str, float] = field(default_factory=dict)
+    peak_mb: dict[str, float] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+# ---------------------------------------------------------------------------- rows
+def tensor(*sizes: int, dtype: torch.dtype = torch.bfloat16, scale: float = 1.0) -> torch.Tensor:
+    return (torch.randn(sizes, device="cuda") * scale).to(dtype)
+
+
+def softmax(columns: int) -> Row:
+    rows = (1 << 27) // columns
+    return Row(
+        f"softmax {rows}x{columns} bf16",
+        lambda: (lambda x: x.softmax(-1), (tensor(rows, columns),)), 2 * 2 << 27)
+
+
+def chain(x, r, w, b):
+    """Residual, layer norm, gelu, sigmoid, softmax."""
+    h = F.layer_norm(x + r, (x.shape[-1],), w, b)
+    return r + torch.softmax(F.gelu(h) * torch.sigmoid(h), -1)
+
+
+def mlp(layers: int = 8, width: int = 256) -> torch.nn.Module:
+    torch.manual_seed(0)
+    parts = [m for _ in range(layers) for m in (torch.nn.Linear(width, width), torch.nn.ReLU())]
+    return torch.nn.Sequential(*parts).cuda().eval().requires_grad_(False)
+
+
+def norm_backward(x, g, w):
+    mean = x.float().mean(-1, keepdim=True)
+    rstd = (x.float().var(-1, unbiased=False, keepdim=True) + 1e-5).rsqrt()
+    return torch.ops.aten.native_layer_norm_backward(
+        g, x, [x.shape[-1]], mean, rstd, w, w, [True, True, True])
+
+
+def models() -> Iterator[Row]:
+    """Models of transformers with random weights; rows that need it are left out without it."""
+    try:
+        import transformers as t
+    except ImportError:
+        return
+
+    def bert():
+        config = t.BertConfig()
+        model = t.BertModel(config).cuda().bfloat16().eval()
+        ids = torch.randint(0, 30000, (16, 128), device="cuda")
+        return (lambda ids: model(ids).last_hidden_state), (ids,)
+
+    def gpt2():
+        model = t.GPT2LMHeadModel(t.GPT2Config(use_cache=False)).cuda().bfloat16().eval()
+        ids = torch.randint(0, 50000, (8, 512), device="cuda")
+        return (lambda ids: model(ids).logits), (ids,)
+
+    def llama():
+        config = t.LlamaConfig(
+            hidden_size=2048, intermediate_size=5632, num_hidden_layers=16, num_attention_heads=16,
+            num_key_value_heads=16, vocab_size=32000, use_cache=False)
+        model = t.LlamaForCausalLM(config).cuda().bfloat16().eval()
+        ids = torch.randint(0, 32000, (4, 512), device="cuda")
+        return (lambda ids: model(ids).logits), (ids,)
+
+    def vit():
+        model = t.ViTModel(t.ViTConfig()).cuda().bfloat16().eval()
+        pixels = tensor(32, 3, 224, 224)
+        return (lambda p: model(p).last_hidden_state), (pixels,)
+
+    def resnet():
+        model = t.ResNetModel(t.ResNetConfig()).cuda().bfloat16().eval()
+        return (lambda p: model(p).last_hidden_state), (tensor(32, 3, 224, 224),)
+
+    yield Row("BERT-base 16x128 bf16", bert)
+    yield Row("GPT-2 8x512 bf16", gpt2)
+    yield Row("Llama 16 layers of 2048, 4x512 bf16", llama)
+    yield Row("ViT-B 32 bf16", vit)
+    yield Row("ResNet-50 32 bf16", resnet)
+
+
+def kernels() -> Iterator[Row]:
+    """Programs that memory bounds. `w` stands for a tensor of 32768 x 4096."""
+    w, f32 = (32768, 4096), torch.float32
+    wide = 32768 * 4096 * 2
+
+    def row(name: str, moved: int, program: Callable, *make: Callable) -> Row:
+        return Row(name, lambda: (program, tuple(m() for m in make)), moved)
+
+    def of(*sizes: int, dtype: torch.dtype = torch.bfloat16) -> Callable:
+        return lambda: tensor(*sizes, dtype=dtype)
+
+    def ids(count: int, most: int) -> Callable:
+        return lambda: torch.randint(0, most, (count,), device="cuda")
+
+    yield row("add 32768x4096 bf16", 3 * wide, lambda x, y: x + y, of(*w), of(*w))
+    yield row(
+        "bias gelu 32768x4096 bf16", 2 * wide, lambda x, b: F.gelu(x + b), of(*w), of(4096))
+    yield row(
+        "silu mul 16384x4096 f32", 3 * wide, lambda x, y: F.silu(x) * y,
+        of(16384, 4096, dtype=f32), of(16384, 4096, dtype=f32))
+    yield row(
+        "transpose 8192x8192 f32", 2 * 4 << 26, lambda x: x.t().contiguous() * 2,
+        of(8192, 8192, dtype=f32))
+    yield row(
+        "rms_norm 32768x4096 bf16", 2 * wide, lambda x, s: F.rms_norm(x, (4096,), s, 1e-6),
+        of(*w), of(4096))
+    yield row(
+        "layer_norm 32768x4096 bf16", 2 * wide, lambda x, s, b: F.layer_norm(x, (4096,), s, b),
+        of(*w), of(4096), of(4096))
+    yield row(
+        "layer_norm 131072x768 bf16", 2 * 131072 * 768 * 2,
+        lambda x, s, b: F.layer_norm(x, (768,), s, b), of(131072, 768), of(768), of(768))
+    yield row(
+        "layer_norm backward 32768x4096 bf16", 3 * wide, norm_backward, of(*w), of(*w), of(4096))
+    yield row("column sum 32768x4096 bf16", wide, lambda x: x.sum(0), of(*w))
+    yield row("sum of all 32768x4096 bf16", wide, lambda x: x.sum(), of(*w))
+    for columns in (64, 256, 1024, 4096, 8192, 16384, 32768, 131072):
+        yield softmax(columns)
+    for count, length in ((16, 4 << 20), (64, 1 << 20)):
+        yield row(
+            f"softmax {count}x{length} bf16", 2 * 2 << 26, lambda x: x.softmax(-1),
+            of(count, length))
+    yield row(
+        "cross_entropy 8192x32000 bf16", 8192 * 32000 * 2, F.cross_entropy, of(8192, 32000),
+        ids(8192, 32000))
+    yield row(
+        "embedding 65536 of 50000x1024 bf16", 2 * 65536 * 1024 * 2,
+        lambda t, i: F.embedding(i, t) * 2, of(50000, 1024), ids(65536, 50000))
+    yield row(
+        "chain 32768x4096 bf16", 3 * wide, chain, of(*w), of(*w), of(4096), of(4096))
+
+
+def rows() -> Iterator[Row]:
+    yield from kernels()
+    yield Row(
+        "MLP 8 x Linear(256) ReLU, batch 128 f32",
+        lambda: (mlp(), (tensor(128, 256, dtype=torch.float32),)), host=True)
+    yield Row(
+        "one kernel on 1024 f32",
+        lambda: (lambda x: torch.relu(x * 2 + 1), (tensor(1024, dtype=torch.float32),)), host=True)
+    yield from models()
+
+
+# ---------------------------------------------------------------------------- measuring
+def measure(row: Row, with_compile: bool, copy_bytes_per_us: float) -> Measured:
+    """The row by every backend, each checked before it is timed."""
+    torch.manual_seed(0)
+    program, args = row.make()
+    made = Measured(row.name, row.moved / copy_bytes_per_us)
+    told: list[str] = []
+    stop = bus.subscribe(lambda event: told.append(_told(event)), {"fallback", "break"})
+    backends: dict[str, Callable] = {"eager": program}
+    if with_compile:
+        torch._dynamo.reset()
+        backends["torch.compile"] = torch.compile(program)
+    backends["preheat"] = preheat.compile(program, options={"cache": False})
+    truth = _truth(program, args)
+    try:
+        with torch.no_grad():
+            for name, call in list(backends.items()):
+                try:
+                    _check(made, name, call, args, truth)
+                except Exception as error:
+                    made.notes.append(f"{name}: {type(error).__name__}: {str(error)[:300]}")
+                    del backends[name]
+            for name, call in backends.items():
+                made.device_us[name], made.host_us[name] = _times(call, args, row.host)
+    finally:
+        stop()
+    made.notes += dict.fromkeys(told)
+    return made
+
+
+def _told(event: Any) -> str:
+    facts = ", ".join(f"{key} {value}" for key, value in event.data.items() if key != "name")
+    return f"{event.kind}: {facts[:200]}"
+
+
+def _check(made: Measured, name: str, call: Callable, args: tuple, truth: Any) -> None:
+    torch.cuda.reset_peak_memory_stats()
+    began = time.perf_counter()
+    call(*args)
+    torch.cuda.synchronize()
+    made.first_s[name] = time.perf_counter() - began
+    for _ in range(2):
+        found = call(*args)
+    torch.cuda.reset_peak_memory_stats()
+    found = call(*args)
+    torch.cuda.synchronize()
+    made.peak_mb[name] = torch.cuda.max_memory_allocated() / 2**20
+    if truth is not None:
+        made.error[name] = max(map(_error, _tensors(found), truth))
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    return [value] if isinstance(value, torch.Tensor) else [v for v in value if v is not None]
+
+
+def _error(found: torch.Tensor, truth: torch.Tensor) -> float:
+    difference = (found.flatten()[: truth.numel()].double() - truth.flatten()).abs().max().item()
+    worst = difference / max(truth.abs().max().item(), 1e-300)
+    return worst if math.isfinite(worst) else math.inf
+
+
+def _truth(program: Callable, args: tuple) -> list[torch.Tensor] | None:
+    """The first elements of the results in float64, where the program can run so."""
+    try:
+        with torch.no_grad():
+            if isinstance(program, torch.nn.Module):
+                made = program.double()(*_doubled(args))
+                program.float()
+            else:
+                made = program(*_doubled(args))
+        return [v.double() for v in _tensors(made)]
+    except Exception:
+        return None
+
+
+def _doubled(args: tuple) -> tuple:
+    return tuple(a.double() if a.is_floating_point() else a for a in args)
+
+
+def _times(call: Callable, args: tuple, host: bool) -> tuple[float, float]:
+    """(median of the device's time, median of the submitting time) in microseconds."""
+    for _ in range(3):
+        call(*args)
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    call(*args)
+    torch.cuda.synchronize()
+    count = max(5, min(MOST_CALLS, int(SECONDS / max(time.perf_counter() - began, 1e-6))))
+    events = [(torch.cuda.Event(True), torch.cuda.Event(True)) for _ in range(count)]
+    for first, last in events:
+        first.record()
+        call(*args)
+        last.record()
+    torch.cuda.synchronize()
+    device = statistics.median(first.elapsed_time(last) for first, last in events) * 1e3
+    times = []
+    for _ in range(40):
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        for _ in range(5):
+            call(*args)
+        times.append((time.perf_counter() - began) / 5)
+    return device, statistics.median(times) * 1e6
+
+
+def copy_rate() -> float:
+    """Bytes a microsecond that a copy moves, read and written counted."""
+    source = torch.randint(0, 255, (COPY_BYTES,), dtype=torch.uint8, device="cuda")
+    target = torch.empty_like(source)
+    return 2 * COPY_BYTES / _times(target.copy_, (source,), False)[0]
+
+
+# ---------------------------------------------------------------------------- printing
+def line(made: Measured) -> str:
+    def number(values: dict[str, float], name: str, form: str = "8.1f") -> str:
+        return format(values[name], form) if name in values else " " * 7 + "-"
+
+    names = ("eager", "torch.compile", "preheat")
+    device = " ".join(number(made.device_us, name) for name in names)
+    hosts = " ".join(number(made.host_us, name, "6.1f") for name in names)
+    errors = " ".join(number(made.error, name, ".1e") for name in names)
+    firsts = " ".join(number(made.first_s, name, "5.2f") for name in names)
+    return f"{made.name[:42]:42s} {made.floor_us:7.1f} | {device} | {hosts} | {errors} | {firsts}"
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.gpu")
+    parser.add_argument("words", nargs="*", help="rows whose names have one of these words")
+    parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
+    parser.add_argument("--json", help="writes everything that was measured to this file")
+    chosen = parser.parse_args(arguments)
+    rate = copy_rate()
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, copy {rate / 1e6:.2f} TB/s")
+    print(f"{'':42s} {'floor':>7s} | device us: eager, compile, preheat | host us | error | first s")
+    results = []
+    for row in rows():
+        if chosen.words and not any(word in row.name for word in chosen.words):
+            continue
+        try:
+            made = measure(row, not chosen.no_compile, rate)
+        except Exception as error:
+            made = Measured(row.name, notes=[f"{type(error).__name__}: {str(error)[:300]}"])
+        results.append(made)
+        print(line(made), flush=True)
+        for note in made.notes:
+            print(f"    {note}", flush=True)
+        torch.cuda.empty_cache()
+        if chosen.json:
+            with open(chosen.json, "w") as file:
+                json.dump([asdict(r) for r in results], file, indent=1)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,88 @@
+"""The largest of a row and the sum of exponentials below it, in one walk instead of two.
+
+    stage j   v0 = load ..; r1 = reduce max v0            stage j   v0 = load ..
+    stage j   v2 = load ..; v3 = sub v2, r1         ->              r1 = reduce max v0
+              v4 = exp v3; r5 = reduce sum v4                       r5 = reduce exp_sum v0, r1
+
+For rows that no program holds: the sum so far is scaled whenever the largest grows, once a block. A
+stage whose only work was the sum is gone. Source: Milakov and Gimelshein, "Online normalizer
+calculation for softmax" (2018).
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from preheat.ir.loop import Kernel, LoopOp, Stage
+
+EXP_SUM = "exp_sum"  # args: the value, its largest, and the exponential that it replaces
+
+
+def online(kernel: Kernel) -> Kernel:
+    """`kernel` with each such pair of reductions in the walk of the first."""
+    stages = list(kernel.stages)
+    for place, stage in enumerate(stages):
+        taken: set[int] = set()
+        for largest in [op for op in stage.body if op.op == "reduce" and op.how == "max"]:
+            for later in range(place + 1, len(stages)):
+                found = _sum_below(stages[place], largest, stages[later])
+                if found is None or largest.id in taken:
+                    continue
+                total, exponential = found
+                taken.add(largest.id)
+                args = (largest.args[0], largest.id, exponential)
+                merged = replace(total, how=EXP_SUM, args=args)
+                stages[place] = _after(stages[place], largest, merged)
+                body = tuple(op for op in stages[later].body if op is not total)
+                stages[later] = replace(stages[later], body=body)
+    return replace(kernel, stages=tuple(s for s in stages if not s.axes or _works(s)))
+
+
+def walks(kernel: Kernel) -> int:
+    """How often a row is walked."""
+    return sum(bool(stage.axes) for stage in kernel.stages)
+
+
+def _works(stage: Stage) -> bool:
+    """Something outlives the walk."""
+    return any(op.op in ("reduce", "store", "check") or op.keep for op in stage.body)
+
+
+def _after(stage: Stage, first: LoopOp, added: LoopOp) -> Stage:
+    body = [op for each in stage.body for op in ((each, added) if each is first else (each,))]
+    return replace(stage, body=tuple(body))
+
+
+def _sum_below(stage: Stage, largest: LoopOp, later: Stage) -> tuple[LoopOp, int] | None:
+    """The sum in `later` of exp(value - largest) for the value whose largest it is, and the exp."""
+    if largest.dtype != "float32":
+        return None
+    made = {op.id: op for op in later.body}
+    for total in later.body:
+        if total.op != "reduce" or total.how != "sum" or total.dtype != "float32":
+            continue
+        power = made.get(total.args[0])
+        below = made.get(power.args[0]) if power is not None and power.op == "exp" else None
+        if below is None or below.op != "sub" or below.args[1] != largest.id:
+            continue
+        if _text(later, below.args[0]) == _text(stage, largest.args[0]):
+            return total, power.id
+    return None
+
+
+def _text(stage: Stage, value: int) -> tuple:
+    """What `value` is, by the ops of the stage down to what is known before it."""
+    made = {op.id: op for op in stage.body}
+
+    def parts(number: int) -> Iterator:
+        op = made.get(number)
+        if op is None or op.op == "reduce":
+            yield number
+            return
+        index = None if op.index is None else (
+            op.index.base,
+            *((tuple(parts(t)) if isinstance(t, int) else t, s) for t, s in op.index.terms))
+        mask = None if op.mask is None else tuple(parts(op.mask))
+        yield (op.op, op.dtype, op.param, index, mask, repr(op.other), op.axis,
+               tuple(tuple(parts(a)) for a in op.args))
+
+    return tuple(parts(value))

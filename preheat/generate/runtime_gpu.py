@@ -1,0 +1,128 @@
+"""The driver's text for kernels of a GPU: launched by its driver's own function, no Python.
+
+    @launch         one kernel on torch's current stream, its parameters where the frame has them
+    @are_aligned    whether pointers are as kernels expect
+
+Notation: `runtime_text`. A parameter is passed by the address of its word: of a buffer that is the
+frame's pointer, of a number the host's memory itself. A thread that has no device context yet gets
+one from Python and launches again. Status: 0 done, 1 fault, 3 a Python exception is set.
+Source: CUDA Driver API 13.0, cuLaunchKernel.
+"""
+
+GPU_TEXT = """
+define internal i64 @launch(ptr %context, ptr %frame, ptr %scratch, ptr %call) #{rare} {
+entry:
+  %stream.at = alloca ptr
+  %nothing = alloca i64
+  store i64 0, ptr %nothing
+  %function = FIELD ptr launch.function, %call
+  %params = FIELD i64 launch.params, %call
+  %slots = FIELD ptr launch.slots, %call
+  %shape = FIELD ptr launch.shape, %call
+  %programs = FIELD i32 launch_shape.programs, %shape
+  %threads = FIELD i32 launch_shape.threads, %shape
+  %shared = FIELD i32 launch_shape.shared_bytes, %shape
+  %device = FIELD i32 launch_shape.device_index, %shape
+  %words = FIELD i64 launch_shape.words, %shape
+  %all = add i64 %params, %words
+  br label %head
+
+head:
+  %i = phi i64 [ 0, %entry ], [ %i.next, %next ]
+  %more = icmp slt i64 %i, %all
+  br i1 %more, label %fill, label %filled
+
+fill:
+  %param.at = getelementptr ptr, ptr %scratch, i64 %i
+  %is.buffer = icmp slt i64 %i, %params
+  br i1 %is.buffer, label %buffer, label %word
+
+buffer:                                   ; a slot -1 - n is a number in the host's memory, in slot n
+  %slot.at = getelementptr i64, ptr %slots, i64 %i
+  %slot = load i64, ptr %slot.at
+  %is.number = icmp slt i64 %slot, 0
+  %number.slot = sub i64 -1, %slot
+  %real.slot = select i1 %is.number, i64 %number.slot, i64 %slot
+  %pointer.at = call ptr @pointer_at(ptr %frame, i64 %real.slot)
+  %pointer = load ptr, ptr %pointer.at
+  %value.at = select i1 %is.number, ptr %pointer, ptr %pointer.at
+  store ptr %value.at, ptr %param.at
+  br label %next
+
+word:
+  store ptr %nothing, ptr %param.at
+  br label %next
+
+next:
+  %i.next = add i64 %i, 1
+  br label %head
+
+filled:
+  %get.stream = FIELD ptr context.get_stream, %context
+  %launch.kernel = FIELD ptr context.launch_kernel, %context
+  %stream.code = call i32 %get.stream(i32 %device, ptr %stream.at)
+  %has.stream = icmp eq i32 %stream.code, 0
+  br i1 %has.stream, label %go, label %faulted
+
+go:
+  %stream = load ptr, ptr %stream.at
+  %code = call i32 %launch.kernel(ptr %function, i32 %programs, i32 1, i32 1, i32 %threads, i32 1,
+      i32 1, i32 %shared, ptr %stream, ptr %scratch, ptr null)
+  %is.done = icmp eq i32 %code, 0
+  br i1 %is.done, label %done, label %bind
+
+bind:
+  %bind.device = FIELD ptr context.bind_device, %context
+  %vectorcall = FIELD ptr context.vectorcall, %context
+  %bound = call ptr %vectorcall(ptr %bind.device, ptr null, i64 0, ptr null)
+  %is.bound = icmp ne ptr %bound, null
+  br i1 %is.bound, label %again, label %raised
+
+again:
+  %decref = FIELD ptr context.decref, %context
+  call void %decref(ptr %bound)
+  %last.code = call i32 %launch.kernel(ptr %function, i32 %programs, i32 1, i32 1, i32 %threads,
+      i32 1, i32 1, i32 %shared, ptr %stream, ptr %scratch, ptr null)
+  %is.late = icmp eq i32 %last.code, 0
+  br i1 %is.late, label %done, label %faulted
+
+raised:
+  %judged = call i64 @judge(ptr %context)
+  ret i64 %judged
+
+faulted:
+  ret i64 1
+
+done:
+  ret i64 0
+}
+
+define internal i64 @are_aligned(ptr %frame, ptr %call) #{rare} {
+entry:
+  %count = FIELD i64 aligned.count, %call
+  %slots = FIELD ptr aligned.slots, %call
+  br label %head
+
+head:
+  %i = phi i64 [ 0, %entry ], [ %i.next, %each ]
+  %bits = phi i64 [ 0, %entry ], [ %bits.next, %each ]
+  %more = icmp slt i64 %i, %count
+  br i1 %more, label %each, label %done
+
+each:
+  %slot.at = getelementptr i64, ptr %slots, i64 %i
+  %slot = load i64, ptr %slot.at
+  %pointer.at = call ptr @pointer_at(ptr %frame, i64 %slot)
+  %pointer = load i64, ptr %pointer.at
+  %bits.next = or i64 %bits, %pointer
+  %i.next = add i64 %i, 1
+  br label %head
+
+done:
+  %align.mask = sub i64 {align}, 1
+  %low = and i64 %bits, %align.mask
+  %is.off = icmp ne i64 %low, 0
+  %status = zext i1 %is.off to i64
+  ret i64 %status
+}
+"""

@@ -1,0 +1,154 @@
+"""Tiles: what one program of a GPU does of a kernel, and with how many threads.
+
+    softmax over i0:32768, stages j:4096     a program a row: down (i0), 1 at once; along (j), 4096
+    add over i0:1000000                      along (i0), 1024 at once, 977 programs
+    copy p0[i0 + i1*64] -> p1[i0*512 + i1]   a square: down (i0), 32; along (i1), 32
+
+A tile has two dimensions. A kernel with reductions has its outer axes `down` and the walked ones
+`along`: whole rows while they fit the registers of a program ("persistent"), else block by block
+(`is_looped`). A kernel without reductions has all axes along one dimension, or, where it reads
+along one axis and stores along another, those two in a square that turns in shared memory.
+
+The numbers are from measurements on an H200 (research/gpu.md: schedule rules 1 to 3): rows of
+16 to 64 elements a thread, 1k to 4k elements a program where rows are short, 4 warps at 4096.
+"""
+
+from collections.abc import Iterator
+
+from preheat.base.dataclass import dataclass
+from preheat.generate.online import online, walks
+from preheat.ir.devices import Device, device_of
+from preheat.ir.loop import Axis, Index, Kernel, LoopOp
+from preheat.ir.plan import Target
+from preheat.ir.types import DTYPES
+
+ROW_BYTES = 65536  # the longest row that one program has in its registers; 32768 floats would spill
+PROGRAM_ELEMS = 2048  # of a program whose rows are short
+BLOCK_ELEMS = 4096  # of a row that is walked block by block
+FLAT_BYTES = 4096  # of the widest values that a program without reductions takes at once
+COLUMN_BYTES = 128  # of a row of memory that programs reducing columns take at once
+DEEP = 64  # rows of memory that they take at once
+SQUARE = 32
+FAR_ELEMS = 8  # steps through memory that share no transaction
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """grid: axes of which a program has one position. down, along: axes of the two dimensions, of
+    which it has `rows` and `columns` positions at once, powers of two."""
+
+    grid: tuple[Axis, ...]
+    down: tuple[Axis, ...]
+    along: tuple[Axis, ...]
+    rows: int
+    columns: int
+    is_looped: bool
+    warps: int
+
+    @property
+    def programs(self) -> int:
+        """How many programs a launch has."""
+        blocks = -(-extent_of(self.down) // self.rows)
+        if not self.is_looped:
+            blocks *= -(-extent_of(self.along) // self.columns)
+        return extent_of(self.grid) * blocks
+
+
+def extent_of(axes: tuple[Axis, ...]) -> int:
+    """The number of positions of `axes`."""
+    count = 1
+    for axis in axes:
+        count *= axis.extent
+    return count
+
+
+def tile_of(kernel: Kernel, target: Target) -> Tile:
+    """The tile of `kernel`, whose sizes are known."""
+    device = device_of(target.arch)
+    walked = next((stage.axes for stage in kernel.stages if stage.axes), ())
+    if not walked:
+        return _square(kernel) or _flat(kernel, device)
+    if kernel.lane is not None:
+        return _columns(kernel, walked, device)
+    return _rows(kernel, walked, device)
+
+
+def power_of_two(number: int) -> int:
+    """The least power of two that is not less."""
+    return 1 << max(number - 1, 0).bit_length()
+
+
+def _rows(kernel: Kernel, walked: tuple[Axis, ...], device: Device) -> Tile:
+    rows, length = extent_of(kernel.axes), power_of_two(extent_of(walked))
+    is_once = walks(online(kernel)) == 1  # then nothing is gained by holding the row
+    if length > (BLOCK_ELEMS if is_once else ROW_BYTES // _loaded_bytes(kernel)[1]):
+        return Tile((), kernel.axes, walked, 1, BLOCK_ELEMS, True, 8)
+    at_once = max(1, PROGRAM_ELEMS // length)
+    while at_once > 1 and -(-rows // at_once) < 4 * device.units:
+        at_once //= 2
+    warps = _warps(at_once * length, 32, device)
+    return Tile((), kernel.axes, walked, at_once, length, False, warps)
+
+
+def _columns(kernel: Kernel, walked: tuple[Axis, ...], device: Device) -> Tile:
+    columns, length = extent_of(kernel.axes), power_of_two(extent_of(walked))
+    at_once = max(16, COLUMN_BYTES // _loaded_bytes(kernel)[0])
+    while at_once > 16 and -(-columns // at_once) < 2 * device.units:
+        at_once //= 2
+    at_once = min(at_once, power_of_two(columns))
+    deep = min(length, DEEP)
+    warps = _warps(at_once * deep, 16, device)
+    return Tile((), kernel.axes, walked, at_once, deep, deep < length, warps)
+
+
+def _flat(kernel: Kernel, device: Device) -> Tile:
+    count = extent_of(kernel.axes)
+    at_once = max(256, FLAT_BYTES // _itemsize(kernel))
+    while at_once > 128 and -(-count // at_once) < 2 * device.units:
+        at_once //= 2
+    return Tile((), (), kernel.axes, 1, at_once, False, _warps(at_once, 8, device))
+
+
+def _square(kernel: Kernel) -> Tile | None:
+    """A square of the axis along which is stored and another along which memory is consecutive."""
+    stores = [op.index for op in _accesses(kernel) if op.op == "store"]
+    others = [op.index for op in _accesses(kernel) if op.op == "load"] + stores[1:]
+    along = _consecutive(kernel, stores[0]) if stores else None
+    if along is None:
+        return None
+    for index in others:
+        down = _consecutive(kernel, index)
+        if down is not None and down != along and abs(index.stride(along.name)) >= FAR_ELEMS:
+            if min(down.extent, along.extent) < SQUARE // 2:
+                return None
+            grid = tuple(axis for axis in kernel.axes if axis not in (down, along))
+            return Tile(grid, (down,), (along,), SQUARE, SQUARE, False, 4)
+    return None
+
+
+def _consecutive(kernel: Kernel, index: Index) -> Axis | None:
+    """The axis whose neighbours are neighbours in memory."""
+    return next((axis for axis in kernel.axes if index.stride(axis.name) == 1), None)
+
+
+def _warps(elems: int, each: int, device: Device) -> int:
+    """Warps for `elems` elements, about `each` a thread."""
+    return max(1, min(device.most_warps, power_of_two(elems // (device.warp * each))))
+
+
+def _accesses(kernel: Kernel) -> Iterator[LoopOp]:
+    return (op for stage in kernel.stages for op in stage.body if op.op in ("load", "store"))
+
+
+def _loaded_bytes(kernel: Kernel) -> tuple[int, int]:
+    """The sizes of the narrowest and of the widest element that is loaded along the walk."""
+    walked = {axis.name for stage in kernel.stages for axis in stage.axes}
+    loads = [op for op in _accesses(kernel) if op.op == "load"]
+    sizes = [
+        DTYPES[op.dtype].itemsize for op in loads if walked & {term for term, _ in op.index.terms}]
+    return min(sizes, default=4), max(sizes, default=4)
+
+
+def _itemsize(kernel: Kernel) -> int:
+    """The size of the widest element in memory."""
+    return max(DTYPES[param.dtype].itemsize for param in kernel.params)

@@ -1,0 +1,541 @@
+"""Kernels to Triton source text: one function a kernel, all sizes in it, one program a tile.
+
+    kernel softmax_0 over i0:32768, stages j:4096           @triton.jit
+      v0 = load p0[i0*4096 + j]; r1 = reduce max v0         def softmax_0(p0, p1):
+      v2 = load ..; v3 = sub v2, r1; ..               ->        y = tl.program_id(0)
+                                                                x = tl.arange(0, 4096)
+                                                                v0 = tl.load(p0 + (y * 4096 + x))
+                                                                v1 = tl.reduce(v0, 0, larger)
+                                                                v2 = v0 - v1
+
+The tile (`tiles`) says which positions a program has at once: `y` along the outer axes, `x` along
+the walked ones. A value is a tensor over those of the two that it depends on, so what is the same
+for a row is computed once a row. In a program that has whole rows a value computed again by a later
+stage is the earlier one; else a stage with axes is a loop over blocks, whose reductions are
+finished behind it. Masks are written where sizes do not divide, 64-bit offsets where memory reaches
+that far.
+
+Requires known sizes. Guarantees: what a masked position computes is not stored, not reduced and not
+checked. `check` is a device-side assertion, as in eager's own kernels; integer division is not
+checked, as there. Parameters are pointers, and numbers that the host passes (`loop.NUMBER`).
+"""
+
+from collections.abc import Collection, Iterable
+from typing import NamedTuple
+
+from preheat.base.dataclass import dataclass
+from preheat.base.errors import InternalError
+from preheat.generate import triton_ops as ops
+from preheat.generate.online import EXP_SUM, online
+from preheat.generate.tiles import Tile, extent_of, tile_of
+from preheat.ir.loop import NUMBER, Axis, Index, Kernel, LoopOp, Stage
+from preheat.ir.ops import COMPARISONS
+from preheat.ir.plan import Target
+from preheat.ir.types import DTYPES
+
+FAR = 1 << 31  # elements: from here on an offset needs 64 bits
+HEAD = """import triton
+import triton.language as tl
+from triton.language.extra import libdevice
+
+"""
+_SIGNATURES = {
+    "float64": "fp64", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "bool": "i1",
+    **{f"int{bits}": f"i{bits}" for bits in (8, 16, 32, 64)},
+    **{f"uint{bits}": f"u{bits}" for bits in (8, 16, 32, 64)},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The text of one kernel, and how it is compiled and launched.
+
+    signature   Triton's type of each parameter; has_check: it asserts
+    """
+
+    name: str
+    text: str
+    signature: tuple[str, ...]
+    tile: Tile
+    has_check: bool
+
+
+def source_of(kernel: Kernel, target: Target) -> Source:
+    """`kernel` as Triton source. Raises InternalError for a size that is not known."""
+    for axis in (*kernel.axes, *(a for stage in kernel.stages for a in stage.axes)):
+        if not isinstance(axis.extent, int):
+            raise InternalError(f"{kernel.name}: {axis.name} has the symbolic extent {axis.extent}")
+    return _Writer(kernel, tile_of(kernel, target)).source()
+
+
+class _Known(NamedTuple):
+    """A value that has been computed: its name in the text, the positions it depends on ("yx",
+    "y", "x" or ""), its dtype."""
+
+    name: str
+    dims: str
+    dtype: str
+
+
+class _Writer:
+    def __init__(self, kernel: Kernel, tile: Tile):
+        self.coarse = coarse_values(kernel)
+        self.kernel, self.tile = online(kernel) if tile.is_looped else kernel, tile
+        self.is_flat = tile.rows == 1  # `y` is one position: tensors have one dimension
+        self.lines: list[str] = []
+        self.depth = 1
+        self.has_check = False
+        self.values: dict[int, _Known] = {}
+        self.same: dict[tuple, _Known] = {}  # what has been computed, by how
+        self.stride = {a.name: n for a, n in _steps(tile)}
+        self.masks: dict[str, str] = {}
+        made = (op for stage in self.kernel.stages for op in stage.body)
+        self.online = {op.args[1] for op in made if op.how == EXP_SUM}  # their largest values
+
+    def source(self) -> Source:
+        self._positions()
+        for stage in self.kernel.stages:
+            self._stage(stage)
+        name = self.kernel.name
+        parameters = ", ".join(f"p{k}" for k in range(len(self.kernel.params)))
+        body = "\n".join(self.lines)
+        helpers = "\n".join(text for call, text in ops.HELPERS.items() if f"{call}" in body)
+        text = f"{HEAD}{helpers}\n\n@triton.jit\ndef {name}({parameters}):\n{body}\n"
+        signature = tuple(
+            ("" if p.name == NUMBER else "*") + _signature(p.dtype, p.name == NUMBER)
+            for p in self.kernel.params
+        )
+        return Source(name, text, signature, self.tile, self.has_check)
+
+    # ------------------------------------------------------------------ positions
+    def _positions(self) -> None:
+        """`y`, `x` and one position of each grid axis, from the number of the program."""
+        tile = self.tile
+        rows, columns = extent_of(tile.down), extent_of(tile.along)
+        is_far = tile.programs * max(tile.rows, tile.columns) >= FAR
+        self.emit(f"program = tl.program_id(0){'.to(tl.int64)' if is_far else ''}")
+        rest = "program"
+        blocks = 1 if tile.is_looped else -(-columns // tile.columns)
+        if blocks > 1:
+            self._along(f"{rest} % {blocks} * {tile.columns}" if rows * extent_of(tile.grid) > 1
+                        else f"{rest} * {tile.columns}")
+            rest = self._rest(rest, blocks, "program_y") if tile.down or tile.grid else "0"
+        elif not tile.is_looped:
+            self._along("")
+        blocks = -(-rows // tile.rows)
+        start = f"{rest} % {blocks}" if tile.grid else rest
+        if self.is_flat:
+            self.emit(f"y = {start}")
+        else:
+            self.emit(f"y = {start} * {tile.rows} + tl.arange(0, {tile.rows})[:, None]")
+            if rows % tile.rows:
+                self.emit(f"is_y = y < {rows}")
+                self.masks["y"] = "is_y"
+        if tile.grid:
+            rest = self._rest(rest, blocks, "program_g")
+            for axis in reversed(tile.grid):
+                self.emit(f"at_{axis.name} = {rest} % {axis.extent}")
+                self.same["at", axis.name] = _Known(f"at_{axis.name}", "", "")
+                rest = self._rest(rest, axis.extent, f"over_{axis.name}")
+
+    def _rest(self, rest: str, divisor: int, name: str) -> str:
+        self.emit(f"{name} = {rest} // {divisor}")
+        return name
+
+    def _along(self, start: str) -> None:
+        """`x` and its mask, from the first position of a block."""
+        columns, count = self.tile.columns, extent_of(self.tile.along)
+        at = f"tl.arange(0, {columns})" + ("" if self.is_flat else "[None, :]")
+        self.emit(f"x = {start} + {at}" if start else f"x = {at}")
+        if count % columns:
+            self.emit(f"is_x = x < {count}")
+            self.masks["x"] = "is_x"
+
+    def emit(self, line: str) -> None:
+        self.lines.append("    " * self.depth + line)
+
+    def _position(self, axes: tuple[Axis, ...], first: int, last: int) -> _Known:
+        """The position along axes[first:last] of one dimension, flattened."""
+        tile = self.tile
+        dim = "y" if axes is tile.down else "x"
+        inner, size = extent_of(axes[last:]), extent_of(axes[first:last])
+        key = ("position", dim, inner, size if first else 0)
+        if key not in self.same:
+            text = dim if inner == 1 else f"{dim} // {inner}"
+            if first and size > 1:
+                text = f"{text} % {size}"
+            name = dim if text == dim else f"{dim}_{first}_{last}"
+            if name != dim:
+                self.emit(f"{name} = {text}")
+            self.same[key] = _Known(name, self._dims(dim), "")
+        return self.same[key]
+
+    def _dims(self, dims: Iterable[str]) -> str:
+        """The dimensions along which a tensor of a value over `dims` has more than one element."""
+        found = set(dims) - ({"y"} if self.is_flat else set())
+        return "".join(d for d in "yx" if d in found)
+
+    # ------------------------------------------------------------------ stages
+    def _stage(self, stage: Stage) -> None:
+        is_loop = bool(stage.axes) and self.tile.is_looped
+        outside = dict(self.same)
+        reductions = [op for op in stage.body if op.op == "reduce"]
+        if is_loop:
+            for op in reductions:
+                self._begin(op)
+            columns, count = self.tile.columns, extent_of(self.tile.along)
+            self.emit(f"for start in range(0, {count}, {columns}):")
+            self.depth += 1
+            self._along("start")
+        for op in stage.body:
+            self._op(op, is_loop)
+        if is_loop:
+            self.depth -= 1
+            self.same = outside
+            self.masks.pop("x", None)
+            for op in reductions:
+                self._finish(op)
+
+    def _op(self, op: LoopOp, is_loop: bool) -> None:
+        if op.op == "reduce":
+            self._accumulate(op) if is_loop else self._reduce(op)
+        elif op.op == "store":
+            self._store(op)
+        elif op.op == "check":
+            self._check(op)
+        else:
+            key = self._key(op)
+            if key not in self.same:
+                self.same[key] = self._compute(op)
+            self.values[op.id] = self.same[key]
+
+    def _key(self, op: LoopOp) -> tuple:
+        """How a value is computed: the same key is the same value."""
+        terms = () if op.index is None else tuple(
+            (self.values[t].name if isinstance(t, int) else t, s) for t, s in op.index.terms)
+        base = op.index.base if op.index is not None else 0
+        args = tuple(self.values[a].name for a in op.args)
+        mask = None if op.mask is None else self.values[op.mask].name
+        is_coarse = op.op in ops.COARSE and op.id in self.coarse
+        return (op.op, op.dtype, args, op.param, base, terms, mask, repr(op.other), op.axis, op.how,
+                is_coarse)
+
+    def _compute(self, op: LoopOp) -> _Known:
+        name = f"v{op.id}"
+        if op.op == "load":
+            return self._load(op, name)
+        if op.op == "const":
+            self.emit(f"{name} = {ops.constant(op.other, op.dtype)}")
+            return _Known(name, "", op.dtype)
+        if op.op == "axis":
+            at = self._axis(op.axis)
+            self.emit(f"{name} = {at.name}.to(tl.int64)")
+            return _Known(name, at.dims, op.dtype)
+        args = [self.values[a] for a in op.args]
+        names = tuple(a.name for a in args)
+        if op.op == "cast":
+            text = ops.cast(names[0], args[0].dtype, op.dtype)
+        elif op.op == "bitcast":
+            text = ops.bitcast(names[0], op.dtype)
+        else:
+            text = ops.apply(op.op, args[-1].dtype, names, op.id in self.coarse)
+        self.emit(f"{name} = {text}")
+        dtype = "bool" if op.op in COMPARISONS else op.dtype
+        return _Known(name, self._dims("".join(a.dims for a in args)), dtype)
+
+    def _axis(self, name: str) -> _Known:
+        """The position along one axis."""
+        if ("at", name) in self.same:
+            return self.same["at", name]
+        axes, place = self._find(name)
+        return self._position(axes, place, place + 1)
+
+    def _find(self, name: str) -> tuple[tuple[Axis, ...], int]:
+        for axes in (self.tile.down, self.tile.along):
+            for place, axis in enumerate(axes):
+                if axis.name == name:
+                    return axes, place
+        raise InternalError(f"{self.kernel.name}: no axis {name}")
+
+    # ------------------------------------------------------------------ memory
+    def _load(self, op: LoopOp, name: str) -> _Known:
+        param = self.kernel.params[op.param]
+        if param.name == NUMBER:
+            text = f"p{op.param}"
+            self.emit(f"{name} = {text} != 0" if param.dtype == "bool" else f"{name} = {text}")
+            return _Known(name, "", op.dtype)
+        mask = self.values[op.mask] if op.mask is not None else None
+        at, dims = self._pointer(op, mask.dims if mask else "")
+        masks = [*self._bounds(dims), *([mask.name] if mask else [])]
+        text = f"tl.load({at}"
+        if masks:
+            other = ops.constant(op.other if op.other is not None else 0, param.dtype)
+            text += f", mask={' & '.join(masks)}, other={other}"
+        self.emit(f"{name} = {text})")
+        return _Known(name, dims, op.dtype)
+
+    def _store(self, op: LoopOp) -> None:
+        value = self.values[op.args[0]]
+        mask = self.values[op.mask] if op.mask is not None else None
+        at, dims = self._pointer(op, (mask.dims if mask else "") + value.dims)
+        masks = [*self._bounds(dims), *([mask.name] if mask else [])]
+        tail = f", mask={' & '.join(masks)}" if masks else ""
+        self.emit(f"tl.store({at}, {value.name}{tail})")
+
+    def _bounds(self, dims: Collection[str]) -> list[str]:
+        return [self.masks[d] for d in dims if d in self.masks]
+
+    def _pointer(self, op: LoopOp, also: str) -> tuple[str, str]:
+        """The pointers of an access and the dimensions they have, `also` at least."""
+        text, dims = self._offset(op.index)
+        whole = self._dims(dims + also)
+        if whole != self._dims(dims):
+            text = f"{text} + tl.zeros({self._shape(whole)}, tl.int32)" if text else (
+                f"tl.zeros({self._shape(whole)}, tl.int32)")
+        return (f"p{op.param} + ({text})" if text else f"p{op.param}"), whole
+
+    def _shape(self, dims: str) -> str:
+        if self.is_flat:
+            return f"[{self.tile.columns}]"
+        sizes = (self.tile.rows if "y" in dims else 1, self.tile.columns if "x" in dims else 1)
+        return f"[{sizes[0]}, {sizes[1]}]"
+
+    def _offset(self, index: Index) -> tuple[str, str]:
+        """The text of an element offset, "" for 0, and the dimensions it depends on."""
+        strides = {term: stride for term, stride in index.terms if isinstance(term, str)}
+        is_far = abs(index.base) + sum(
+            abs(s) * (self.stride.get(t, 1) - 1) for t, s in strides.items()) >= FAR
+        parts: list[str] = []
+        dims = ""
+        for at, step in self._joint(strides):
+            name = f"{at.name}.to(tl.int64)" if is_far else at.name
+            parts.append(name if step == 1 else f"{name} * {step}")
+            dims += at.dims
+        for term, step in index.terms:
+            if isinstance(term, int):
+                value = self.values[term]
+                parts.append(value.name if step == 1 else f"{value.name} * {step}")
+                dims += value.dims
+        if index.base:
+            parts.append(str(index.base))
+        return " + ".join(parts), dims
+
+    def _joint(self, strides: dict[str, int]) -> list[tuple[_Known, int]]:
+        """Positions and strides whose products give an offset: neighbouring axes that memory walks
+        as one are one position."""
+        found: list[tuple[_Known, int]] = []
+        for axis in self.tile.grid:
+            if strides.get(axis.name):
+                found.append((self._axis(axis.name), strides[axis.name]))
+        for axes in (self.tile.down, self.tile.along):
+            first = 0
+            while first < len(axes):
+                step, last = strides.get(axes[first].name, 0), first + 1
+                while step and last < len(axes):
+                    inner = strides.get(axes[last].name, 0)
+                    if step != inner * axes[last].extent:
+                        break
+                    step, last = inner, last + 1
+                if step:
+                    found.append((self._position(axes, first, last), step))
+                first = last
+        return found
+
+    def _check(self, op: LoopOp) -> None:
+        if op.how != "index":
+            return
+        self.has_check = True
+        condition = self.values[op.args[0]]
+        bounds = self._bounds(condition.dims)
+        mask = f", mask={' & '.join(bounds)}" if bounds else ""
+        self.emit(f'tl.device_assert({condition.name}, "index out of bounds"{mask})')
+
+    # ------------------------------------------------------------------ reductions
+    def _reduce(self, op: LoopOp) -> None:
+        """A reduction of whole rows."""
+        value = self.values[op.args[0]]
+        key = (*self._key(op), "reduce")
+        if key not in self.same:
+            wide = self._widened(op, value)
+            if "x" in self.masks:
+                wide = f"tl.where({self.masks['x']}, {wide}, {self._least(op, value.dtype)})"
+            if op.how in ("argmax", "argmin"):
+                values, places = (f"{v} + {self._nothing()}" for v in (wide, "x"))
+                self._reduce_pairs(op, values, places)
+            else:
+                self._reduced(op, self._whole(wide, value))
+            self.same[key] = _Known(f"v{op.id}", self._dims("y"), op.dtype)
+        self.values[op.id] = self.same[key]
+
+    def _begin(self, op: LoopOp) -> None:
+        """The accumulators of a reduction that is walked block by block."""
+        if op.id in self.online:
+            shape = "[]" if self.is_flat else f"[{self.tile.rows}, 1]"
+            self.emit(f'a{op.id} = tl.full({shape}, float("-inf"), tl.float32)')
+            return
+        value_dtype = self._operand_dtype(op)
+        shape = self._shape("yx")
+        least = self._least(op, value_dtype)
+        self.emit(f"a{op.id} = tl.zeros({shape}, {self._wide_dtype(op, value_dtype)}) + {least}")
+        if op.how in ("argmax", "argmin"):
+            self.emit(f"n{op.id} = tl.zeros({shape}, tl.int32)")
+
+    def _accumulate(self, op: LoopOp) -> None:
+        value, mask, a = self.values[op.args[0]], self.masks.get("x"), f"a{op.id}"
+        wide = self._widened(op, value)
+        if op.id in self.online or op.how == EXP_SUM:
+            self._accumulate_online(op, wide, mask)
+            return
+        if op.how in ("argmax", "argmin"):
+            sign = ">" if op.how == "argmax" else "<"
+            self.emit(f"w{op.id} = {wide} + {self._nothing()}")
+            wide = f"w{op.id}"
+            better = f"(({wide} {sign} {a}) | (({wide} != {wide}) & ({a} == {a})) | (start == 0))"
+            better = f"({better} & {mask})" if mask else better
+            self.emit(f"n{op.id} = tl.where({better}, x + tl.zeros_like(n{op.id}), n{op.id})")
+            self.emit(f"{a} = tl.where({better}, {wide}, {a})")
+            return
+        joined = _JOINED[op.how].format(a, wide)
+        self.emit(f"{a} = tl.where({mask}, {joined}, {a})" if mask else f"{a} = {joined}")
+
+    def _accumulate_online(self, op: LoopOp, wide: str, mask: str | None) -> None:
+        """The largest so far is one value a row; the sum, one a lane, is scaled when it grows."""
+        if op.how != EXP_SUM:
+            least = self._least(op, "float32")
+            wide = f"tl.where({mask}, {wide}, {least})" if mask else wide
+            whole = self._whole(wide, self.values[op.args[0]])
+            self.emit(f"n{op.id} = larger(a{op.id}, {self._joined(whole, 'larger')})")
+            self.emit(f'b{op.id} = tl.where(n{op.id} == float("-inf"), 0.0, n{op.id})')
+            return
+        _, largest, power = op.args
+        exp = "tl.exp" if power in self.coarse else "libdevice.exp"
+        self.emit(f"w{op.id} = {exp}({wide} - b{largest})")
+        added = f"tl.where({mask}, w{op.id}, 0.0)" if mask else f"w{op.id}"
+        self.emit(f"a{op.id} = a{op.id} * {exp}(a{largest} - b{largest}) + {added}")
+        self.emit(f"a{largest} = n{largest}")
+
+    def _finish_online(self, op: LoopOp) -> None:
+        if op.how != EXP_SUM:
+            self.emit(f"v{op.id} = a{op.id}")
+            return
+        total = self._joined(f"a{op.id}", "tl.sum")
+        self.emit(f'v{op.id} = tl.where(v{op.args[1]} == float("-inf"), float("nan"), {total})')
+
+    def _finish(self, op: LoopOp) -> None:
+        if op.id in self.online or op.how == EXP_SUM:
+            self._finish_online(op)
+        elif op.how in ("argmax", "argmin"):
+            self._reduce_pairs(op, f"a{op.id}", f"n{op.id}")
+        else:
+            self._reduced(op, f"a{op.id}")
+        self.values[op.id] = _Known(f"v{op.id}", self._dims("y"), op.dtype)
+
+    def _reduced(self, op: LoopOp, whole: str) -> None:
+        text = self._joined(whole, _COMBINED[op.how])
+        dtype = "bool" if op.how in ("any", "all") else op.dtype
+        text = f"({text} != 0)" if dtype == "bool" else f"{text}.to({ops.triton_dtype(dtype)})"
+        self.emit(f"v{op.id} = {text}")
+
+    def _joined(self, whole: str, how: str) -> str:
+        """One value a row of a tensor over the tile: "tl.sum", or a helper that joins two."""
+        axis, keep = ("0", "") if self.is_flat else ("1", ", keep_dims=True")
+        if how == "tl.sum":
+            return f"tl.sum({whole}, {axis}{keep})"
+        return f"tl.reduce({whole}, {axis}, {how}{keep})"
+
+    def _reduce_pairs(self, op: LoopOp, values: str, places: str) -> None:
+        axis = "0" if self.is_flat else "1"
+        how = "first_largest" if op.how == "argmax" else "first_smallest"
+        keep = "" if self.is_flat else ", keep_dims=True"
+        self.emit(f"w{op.id}, n{op.id} = tl.reduce(({values}, {places}), {axis}, {how}{keep})")
+        self.emit(f"v{op.id} = n{op.id}.to(tl.int64)")
+
+    def _whole(self, text: str, value: _Known) -> str:
+        """A value at every position of the tile."""
+        has_all = value.dims == self._dims("yx")
+        return text if has_all or ("x" in self.masks and value.dims == self._dims("yx")) else (
+            f"tl.broadcast_to({text}, {self._shape('yx')})")
+
+    def _nothing(self) -> str:
+        """Zeros of the tile's shape: what is added to has a value at every position."""
+        return f"tl.zeros({self._shape('yx')}, tl.int32)"
+
+    def _operand_dtype(self, op: LoopOp) -> str:
+        """The dtype of what a reduction will read, before its stage is written."""
+        bodies = (o for stage in self.kernel.stages for o in stage.body)
+        made = next(o for o in bodies if o.id == op.args[0])
+        return "bool" if made.op in COMPARISONS else made.dtype
+
+    def _wide_dtype(self, op: LoopOp, dtype: str) -> str:
+        return ops.triton_dtype(_wide(op.how, dtype))
+
+    def _widened(self, op: LoopOp, value: _Known) -> str:
+        return ops.cast(value.name, value.dtype, _wide(op.how, value.dtype))
+
+    def _least(self, op: LoopOp, dtype: str) -> str:
+        """What changes no result of the reduction; of argmax and argmin, what never wins first."""
+        wide = _wide(op.how, dtype)
+        kind, bits = DTYPES[wide].kind, 8 * DTYPES[wide].itemsize
+        if op.how in ("sum", "any", EXP_SUM):
+            return ops.constant(0, wide)
+        if op.how in ("prod", "all"):
+            return ops.constant(1, wide)
+        is_max = op.how in ("max", "argmax")
+        if kind == "f":
+            return ops.constant(float("-inf" if is_max else "inf"), wide)
+        half = 1 << (bits - 1)
+        low, high = (-half, half - 1) if kind == "i" else (0, 2 * half - 1)
+        return ops.constant(low if is_max else high, wide)
+
+
+def coarse_values(kernel: Kernel) -> frozenset[int]:
+    """The values that reach memory only as 16-bit floats, by smooth ops and reductions."""
+    body = [op for stage in kernel.stages for op in stage.body]
+    dtypes = {op.id: op.dtype for op in body}
+    exact: set[int] = set()
+    for op in reversed(body):
+        is_half = op.dtype in ops.HALVES
+        if op.op == "store":
+            exact |= set() if is_half else set(op.args)
+        elif op.op == "cast":
+            is_kept = is_half or (op.dtype == "float32" and op.id not in exact)
+            exact |= set() if is_kept else set(op.args)
+        elif op.op == "reduce":
+            is_kept = op.how in ("sum", "max", "min") and op.id not in exact
+            exact |= set() if is_kept else set(op.args)
+        elif op.op not in ops.SMOOTH or op.id in exact:
+            exact |= set(op.args)
+        elif op.op == "where":
+            exact.add(op.args[0])
+        exact |= {t for t, _ in op.index.terms if isinstance(t, int)} if op.index else set()
+        exact |= set() if op.mask is None else {op.mask}
+    return frozenset(
+        op.id for op in body if dtypes.get(op.id) == "float32" and op.id not in exact)
+
+
+_COMBINED = {
+    "sum": "tl.sum", "prod": "multiplied", "max": "larger", "min": "smaller", "any": "larger",
+    "all": "smaller",
+}
+_JOINED = {
+    "sum": "{0} + {1}", "prod": "{0} * {1}",
+    "max": "larger({0}, {1})", "min": "smaller({0}, {1})",
+    "any": "larger({0}, {1})", "all": "smaller({0}, {1})",
+}
+
+
+def _wide(how: str, dtype: str) -> str:
+    """The dtype in which values of `dtype` are reduced: no fewer than 32 bits."""
+    if dtype in ops.HALVES:
+        return "float32"
+    if how in ("any", "all") or DTYPES[dtype].itemsize < 4:
+        return "int32"
+    return dtype
+
+
+def _steps(tile: Tile) -> list[tuple[Axis, int]]:
+    return [(axis, axis.extent) for axis in (*tile.grid, *tile.down, *tile.along)]
+
+
+def _signature(dtype: str, is_number: bool) -> str:
+    return "i8" if dtype == "bool" and is_number else _SIGNATURES[dtype]

@@ -1,0 +1,247 @@
+"""What each elementwise core op is in Triton, for floats, integers and bools; and every cast.
+
+    apply("sigmoid", "float32", ("v3",))    "tl.div_rn(1.0, 1.0 + libdevice.exp(-v3))", or near it
+
+Functions are libdevice's, the ones that eager's own kernels call, so results are eager's. Division
+is the hardware's (2 ulp), corrected by one step of Newton's: exact quotients are exact, and others
+the nearest float but for cases within 2**-20 ulp of the middle of two. 16-bit floats are computed
+in float32 and rounded once, bools are i1. Integer division by zero gives what the hardware gives,
+as in eager.
+
+A float32 value that reaches memory only as 16-bit floats, by way of the ops of `SMOOTH`, is
+*coarse*: its division is the hardware's and its exponential ex2's, |x| * 2**-24 + 2 ulp off.
+bfloat16 rounds at 2**-9 and float16 at 2**-11. On an H200 (32768 x 4096, bfloat16) that makes a
+residual, norm, gelu, sigmoid, softmax chain 361 us and not 605 with IEEE's division; softmax of
+8192 x 16384, 138, not 173.
+"""
+
+from collections.abc import Callable
+
+from preheat.base.errors import InternalError
+from preheat.ir.types import DTYPES
+
+HALVES = ("bfloat16", "float16")
+Emit = Callable[..., str]
+
+
+def triton_dtype(dtype: str) -> str:
+    """Triton's name of a dtype."""
+    return "tl.int1" if dtype == "bool" else f"tl.{dtype}"
+
+
+def apply(op: str, dtype: str, args: tuple[str, ...], is_coarse: bool = False) -> str:
+    """The expression of core op `op` on operands of `dtype` (of `where`: of the last two).
+
+    is_coarse   see above; of 16-bit operands always so
+    Raises InternalError for a pair of op and dtype that has no form.
+    """
+    if op == "where":
+        return f"tl.where({', '.join(args)})"
+    if op in LOGICAL:
+        return LOGICAL[op].format(*(truth(x, dtype) for x in args))
+    if dtype in HALVES:
+        is_coarse = op not in _STEPS
+        wide = apply(op, "float32", tuple(cast(x, dtype, "float32") for x in args), is_coarse)
+        return wide if op in TESTS else cast(f"({wide})", "float32", dtype)
+    kind = DTYPES[dtype].kind
+    form = {"f": FLOAT, "i": SIGNED, "u": UNSIGNED, "b": BOOL}[kind].get(op)
+    if is_coarse and dtype == "float32":
+        form = COARSE.get(op, form)
+    if form is None:
+        raise InternalError(f"no form of {op} for {dtype}; ops.FUSABLE says what has one")
+    return form.format(
+        *args, zero=constant(0, dtype), one=constant(1, dtype), ones=constant(-1, dtype),
+        dtype=triton_dtype(dtype), bits=8 * DTYPES[dtype].itemsize)
+
+
+def constant(value: int | float | bool, dtype: str) -> str:
+    """A scalar of `dtype`."""
+    kind = DTYPES[dtype].kind
+    if kind == "b":
+        text = str(bool(value))
+    elif kind == "f":
+        value = float(value)
+        text = repr(value) if value - value == 0 else f'float("{value}")'
+    else:
+        bits = 8 * DTYPES[dtype].itemsize
+        value = int(value) & ((1 << bits) - 1)
+        text = str(value - (1 << bits) if kind == "i" and value >> (bits - 1) else value)
+    return f"tl.full([], {text}, {triton_dtype(dtype)})"
+
+
+def cast(x: str, source: str, target: str) -> str:
+    """`x` of dtype `source` as `target`, by the steps that eager takes."""
+    if source == target:
+        return x
+    if target == "bool":
+        return truth(x, source)
+    kinds = DTYPES[source].kind, DTYPES[target].kind
+    if source in HALVES and target != "float32":
+        return cast(cast(x, source, "float32"), "float32", target)
+    if target in HALVES and source != "float32":
+        return cast(cast(x, source, "float32"), "float32", target)
+    if kinds == ("f", "u") and target != "uint64":
+        x = f"{x}.to(tl.int64)"
+    elif kinds == ("f", "i") and DTYPES[target].itemsize < 4:
+        x = f"{x}.to(tl.int32)"
+    return f"{x}.to({triton_dtype(target)})"
+
+
+def bitcast(x: str, target: str) -> str:
+    """The same bits as another dtype of equal size."""
+    return f"{x}.to({triton_dtype(target)}, bitcast=True)"
+
+
+def truth(x: str, dtype: str) -> str:
+    """x != 0 (NaN is true)."""
+    if dtype == "bool":
+        return x
+    x = cast(x, dtype, "float32") if dtype in HALVES else x
+    return f"({x} != {constant(0, 'float32' if dtype in HALVES else dtype)})"
+
+
+def _calls(names: str) -> dict[str, str]:
+    """Functions of one argument that libdevice has under their own names."""
+    return {name: f"libdevice.{name}({{0}})" for name in names.split()}
+
+
+_COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+TESTS = frozenset((*_COMPARISONS, "isnan", "isinf"))
+_ARITHMETIC = {
+    **{op: f"({{0}} {sign} {{1}})" for op, sign in (("add", "+"), ("sub", "-"), ("mul", "*"))},
+    **{op: f"({{0}} {sign} {{1}})" for op, sign in _COMPARISONS.items()},
+}
+_NAN = "propagate_nan=tl.PropagateNan"
+FLOAT: dict[str, str] = {
+    **_ARITHMETIC,
+    **_calls("exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh "
+             "acosh atanh erf erfc rsqrt"),
+    "div": "divided({0}, {1})", "sqrt": "rooted({0})",
+    "reciprocal": "divided({one}, {0})", "neg": "({0} * (-{one}))",
+    "sigmoid": "divided({one}, {one} + libdevice.exp(-{0}))",
+    "abs": "tl.abs({0})", "floor": "tl.floor({0})", "ceil": "tl.ceil({0})",
+    "trunc": "libdevice.trunc({0})", "round": "libdevice.rint({0})",
+    "sign": "(({0} > {zero}).to({dtype}) - ({0} < {zero}).to({dtype}))",
+    "isnan": "({0} != {0})", "isinf": '(tl.abs({0}) == float("inf"))',
+    "truncdiv": "libdevice.trunc(divided({0}, {1}))",
+    "pow": "libdevice.pow({0}, {1})", "atan2": "libdevice.atan2({0}, {1})",
+    "copysign": "libdevice.copysign({0}, {1})",
+    "maximum": f"tl.maximum({{0}}, {{1}}, {_NAN}.ALL)",
+    "minimum": f"tl.minimum({{0}}, {{1}}, {_NAN}.ALL)",
+    "fmax": f"tl.maximum({{0}}, {{1}}, {_NAN}.NONE)",
+    "fmin": f"tl.minimum({{0}}, {{1}}, {_NAN}.NONE)",
+}
+# The coarse forms, and the ops through which a coarse result may pass on its way to memory.
+COARSE: dict[str, str] = {
+    "exp": "tl.exp({0})", "div": "({0} / {1})", "reciprocal": "({one} / {0})",
+    "sigmoid": "({one} / ({one} + tl.exp(-{0})))",
+}
+SMOOTH = frozenset(
+    "add sub mul div neg abs exp sigmoid tanh erf reciprocal rsqrt sqrt where maximum minimum"
+    .split())
+_STEPS = frozenset(("truncdiv",))  # of an inexact quotient, another integer
+_INTEGER: dict[str, str] = {
+    **_ARITHMETIC,
+    "neg": "({zero} - {0})", "bitwise_not": "({0} ^ {ones})", "bitwise_and": "({0} & {1})",
+    "bitwise_or": "({0} | {1})", "bitwise_xor": "({0} ^ {1})",
+    **dict.fromkeys(("floor", "ceil", "trunc", "round"), "{0}"),
+    **dict.fromkeys(("isnan", "isinf"), "({0} != {0})"),
+    "truncdiv": "({0} // {1})", "fmod": "({0} % {1})",
+    # by a count outside of the type: what shifting one by one would give
+    "shl": "tl.where(({1} >= {zero}) & ({1} < {bits}), {0} << {1}, {zero})",
+    **{op: f"tl.where({{0}} {sign} {{1}}, {{0}}, {{1}})"
+       for op, sign in (("maximum", ">"), ("fmax", ">"), ("minimum", "<"), ("fmin", "<"))},
+}
+SIGNED: dict[str, str] = {
+    **_INTEGER,
+    "abs": "tl.where({0} < {zero}, {zero} - {0}, {0})",
+    "sign": "(({0} > {zero}).to({dtype}) - ({0} < {zero}).to({dtype}))",
+    "floordiv": "floored({0}, {1})", "remainder": "rest({0}, {1})",
+    "shr": "({0} >> tl.where(({1} >= {zero}) & ({1} < {bits}), {1}, {bits} - {one}))",
+}
+UNSIGNED: dict[str, str] = {
+    **_INTEGER,
+    "abs": "{0}", "sign": "({0} != {zero}).to({dtype})",
+    "floordiv": "({0} // {1})", "remainder": "({0} % {1})",
+    "shl": "tl.where({1} < {bits}, {0} << {1}, {zero})",
+    "shr": "tl.where({1} < {bits}, {0} >> {1}, {zero})",
+}
+BOOL: dict[str, str] = {
+    **dict.fromkeys(("add", "bitwise_or", "maximum", "fmax"), "({0} | {1})"),
+    **dict.fromkeys(("mul", "bitwise_and", "minimum", "fmin"), "({0} & {1})"),
+    **dict.fromkeys(("bitwise_xor", "ne"), "({0} ^ {1})"),
+    **dict.fromkeys(("abs", "sign", "floor", "ceil", "trunc", "round"), "{0}"),
+    **dict.fromkeys(("isnan", "isinf"), "({0} ^ {0})"),
+    "bitwise_not": "({0} == {zero})", "eq": "({0} == {1})",
+    "lt": "(({0} == {zero}) & {1})", "le": "(({0} == {zero}) | {1})",
+    "gt": "({0} & ({1} == {zero}))", "ge": "({0} | ({1} == {zero}))",
+}
+LOGICAL: dict[str, str] = {
+    "logical_and": "({0} & {1})", "logical_or": "({0} | {1})", "logical_xor": "({0} ^ {1})",
+    "logical_not": "({0} == tl.full([], False, tl.int1))",
+}
+
+# Functions that generated text may call; those that it does are written before the kernel.
+HELPERS: dict[str, str] = {
+    "divided": '''
+@triton.jit
+def divided(x, y):
+    quotient = x / y
+    if x.dtype == tl.float32:
+        step = tl.fma(-quotient, y, x) * (1.0 / y)
+        # not where one of them is 0, infinite, NaN, or too small to have an inverse
+        is_near = tl.abs(step) < tl.abs(quotient) * 1e-6
+        quotient = tl.where(is_near, quotient + step, quotient)
+    return quotient
+''',
+    "rooted": '''
+@triton.jit
+def rooted(x):
+    if x.dtype == tl.float32:
+        return tl.sqrt_rn(x)
+    return libdevice.sqrt(x)
+''',
+    "floored": '''
+@triton.jit
+def floored(x, y):
+    quotient, left = x // y, x % y
+    return tl.where((left != 0) & ((left < 0) != (y < 0)), quotient - 1, quotient)
+''',
+    "rest": '''
+@triton.jit
+def rest(x, y):
+    left = x % y
+    return tl.where((left != 0) & ((left < 0) != (y < 0)), left + y, left)
+''',
+    "multiplied": '''
+@triton.jit
+def multiplied(x, y):
+    return x * y
+''',
+    "larger": '''
+@triton.jit
+def larger(x, y):
+    return tl.maximum(x, y, propagate_nan=tl.PropagateNan.ALL)
+''',
+    "smaller": '''
+@triton.jit
+def smaller(x, y):
+    return tl.minimum(x, y, propagate_nan=tl.PropagateNan.ALL)
+''',
+    "first_largest": '''
+@triton.jit
+def first_largest(x, i, y, j):
+    wins = (x > y) | ((x != x) & (y == y))
+    ties = (x == y) | ((x != x) & (y != y))
+    wins = wins | (ties & (i < j))
+    return tl.where(wins, x, y), tl.where(wins, i, j)
+''',
+    "first_smallest": '''
+@triton.jit
+def first_smallest(x, i, y, j):
+    wins = (x < y) | ((x != x) & (y == y))
+    ties = (x == y) | ((x != x) & (y != y))
+    wins = wins | (ties & (i < j))
+    return tl.where(wins, x, y), tl.where(wins, i, j)
+''',
+}

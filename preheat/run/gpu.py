@@ -1,0 +1,112 @@
+"""Binaries of a GPU to functions that can be launched: the driver's API, by ctypes.
+
+    loaded = load_gpu(image, "cuda:0")
+    loaded.launch("softmax_0")    Launch(function=0x55..., programs=32768, threads=128, ..)
+    run(loaded.launch("softmax_0"), [x.data_ptr(), y.data_ptr()])
+
+Functions belong to the device's primary context, the one that torch uses; an address of one never
+leaves the process. Launches go to torch's current stream of the device. Requires that torch has
+initialised CUDA: guards on tensors of the device saw to it. Modules are not unloaded.
+"""
+
+import ctypes
+import functools
+from collections.abc import Sequence
+
+import torch
+
+from preheat.base.dataclass import dataclass
+from preheat.base.errors import InternalError, UserError
+from preheat.bridge.tensors import architecture
+from preheat.ir.plan import Binary, Image
+
+_SHARED_LIMIT = 48 << 10  # a program that wants more must say so
+_MOST_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A function in the memory of device `index`, and how it is launched."""
+
+    function: int
+    programs: int
+    threads: int
+    shared_bytes: int
+    words: int
+    index: int
+
+
+class LoadedGpu:
+    """The kernels of an image on one device."""
+
+    def __init__(self, launches: dict[str, Launch], modules: list[ctypes.c_void_p]):
+        self._launches, self._modules = launches, modules
+
+    def launch(self, name: str) -> Launch:
+        """How kernel `name` is launched. Raises InternalError for an unknown one."""
+        if name not in self._launches:
+            raise InternalError(f"no kernel {name!r} in the image")
+        return self._launches[name]
+
+
+def load_gpu(image: Image, device: str) -> LoadedGpu:
+    """The kernels of `image` on `device`. Raises UserError if that is another architecture."""
+    index = torch.device(device).index or 0
+    here = architecture(device)
+    if here != image.target.arch:
+        raise UserError(f"the code was generated for {image.target.arch}, and {device} is {here}")
+    made: list[Launch] = []
+    modules: list[ctypes.c_void_p] = []
+    with torch.cuda.device(index):
+        bind_device()
+        for binary in image.binaries:
+            module, launch = _loaded(binary, index)
+            modules.append(module)
+            made.append(launch)
+    return LoadedGpu({name: made[number] for name, number in image.entries}, modules)
+
+
+def _loaded(binary: Binary, index: int) -> tuple[ctypes.c_void_p, Launch]:
+    module, function = ctypes.c_void_p(), ctypes.c_void_p()
+    call("cuModuleLoadData", ctypes.byref(module), binary.code)
+    call("cuModuleGetFunction", ctypes.byref(function), module, binary.symbol.encode())
+    if binary.shared_bytes > _SHARED_LIMIT:
+        call("cuFuncSetAttribute", function, ctypes.c_int(_MOST_SHARED),
+             ctypes.c_int(binary.shared_bytes))
+    return module, Launch(
+        function.value, binary.programs, binary.threads, binary.shared_bytes, binary.scratch_words,
+        index)
+
+
+@functools.cache
+def driver() -> ctypes.CDLL:
+    """The driver's library. Raises UserError where there is none."""
+    try:
+        return ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        raise UserError(f"no CUDA driver: {error}") from error
+
+
+def call(name: str, *arguments: object) -> None:
+    """Calls the driver's function `name`. Raises InternalError with its error's name."""
+    code = getattr(driver(), name)(*arguments)
+    if code:
+        text = ctypes.c_char_p()
+        driver().cuGetErrorName(code, ctypes.byref(text))
+        raise InternalError(f"{name} failed: {(text.value or b'').decode()} ({code})")
+
+
+def bind_device() -> None:
+    """Makes the primary context of torch's current device current in this thread: one that has
+    only launched kernels has none."""
+    torch.cuda.current_stream().query()
+
+
+def run(launch: Launch, parameters: Sequence[ctypes.c_uint64 | ctypes.c_void_p]) -> None:
+    """Launches on torch's current stream of the device. `parameters`: what holds each value."""
+    holders = [*parameters, *(ctypes.c_uint64(0) for _ in range(launch.words))]
+    places = (ctypes.c_void_p * len(holders))(*map(ctypes.addressof, holders))
+    stream = torch.cuda.current_stream(launch.index).cuda_stream
+    call(
+        "cuLaunchKernel", ctypes.c_void_p(launch.function), launch.programs, 1, 1, launch.threads,
+        1, 1, launch.shared_bytes, ctypes.c_void_p(stream), places, None)

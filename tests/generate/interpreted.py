@@ -1,0 +1,93 @@
+"""Generated Triton source in Triton's own interpreter, on the memory of the loop interpreter.
+
+    run_triton(plan, [x], target)      as run_plan, each kernel program by program in numpy
+
+Import this before anything imports Triton: the interpreter is chosen when Triton is loaded, so a
+process either interprets kernels or compiles them. Its bfloat16 is wrong; float32, float64, integers
+and bools are right. libdevice is numpy here, so functions agree with it in a few ulp.
+"""
+
+import linecache
+import math
+import os
+import random
+import types
+
+os.environ["TRITON_INTERPRET"] = "1"
+
+import numpy
+import torch
+import triton
+import triton.language as tl
+from schedule.loop_interpret import Fault, _Run, flat_of
+from triton.runtime.interpreter import InterpreterOptions, TensorHandle, interpreter_builder
+
+from preheat.generate.triton import HEAD, source_of
+from preheat.ir.loop import NUMBER, Kernel
+from preheat.ir.plan import KernelCall, Plan, Target
+
+
+interpreter_builder.options = InterpreterOptions(debug=True, sanitize_overflow=False)
+
+
+def _wrapped(function):
+    def call(*args):
+        made = function(*(a.handle.data for a in args)).astype(args[0].handle.data.dtype)
+        return tl.core.tensor(TensorHandle(made, args[0].dtype.scalar), args[0].type)
+    return call
+
+
+_VECTOR = {name: numpy.vectorize(getattr(math, name), otypes=[float]) for name in ("erf", "erfc")}
+_NUMPY = {
+    "exp": numpy.exp, "exp2": numpy.exp2, "expm1": numpy.expm1, "log": numpy.log,
+    "log2": numpy.log2, "log10": numpy.log10, "log1p": numpy.log1p, "sin": numpy.sin,
+    "cos": numpy.cos, "tan": numpy.tan, "asin": numpy.arcsin, "acos": numpy.arccos,
+    "atan": numpy.arctan, "sinh": numpy.sinh, "cosh": numpy.cosh, "tanh": numpy.tanh,
+    "asinh": numpy.arcsinh, "acosh": numpy.arccosh, "atanh": numpy.arctanh,
+    "rsqrt": lambda x: 1 / numpy.sqrt(x), "sqrt": numpy.sqrt, "trunc": numpy.trunc,
+    "rint": numpy.rint, "pow": numpy.power, "atan2": numpy.arctan2, "copysign": numpy.copysign,
+    **_VECTOR,
+}
+LIBDEVICE = types.SimpleNamespace(**{name: _wrapped(f) for name, f in _NUMPY.items()})
+
+
+class TritonRun(_Run):
+    """The loop interpreter, except that kernels are generated Triton source, interpreted."""
+
+    def __init__(self, plan: Plan, inputs: list[torch.Tensor], order: random.Random, target: Target):
+        self.target = target
+        super().__init__(plan, inputs, order)
+
+    def _kernel(self, kernel: Kernel, call: KernelCall) -> None:
+        source = source_of(kernel, self.target)
+        memories = [flat_of(self.value(b)) for b in call.buffers]
+        arguments = [
+            memory.flat[memory.start].item() if param.name == NUMBER else memory.flat[memory.start:]
+            for memory, param in zip(memories, kernel.params)
+        ]
+        try:
+            with numpy.errstate(all="ignore"):
+                interpreted(source.name, source.text)[(source.tile.programs,)](*arguments)
+        except Exception as error:
+            if "index out of bounds" not in f"{error} {error.__cause__} {error.__context__}":
+                raise
+            self.is_wrong = True
+
+
+def interpreted(name: str, text: str):
+    """The kernel of generated text as a function of Triton's interpreter."""
+    assert text.startswith(HEAD)
+    text = text.replace("from triton.language.extra import libdevice\n", "\n")
+    file = f"<interpreted {name} {hash(text)}>"
+    linecache.cache[file] = (len(text), None, text.splitlines(True), file)
+    names = {"__name__": "kernels", "libdevice": LIBDEVICE}
+    exec(compile(text, file, "exec"), names)
+    return names[name]
+
+
+def run_triton(plan: Plan, inputs: list[torch.Tensor], target: Target, seed: int = 0) -> list[torch.Tensor]:
+    """As `run_plan`, by Triton's interpreter."""
+    return TritonRun(plan, inputs, random.Random(seed), target).run()
+
+
+__all__ = ["Fault", "KernelCall", "run_triton", "triton"]
