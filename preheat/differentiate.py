@@ -14,8 +14,8 @@ from dataclasses import replace
 import torch
 
 from preheat.base.collector import paused_collector
-from preheat.base.errors import Unsupported
-from preheat.base.events import timed
+from preheat.base.errors import Unsupported, is_strict
+from preheat.base.events import emit, timed, wants
 from preheat.bridge import interpret
 from preheat.bridge.history import check_saved
 from preheat.bridge.ops import schema
@@ -23,6 +23,7 @@ from preheat.capture.joint import Nested
 from preheat.generate.build import build, host_target
 from preheat.ir.graph import CARRY, Graph, Op, OutputAlias, Ref
 from preheat.ir.plan import Image, Plan, Target
+from preheat.ir.text import show
 from preheat.ir.training import Backward, Division, Exit, Given, Joint, Training
 from preheat.ir.types import TensorType
 from preheat.schedule.schedule import schedule
@@ -191,7 +192,7 @@ def _with_copies(graph: Graph, places: Sequence[int]) -> Graph:
 
 def _compiled(graph: Graph, target: Target) -> tuple[Plan, Image | None, tuple[Exit, ...]]:
     """Plan and image of `graph`, and where each of its outputs is found: views are made outside."""
-    core = lower(graph)
+    core = lower(graph, is_checked=is_strict(), observe=lambda step, made: _stage(step.name, made))
     aliases = core.output_aliases or (OutputAlias(),) * len(core.outputs)
     fresh = [place for place, alias in enumerate(aliases) if alias.kind == "fresh"]
     place_of = {place: number for number, place in enumerate(fresh)}
@@ -206,7 +207,13 @@ def _compiled(graph: Graph, target: Target) -> tuple[Plan, Image | None, tuple[E
             exits.append(Exit(given, True, False, types[core.outputs[place]], alias.offset))
     plain = replace(core, outputs=tuple(core.outputs[place] for place in fresh), output_aliases=())
     plan = schedule(plain, target)
+    _stage("plan", plan)
     return plan, build(plan.kernels, target) if plan.kernels else None, tuple(exits)
+
+
+def _stage(name: str, noun: Graph | Plan) -> None:
+    if wants("stage"):
+        emit("stage", name=name, text=show(noun))
 
 
 def _backward(half: Half, target: Target) -> Backward:

@@ -43,11 +43,14 @@ class Nested:
         self, division: Division, inputs: Sequence[torch.Tensor], *,
         connected: tuple[int, Sequence[torch.Tensor]] | None = None, writes: bool = True,
     ):
-        self.division, self.why_not_recorded = division, ""
-        self._sources = {id(tensor): place for place, tensor in enumerate(inputs)}
+        self.division = division
+        self._sources = sources = {id(tensor): place for place, tensor in enumerate(inputs)}
         self._kept = list(inputs)  # as long as their ids mean them
+        self._refusals = refusals = []
+        # neither function knows this object: a cycle would hold its tensors
         self._recorder = Recorder(
-            lambda tensor: self._sources.get(id(tensor)), self._refused, _no_constant, _no_test)
+            lambda tensor: sources.get(id(tensor)),
+            lambda reason, detail: refusals.append(f"{reason}: {detail}"), _no_constant, _no_test)
         self._leaves: list[list[torch.Tensor]] = [
             [None] * len(one.args) for one in division.classes]
         self._connected = connected
@@ -58,6 +61,11 @@ class Nested:
         self._locals = [[values[v] for v in one.results] for one in division.classes]
         self.values = [values[v].detach() for v in division.values]
         self._forward = self._forward_graph(inputs, [values[v] for v in division.values])
+
+    @property
+    def why_not_recorded(self) -> str:
+        """The first thing that kept the run from being recorded, or ""."""
+        return self._refusals[0] if self._refusals else ""
 
     @property
     def forward(self) -> Graph | None:
@@ -169,9 +177,6 @@ class Nested:
         finally:
             self._recorder.leave()
 
-    def _refused(self, reason: str, detail: str) -> None:
-        self.why_not_recorded = self.why_not_recorded or f"{reason}: {detail}"
-
     def _joint(
         self, number: int, key: tuple, ops: Sequence[Op], own: Sequence[torch.Tensor],
         tangents: Sequence[int | None], grads: Tensors,
@@ -181,7 +186,7 @@ class Nested:
         given = [t if t is not None else self._recorder.builder.fresh() for t in tangents]
         results = [None if g is None else self._recorder.value_of(g) for g in grads]
         if any(g is not None and r is None for g, r in zip(grads, results)):
-            self._refused("untracked_tensor", "a gradient")
+            self._refusals.append("untracked_tensor: a gradient")
             return None
         read = dict.fromkeys(
             v for v in (*(v for op in ops for v in op.refs()), *(r for r in results if r is not None))

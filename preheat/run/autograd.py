@@ -103,50 +103,59 @@ class Join:
 
     def __init__(self, wiring: Wiring):
         self.classes, self.commits, self.exits = wiring.classes, wiring.commits, wiring.exits
-        self._before = {
+        self.before = {
             given.index for arguments, _ in wiring.classes for given in arguments
             if given.kind == "before"}
-        self._views = [view_function(exit) if exit.is_view else None for exit in wiring.exits]
+        self.views = [view_function(exit) if exit.is_view else None for exit in wiring.exits]
 
     def __call__(
         self, source: Source, inputs: Sequence[torch.Tensor], values: list,
     ) -> list[torch.Tensor]:
         """The outputs of the call. `values` are those of the division; results of classes among
         them are replaced by what has a history."""
-        exits: list[torch.Tensor | None] = [None] * len(self.exits)
-        before = {place: Before.apply(inputs[place]) for place in self._before}
-
-        def found(given: Given) -> torch.Tensor:
-            kind, index = given.kind, given.index
-            if kind == "input":
-                return inputs[index]
-            if kind == "value":
-                return values[index]
-            if kind == "before":
-                return before[index]
-            if exits[index] is None:
-                exits[index] = self._leaving(index, found)
-            return exits[index]
-
+        joining = _Joining(self, inputs, values)
         for number, (arguments, results) in enumerate(self.classes):
             made = Node.apply(
-                source, number, [values[place] for place in results], *map(found, arguments))
+                source, number, [values[place] for place in results],
+                *map(joining.find, arguments))
             for place, tensor in zip(results, made):
                 values[place] = tensor
             for target, place in self.commits:
                 if place in results:
                     inputs[target].copy_(values[place])
-        return [found(Given("exit", place)) for place in range(len(exits))]
+        return [joining.leave(place) for place in range(len(self.exits))]
 
-    def _leaving(self, place: int, found: Callable[[Given], torch.Tensor]) -> torch.Tensor:
+
+class _Joining:
+    """The tensors of one call while it is joined. (No closures: one that names itself is a cycle,
+    which would hold the call's tensors until the collector runs.)"""
+
+    __slots__ = ("join", "inputs", "values", "before", "exits")
+
+    def __init__(self, join: Join, inputs: Sequence[torch.Tensor], values: list):
+        self.join, self.inputs, self.values = join, inputs, values
+        self.before = {place: Before.apply(inputs[place]) for place in join.before}
+        self.exits: list[torch.Tensor | None] = [None] * len(join.exits)
+
+    def find(self, given: Given) -> torch.Tensor:
+        kind, index = given.kind, given.index
+        if kind == "input":
+            return self.inputs[index]
+        if kind == "value":
+            return self.values[index]
+        return self.before[index] if kind == "before" else self.leave(index)
+
+    def leave(self, place: int) -> torch.Tensor:
         """The tensor of an exit: made as a view, under autograd, where it is one."""
-        exit, view = self.exits[place], self._views[place]
-        tensor = found(exit.given)
-        if view is None:
-            return tensor
-        if tensor.requires_grad and not exit.needs_grad:
-            tensor = tensor.detach()
-        return view(tensor)
+        if self.exits[place] is None:
+            exit, view = self.join.exits[place], self.join.views[place]
+            tensor = self.find(exit.given)
+            if view is not None:
+                if tensor.requires_grad and not exit.needs_grad:
+                    tensor = tensor.detach()
+                tensor = view(tensor)
+            self.exits[place] = tensor
+        return self.exits[place]
 
 
 def view_function(exit: Exit) -> Callable[[torch.Tensor], torch.Tensor]:

@@ -46,9 +46,10 @@ class Trained:
         self.name = name
         training = artifact.training
         self.wiring, self.values, self.replaced = training.wiring, training.values, training.replaced
-        results = [place for _, places in self.wiring.classes for place in places]
+        self.results = [place for _, places in self.wiring.classes for place in places]
+        self.committed = {place for place, _ in self.wiring.commits}
         exits = [exit.given.index for exit in self.wiring.exits if exit.given.kind == "value"]
-        self.own_values = 1 + max((*results, *exits), default=-1)  # those after it are only saved
+        self.own_values = 1 + max((*self.results, *exits), default=-1)  # the rest is only saved
         self.finds = tuple(map(_finder, self.values))
         self.joins = Join(self.wiring)
         self.lesson, self.state, self.relearn = lesson, state, relearn
@@ -103,7 +104,17 @@ class Call:
         self.state = trained.state()
 
     def begin(self) -> None:
-        """The call is over: what is changed from now on is changed by others."""
+        """The call is over: what is changed from now on is changed by others.
+
+        What has got a history of this call is held without it: else the call would hold itself.
+        """
+        trained = self.trained
+        for place in trained.results:
+            self.values[place] = self.values[place].detach()
+        if trained.committed:
+            self.inputs = [
+                tensor.detach() if place in trained.committed else tensor
+                for place, tensor in enumerate(self.inputs)]
         self.versions = [tensor._version for tensor in self.inputs]
         self.made = [tensor._version for tensor in self.values]
 
