@@ -62,7 +62,10 @@ class Lesson:
     ) -> Nested:
         """A call that was made before, for its gradients alone. `inputs` and the random `state` (of
         a body that draws) are as they were then; `connected`: see `Nested`."""
-        with torch.random.fork_rng(devices=(), enabled=state is not None):
+        with (
+            torch.random.fork_rng(devices=(), enabled=state is not None),
+            torch.autocast("cpu", enabled=False),
+        ):
             if state is not None:
                 torch.set_rng_state(state)
             return Nested(self.division, inputs, connected=connected, writes=False)

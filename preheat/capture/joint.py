@@ -87,7 +87,8 @@ class Nested:
         with self._recorded():
             grads = torch.autograd.grad(
                 [results[k] for k in given], leaves, own, retain_graph=is_kept, allow_unused=True)
-        if self.why_not_recorded or not all(map(is_plain, own)):
+        is_cast = torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
+        if self.why_not_recorded or is_cast or not all(map(is_plain, own)):
             return list(grads), None
         read = [self._recorder.value_of(tangent) for tangent in own]
         key = tuple(None if t is None else tuple(t.stride()) for t in tangents)

@@ -7,8 +7,8 @@
 
 Each class of the body is one `torch.autograd.Function`: edges, hooks, undefined tangents and errors
 are torch's own. What the gradients are is asked of the call's `source`: a nested run
-(`capture/joint.py`) or compiled code (`run/trained.py`). Views of inputs and of other results are made here,
-under autograd, and so are the writes that it sees.
+(`capture/joint.py`) or compiled code (`run/trained.py`). Views of inputs and of other results are
+made here, under autograd, and so are the writes that it sees.
 
 Guarantees: a class holds what it has saved until it has run backward without being kept; what a
 formula had saved is checked for in-place changes as torch does it.

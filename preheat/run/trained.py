@@ -135,7 +135,7 @@ class Call:
         """The gradients of the arguments of class `number`."""
         key = tuple([None if t is None else t.stride() for t in tangents])
         half = self.trained.halves.get((number, key))
-        if half is not None and all(map(_is_plain, tangents)):
+        if half is not None and all(map(_is_plain, tangents)) and not _is_cast():
             try:
                 return half.run(saved, tangents)
             except Fault as fault:  # the user's error, if it is one, arises in torch's own formulas
@@ -196,7 +196,7 @@ class _Half:
     """A compiled backward."""
 
     def __init__(self, half: Backward, runtime: Image | None):
-        self.half = half
+        self.half, self.kept, self.views = half, (), []
         made = executable(half.plan, half.image)
         self.call = _native(made, runtime) or (lambda *given: made(given))
         self.places: tuple[int, ...] = ()
@@ -207,25 +207,28 @@ class _Half:
             -1 - given.index if given.kind == "tangent" else kept.index(given)
             for given in self.half.takes)
         self.kept = kept
+        self.views = [
+            view_function(exit) if exit is not None and exit.is_view else None
+            for exit in self.half.grads]
 
     def run(self, saved: Sequence[torch.Tensor], tangents: Tangents) -> Tensors:
         taken = [saved[k] if k >= 0 else tangents[-1 - k] for k in self.places]
         results = self.call(*taken)
         return [
-            None if exit is None else self._grad(exit, saved, tangents, results)
-            for exit in self.half.grads]
+            None if exit is None else self._grad(exit.given, view, saved, tangents, results)
+            for exit, view in zip(self.half.grads, self.views)]
 
     def _grad(
-        self, exit: Exit, saved: Sequence[torch.Tensor], tangents: Tangents, results: Tensors,
+        self, given: Given, view: Callable | None, saved: Sequence[torch.Tensor],
+        tangents: Tangents, results: Tensors,
     ) -> torch.Tensor:
-        given = exit.given
         if given.kind == "plan":
             tensor = results[given.index]
         elif given.kind == "tangent":
             tensor = tangents[given.index]
         else:
             tensor = saved[self.kept.index(given)].detach()
-        return view_function(exit)(tensor) if exit.is_view else tensor
+        return tensor if view is None else view(tensor)
 
 
 def _finder(exit: Exit) -> Callable[[Sequence, Sequence], torch.Tensor]:
@@ -243,6 +246,12 @@ def _require_version(tensor: torch.Tensor, version: int) -> None:
             "one of the variables needed for gradient computation has been modified by an inplace "
             f"operation: a tensor of shape {list(tensor.shape)} is at version {tensor._version}; "
             f"expected version {version} instead.")
+
+
+def _is_cast() -> bool:
+    """Whether autocast is on where a backward runs: then it casts the operands of the formulas, which
+    none that was compiled has done."""
+    return torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
 
 
 def _is_plain(tangent: torch.Tensor | None) -> bool:

@@ -231,6 +231,19 @@ def test_autocast(dtype, is_inside):
     trains_alike(Cast, step, tolerance=0.08)
 
 
+def test_a_backward_inside_autocast():
+    def step(call, net, x, y, number):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = F.cross_entropy(call(x).float(), y)
+            if number % 2:
+                loss.backward()
+        if not number % 2:
+            loss.backward()
+        return loss
+
+    trains_alike(step=step, count=8, tolerance=0.08)
+
+
 def test_autocast_that_changes_its_dtype():
     def step(call, net, x, y, number):
         with torch.autocast("cpu", dtype=(torch.bfloat16, torch.float16)[number % 2]):
