@@ -177,6 +177,8 @@ class Call:
                 _require_version(self.values[given.index], self.made[given.index])
                 where[given] = self.values[given.index]
                 is_other |= follows
+            else:
+                is_other |= follows  # it was not kept
         if is_other:  # the body that ran again is not the one that ran
             if joint is None or any(given not in where for given, _ in takes):
                 for place in changed:

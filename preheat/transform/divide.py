@@ -25,7 +25,12 @@ _BATCH_NORM = "aten._native_batch_norm_legit_functional.default"
 
 
 def divide(graph: Graph) -> Division:
-    """The division of `graph`. Without classes nothing that leaves it requires grad."""
+    """The division of `graph`. Without classes nothing that leaves it requires grad.
+
+    Raises Unsupported where one history has two states: what was computed from the first would have to
+    be a function of the second.
+    """
+    _refuse_two_states(graph)
     commits = tuple(_commits(graph))
     views = tuple(_views(graph))
     escaping = [
@@ -56,6 +61,15 @@ def refuse_quiet_views(graph: Graph) -> None:
             raise Unsupported("unknown_history", f"{op.name} of a view made under no_grad")
     if not quiet.isdisjoint(graph.outputs):
         raise Unsupported("unknown_history", "a view made under no_grad is a result")
+
+
+def _refuse_two_states(graph: Graph) -> None:
+    inputs, grads = {given.id for given in graph.inputs}, set(graph.grads)
+    kept = {op.args[1].id: op for op in graph.ops if op.name == CARRY} if grads else {}
+    for op in graph.ops if kept else ():
+        for value in _with_gradient(op, grads):
+            if value in kept and value not in inputs and kept[value] is not op:
+                raise Unsupported("unknown_history", f"{op.name} of what no_grad changes later")
 
 
 def _is_fresh(graph: Graph, place: int) -> bool:

@@ -36,7 +36,7 @@ _WRITES = (
     "{a}.mul_({b})", "{a}.add_({b})", "{a}[0] = {b}[1]", "{a}[:, 1] = 0.25", "{a}[1:] *= 0.5",
     "{a}.copy_({b})", "{a}.t()[0] += {b}[0]", "{a}.tanh_()", "{a}.zero_()", "{a}.masked_fill_({b} > 0.5, 0.1)",
     "{a}.view(9)[2:5].mul_(2)", "{a}.detach().add_(0.5)", "torch.add({b}, 1, out={a}.detach())",
-    "{a}.clamp_(-1, 1)", "{a}.diagonal().fill_(0.3)", "{a}.data.mul_(0.5)",
+    "{a}.clamp_(-1, 1)", "{a}.diagonal().fill_(0.3)",
 )
 _QUIET = (
     "s.mul_(0.9).add_({a}.detach().mean(0), alpha=0.1)", "{a}.mul_(0.5)", "{a}.add_(1)",
