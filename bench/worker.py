@@ -102,7 +102,8 @@ def perform(model: str, subject: models.Subject, call: Callable) -> Any:
         if loss is None:
             loss = leaves(result)[0].float().pow(2).mean()
         loss.backward()
-    grads = [p.grad for p in parameters if p.grad is not None]
+    # where nothing comes torch.compile gives zeros, eager None
+    grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
     for parameter in parameters:
         parameter.grad = None
     return [loss.detach(), *grads]
