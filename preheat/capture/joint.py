@@ -23,7 +23,7 @@ import torch
 from preheat.base.errors import Unsupported
 from preheat.bridge.interpret import define
 from preheat.bridge.ops import decode, overload
-from preheat.bridge.tensors import is_plain, type_of
+from preheat.bridge.tensors import is_plain, type_of, unusual_keys
 from preheat.capture.recorder import Recorder
 from preheat.ir.graph import CARRY, Graph, Input, Op
 from preheat.ir.training import Division, Joint
@@ -88,7 +88,9 @@ class Nested:
             grads = torch.autograd.grad(
                 [results[k] for k in given], leaves, own, retain_graph=is_kept, allow_unused=True)
         is_cast = torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
-        if self.why_not_recorded or is_cast or not all(map(is_plain, own)):
+        # of zeros without memory torch computes nothing: no other tangent is like them
+        is_odd = any(not is_plain(t) or t.is_conj() or t.is_neg() or unusual_keys(t) for t in own)
+        if self.why_not_recorded or is_cast or is_odd:
             return list(grads), None
         read = [self._recorder.value_of(tangent) for tangent in own]
         key = tuple(None if t is None else tuple(t.stride()) for t in tangents)

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from preheat.base.events import emit
+from preheat.bridge.tensors import unusual_keys
 from preheat.ir.artifact import Artifact
 from preheat.ir.plan import Image
 from preheat.ir.trace import Signature
@@ -257,8 +258,9 @@ def _is_cast() -> bool:
 
 
 def _is_plain(tangent: torch.Tensor | None) -> bool:
+    """Whether a tangent is memory like any other: torch's formulas may give zeros without any."""
     return tangent is None or type(tangent) is torch.Tensor and not (
-        tangent.is_conj() or tangent.is_neg())
+        tangent.is_conj() or tangent.is_neg() or unusual_keys(tangent))
 
 
 class _NoRows:

@@ -311,6 +311,20 @@ def test_requires_grad_inside():
     trains_alike(Saliency)
 
 
+def test_zeros_that_have_no_memory():
+    """What torch gives as the gradient of the other part of a complex number."""
+    def parts(x, w):
+        return x * w, x - w
+
+    compiled = preheat.compile(parts, options=NO_CACHE)
+    for number in range(6):
+        x, w = torch.randn(3), torch.randn(3, requires_grad=True)
+        tangents = [torch._efficientzerotensor((3,)) if number % 2 else torch.ones(3), torch.ones(3)]
+        expected = torch.autograd.grad(parts(x, w), w, tangents)
+        found = torch.autograd.grad(compiled(x, w), w, tangents)
+        assert torch.equal(expected[0], found[0])
+
+
 def test_anomaly_mode():
     def step(call, net, x, y, number):
         with torch.autograd.set_detect_anomaly(number % 2 == 1):
