@@ -80,7 +80,7 @@ step(torch.ones(4, requires_grad=True))
 """,
     ),
     "modified_saved": Reason(
-        "changes in place a tensor that a backward needs, which then raises ({detail})",
+        "changes in place a tensor that a backward may need, which then raises ({detail})",
         "write the result to a new tensor, such as y = y + 1 for y.add_(1)",
         "eager",
         """

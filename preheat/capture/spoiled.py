@@ -46,9 +46,10 @@ def own_gradient(graph: Graph, grad_outputs: Sequence[int]) -> str:
 
 def _why_slice_spoiled(ops: Sequence[Op], root: Mapping[int, int]) -> str:
     later: set[int] = set()
+    apart = {r for op in ops if op.name.startswith("aten.unsafe_") for r in op.results}
     for op in reversed(ops):
         written = {root[value] for value in op.writes}
-        is_slice = any(root[value] != value for value in op.writes)
+        is_slice = any(root[value] != value and value not in apart for value in op.writes)
         if op.is_grad_enabled and is_slice and op.name not in _SAVES_NOTHING:
             others = {root[value] for arg in op.args[1:] for value in refs_of(arg)}
             if not (later | written).isdisjoint(others) or not later.isdisjoint(written):

@@ -434,3 +434,21 @@ def test_a_copy_and_functional_calls():
             torch.testing.assert_close(b, a, rtol=1e-4, atol=1e-5)
     copied = copy.deepcopy(compiled)
     F.cross_entropy(copied(x), y).backward()
+
+
+@pytest.mark.parametrize("kind", [nn.GRU, nn.LSTM, nn.RNN])
+def test_recurrent_networks(kind):
+    class Recurrent(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.out = kind(4, 8, num_layers=2, dropout=0.2), nn.Linear(8, 4)
+
+        def forward(self, x):
+            return self.out(self.inner(x.view(6, 4, 4).transpose(0, 1))[0][-1])
+
+    def make():
+        torch.manual_seed(0)
+        return Recurrent()
+
+    found = counted(lambda: trains_alike(make))
+    assert found["breaks"] == 0
