@@ -43,6 +43,11 @@ def _autocast(device: str) -> Callable[[], Constant]:
     return read
 
 
+def is_autocast_on() -> bool:
+    """Whether ops that run now, on a device that is compiled for, have their operands cast."""
+    return torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
+
+
 def _default_device() -> Constant:
     """The device of new tensors: a function mode's. Modes are looked at; asking would run them."""
     for depth in reversed(range(_C._len_torch_function_stack())):

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 
 from preheat.base.errors import Unsupported
+from preheat.bridge.ambient import is_autocast_on
 from preheat.bridge.interpret import define
 from preheat.bridge.ops import decode, overload
 from preheat.bridge.tensors import is_plain, type_of, unusual_keys
@@ -87,10 +88,9 @@ class Nested:
         with self._recorded():
             grads = torch.autograd.grad(
                 [results[k] for k in given], leaves, own, retain_graph=is_kept, allow_unused=True)
-        is_cast = torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
         # of zeros without memory torch computes nothing: no other tangent is like them
         is_odd = any(not is_plain(t) or t.is_conj() or t.is_neg() or unusual_keys(t) for t in own)
-        if self.why_not_recorded or is_cast or is_odd:
+        if self.why_not_recorded or is_autocast_on() or is_odd:
             return list(grads), None
         read = [self._recorder.value_of(tangent) for tangent in own]
         key = tuple(None if t is None else tuple(t.stride()) for t in tangents)

@@ -20,6 +20,7 @@ import torch
 from torch.autograd.graph import increment_version
 
 from preheat.base.errors import InternalError
+from preheat.bridge.ambient import is_autocast_on
 from preheat.bridge.interpret import as_tensor
 from preheat.ir.plan import Call, Image, KernelCall, LibraryCall, Plan, ProductCall
 from preheat.ir.records import LAUNCH_ALIGN_BYTES
@@ -69,7 +70,7 @@ class Executable:
         self.places = places(plan)
         self.arena_bytes = known(plan.arena_bytes)
         # guards hold the ambient state in which the plan was bound, so what is so now stays so
-        self.is_autocast_off = any(map(torch.is_autocast_enabled, ("cpu", "cuda")))
+        self.is_autocast_off = is_autocast_on()
         self.written, self.first_write = writes_inputs(plan)
         self.library_results = {
             b

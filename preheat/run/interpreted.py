@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from preheat.bridge import interpret
+from preheat.bridge.ambient import is_autocast_on
 from preheat.ir.graph import Graph, device_of
 from preheat.run.library import Fault, no_autocast
 from preheat.run.undo import kept
@@ -39,8 +40,7 @@ class Interpreted:
 def outside_autocast() -> Callable:
     """A context manager class in which autocast is off: where it is on now, the recorded ops have
     its casts already."""
-    is_on = any(map(torch.is_autocast_enabled, ("cpu", "cuda")))
-    return no_autocast() if is_on else contextlib.nullcontext
+    return no_autocast() if is_autocast_on() else contextlib.nullcontext
 
 
 def _written_inputs(graph: Graph) -> tuple[int, ...]:

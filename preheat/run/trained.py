@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from preheat.base.events import emit
+from preheat.bridge.ambient import is_autocast_on
 from preheat.bridge.tensors import unusual_keys
 from preheat.ir.artifact import Artifact
 from preheat.ir.plan import Image
@@ -136,7 +137,8 @@ class Call:
         """The gradients of the arguments of class `number`."""
         key = tuple([None if t is None else t.stride() for t in tangents])
         half = self.trained.halves.get((number, key))
-        if half is not None and all(map(_is_plain, tangents)) and not _is_cast():
+        # under autocast the operands of the formulas are cast, which no compiled backward does
+        if half is not None and all(map(_is_plain, tangents)) and not is_autocast_on():
             try:
                 return half.run(saved, tangents)
             except Fault as fault:  # the user's error, if it is one, arises in torch's own formulas
@@ -249,12 +251,6 @@ def _require_version(tensor: torch.Tensor, version: int) -> None:
             "one of the variables needed for gradient computation has been modified by an inplace "
             f"operation: a tensor of shape {list(tensor.shape)} is at version {tensor._version}; "
             f"expected version {version} instead.")
-
-
-def _is_cast() -> bool:
-    """Whether autocast is on where a backward runs: then it casts the operands of the formulas, which
-    none that was compiled has done."""
-    return torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
 
 
 def _is_plain(tangent: torch.Tensor | None) -> bool:

@@ -5,6 +5,7 @@
 
 import contextlib
 import io
+import linecache
 import warnings
 
 import torch
@@ -56,7 +57,6 @@ def _run(program: Program, wrap) -> list[dict]:
     names = {"torch": torch, "log": log, "double": Double.apply}
     names["hook"] = lambda label: lambda grad: log.append((label, grad.detach().clone()))
     exec(compile(program.text, f"<seed {program.seed}>", "exec"), names)
-    import linecache
     file = f"<seed {program.seed}>"
     linecache.cache[file] = (len(program.text), None, program.text.splitlines(True), file)
     call = wrap(names["f"])

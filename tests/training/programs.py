@@ -64,10 +64,9 @@ class Step:
 
 @dataclass
 class Program:
-    """See the module docstring. `weight`: how likely statements with effects are, from 0 to 1."""
+    """See the module docstring."""
 
     seed: int
-    weight: float = 1.0
     text: str = ""
     steps: list[Step] = field(default_factory=list)
     count: int = 0
@@ -76,6 +75,8 @@ class Program:
         self.random = random.Random(self.seed)
         kinds = self.random.choice(("pure", "writes", "quiet", "outside", "all", "all"))
         self.kinds = kinds
+        self._names = ["x", "y", "y * 1", "w"]
+        self._made: list[str] = []
         lines = [line for _ in range(self.random.randint(2, 9)) for line in self._statement()]
         results = self._results()
         self.count = len(results)
@@ -84,14 +85,7 @@ class Program:
         self.steps = [self._step() for _ in range(5)]
 
     # ------------------------------------------------------------------ text
-    @property
-    def names(self) -> list[str]:
-        return self._names
-
     def _statement(self) -> list[str]:
-        if not hasattr(self, "_names"):
-            self._names = ["x", "y", "y * 1", "w"]
-            self._made: list[str] = []
         pick = self.random.random
         is_any = self.kinds == "all"
         if (self.kinds == "writes" or is_any) and self._made and pick() < 0.3:
