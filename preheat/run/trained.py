@@ -80,6 +80,20 @@ class Trained:
         return exits
 
 
+    def relaid(self, number: int, tangents: Tangents) -> tuple["_Half | None", Tangents]:
+        """A known backward of class `number` for the same results, with `tangents` in the layout that
+        it is for; none, and `tangents` as they are, if there is none."""
+        for (known, key), half in self.halves.items():
+            if known == number and all(
+                (t is None) == (strides is None) for t, strides in zip(tangents, key)
+            ) and not any(0 in strides for strides in key if strides is not None):
+                return half, [
+                    None if t is None else torch.empty_strided(
+                        t.shape, strides, dtype=t.dtype, device=t.device).copy_(t)
+                    for t, strides in zip(tangents, key)]
+        return None, tangents
+
+
 def joined(trained: Trained, rebuild: Rebuild, values: int, inputs: Sequence[int]) -> Rebuild:
     """`rebuild` after the join: a function of the plan's results, the inputs and its own objects.
 
@@ -137,6 +151,8 @@ class Call:
         """The gradients of the arguments of class `number`."""
         key = tuple([None if t is None else t.stride() for t in tangents])
         half = self.trained.halves.get((number, key))
+        if half is None and self._changed():  # to record another, the body would have to run again
+            half, tangents = self.trained.relaid(number, tangents)
         # under autocast the operands of the formulas are cast, which no compiled backward does
         if half is not None and all(map(_is_plain, tangents)) and not is_autocast_on():
             try:
@@ -163,9 +179,7 @@ class Call:
         be at hand as it was: else the gradients cannot be had any more, which is an error.
         """
         trained, lesson = self.trained, self.trained.lesson()
-        changed = frozenset(
-            place for place, (tensor, version) in enumerate(zip(self.inputs, self.versions))
-            if tensor._version != version and place not in trained.replaced)
+        changed = self._changed()
         nested = lesson.run_again(self._inputs_then(), self.state)
         grads, joint = nested.backward(number, tangents, False)
         takes = lesson.learn(nested.forward, joint, changed)
@@ -188,6 +202,12 @@ class Call:
                     _require_version(self.inputs[place], self.versions[place])
             grads = lesson.interpreted(nested.forward, joint, where)
         return grads
+
+    def _changed(self) -> frozenset[int]:
+        """The places of inputs that others have written to since the call."""
+        return frozenset(
+            place for place, (tensor, version) in enumerate(zip(self.inputs, self.versions))
+            if tensor._version != version and place not in self.trained.replaced)
 
     def _inputs_then(self) -> Sequence[torch.Tensor]:
         """The inputs, those that the call itself has written to as they were before."""
