@@ -43,6 +43,8 @@ def check(seed: int, settings: dict | None = None) -> Program:
                 continue  # what retains its gradient there sees one backward, not two
             if name == "grads" and any(isinstance(seen["used"], str) for seen in (expected, found)):
                 continue  # a backward that raises has come further or less far; "used" is judged below
+            if name == "raised" and expected[name].startswith("RuntimeError: A view w"):
+                break  # made under no_grad, it refuses to be written to; a result of compiled code does not
             if _is_lost(program.steps[number], expected[name], found.get(name)):
                 continue
             why = difference(expected[name], found.get(name), name == "results")
