@@ -17,7 +17,7 @@ from preheat.base.collector import paused_collector
 from preheat.base.errors import Unsupported, is_strict
 from preheat.base.events import emit, timed, wants
 from preheat.bridge import interpret
-from preheat.bridge.history import check_saved
+from preheat.bridge.history import check_saved, history
 from preheat.bridge.ops import schema
 from preheat.capture.joint import Nested
 from preheat.generate.build import build, host_target
@@ -27,7 +27,7 @@ from preheat.ir.text import show
 from preheat.ir.training import Backward, Division, Exit, Given, Joint, Training
 from preheat.ir.types import TensorType
 from preheat.schedule.schedule import schedule
-from preheat.transform.divide import divide, refuse_quiet_views, wire
+from preheat.transform.divide import divide, refuse_quiet_views, refuse_rebuilt_views, wire
 from preheat.transform.functionalize import functionalize
 from preheat.transform.partition import Half, partition
 from preheat.transform.pipeline import lower
@@ -47,6 +47,7 @@ class Lesson:
         if not all(isinstance(given.type, TensorType) for given in graph.inputs):
             raise Unsupported("number_with_gradient", "a number that changes from call to call")
         refuse_quiet_views(graph)
+        refuse_rebuilt_views(graph)
         division = divide(functionalize(graph))
         draws = any(op.name != CARRY and schema(op.name).is_random for op in division.graph.ops)
         fresh = Training(wire(division), replaced=division.replaced, draws=draws)
@@ -163,7 +164,8 @@ class Lived:
         self, number: int, arguments: Sequence[torch.Tensor], tangents: Tensors,
     ) -> list[torch.Tensor | None]:
         """The same as functions of `arguments`: the class runs again, as plain autograd."""
-        check_saved(*self.nested.ends(number))
+        results, leaves = self.nested.ends(number)
+        check_saved(results, map(history, leaves))
         return self.lesson.differentiable(self.inputs, self._state, number, arguments, tangents)
 
 

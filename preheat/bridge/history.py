@@ -1,23 +1,25 @@
 """The graph of autograd behind live tensors: what its nodes have saved, and whether it still holds.
 
-    check_saved([y], [x])          raises torch's own error for a saved tensor that was written to
-    why_broken([y], [x])           the same as text: "MulBackward0 has saved a tensor that ...", or ""
+    check_saved([y], [history(x)])    raises torch's own error for a saved tensor that was written to
+    why_broken([y], [history(x)])     the same as text: "MulBackward0 has saved a tensor that ...", or ""
 
-Only nodes between the tensors and what they were computed from are looked at.
+Only nodes between the tensors and what they were computed from are looked at: `origins` are the nodes
+that gave these, None for leaves.
 """
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import torch
 
 
-def check_saved(results: Iterable[torch.Tensor], origins: Iterable[torch.Tensor]) -> None:
+def check_saved(results: Iterable[torch.Tensor], origins: Iterable[Any]) -> None:
     """Raises what a backward from `results` to `origins` raises if a saved tensor was changed."""
     for node in nodes(results, origins):
         _unpack(node)
 
 
-def why_broken(results: Iterable[torch.Tensor], origins: Iterable[torch.Tensor]) -> str:
+def why_broken(results: Iterable[torch.Tensor], origins: Iterable[Any]) -> str:
     """Why a backward from `results` to `origins` would raise: a saved tensor was changed in place."""
     for node in nodes(results, origins):
         try:
@@ -27,10 +29,10 @@ def why_broken(results: Iterable[torch.Tensor], origins: Iterable[torch.Tensor])
     return ""
 
 
-def nodes(results: Iterable[torch.Tensor], origins: Iterable[torch.Tensor]) -> Iterator:
+def nodes(results: Iterable[torch.Tensor], origins: Iterable[Any]) -> Iterator:
     """The nodes of autograd from `results` back to those that gave `origins`."""
-    seen = {id(node): node for node in map(_history, origins) if node is not None}
-    waiting = [node for node in map(_history, results) if node is not None]
+    seen = {id(node): node for node in origins if node is not None}
+    waiting = [node for node in map(history, results) if node is not None]
     while waiting:
         node = waiting.pop()
         if id(node) not in seen:
@@ -39,7 +41,7 @@ def nodes(results: Iterable[torch.Tensor], origins: Iterable[torch.Tensor]) -> I
             waiting += [following for following, _ in node.next_functions if following is not None]
 
 
-def _history(tensor: torch.Tensor):
+def history(tensor: torch.Tensor) -> Any:
     """The node that gave `tensor`; None for a leaf, and for a view whose history torch refuses."""
     try:
         return tensor.grad_fn

@@ -31,6 +31,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from preheat.bridge.failures import fails_by_type
+from preheat.bridge.history import history
 from preheat.bridge.ops import overload
 from preheat.bridge.overloads import Overload, facts_of
 from preheat.bridge.symint import Shown, has_offset, is_box, scalar_of, taken, unboxed
@@ -228,10 +229,12 @@ class Recorder(SizedRecorder, TorchDispatchMode):
         known = self.values.get(id(tensor))
         return None if known is None else known.value
 
-    def live_inputs(self) -> list[torch.Tensor]:
-        """The tensors from outside that are still alive."""
-        alive = ((known(), known.value) for known in self.values.values())
-        return [t for t, value in alive if value in self._source_of_value and t is not None]
+    def live_inputs(self) -> list["_Known"]:
+        """The tensors from outside that are still alive: `known()`, and `known.history` before the
+        first op, the node of autograd that gave it."""
+        return [
+            known for known in self.values.values()
+            if known.value in self._source_of_value and known() is not None]
 
     def finish(
         self, outputs: list[int], names: list[str], alias_sets: list[int],
@@ -377,6 +380,7 @@ class Recorder(SizedRecorder, TorchDispatchMode):
         self.input_extents.append(extent(tensor))
         self._source_of_value[value] = source
         self._learn(tensor, value)
+        self.values[id(tensor)].history = history(tensor)
         return value
 
     def _learn(self, tensor: torch.Tensor, value: int) -> int:
@@ -388,7 +392,7 @@ class Recorder(SizedRecorder, TorchDispatchMode):
         entry[0] += 1
         self.root[value] = entry[1]
         known = _Known(tensor, self._forget)
-        known.key, known.value, known.storage = id(tensor), value, key
+        known.key, known.value, known.storage, known.history = id(tensor), value, key, None
         self.values[known.key] = known
         return entry[1]
 
@@ -492,7 +496,7 @@ class Recorder(SizedRecorder, TorchDispatchMode):
 class _Known(weakref.ref):
     """A weak reference to a tensor with its id, its value and its storage."""
 
-    __slots__ = ("key", "value", "storage")
+    __slots__ = ("key", "value", "storage", "history")
 
 
 def _dispatch(

@@ -9,7 +9,7 @@ torch's CopySlices: for these the ops alone say what may be, and may refuse a bo
 run backward, never the other way round.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 from preheat.bridge.history import why_broken
@@ -27,7 +27,11 @@ def why_spoiled(recorder: Any, results: Sequence[Any]) -> str:
     ops = recorder.builder.ops
     if not any(op.writes for op in ops):
         return ""
-    return why_broken(results, recorder.live_inputs()) or _why_slice_spoiled(ops, recorder.root)
+    inputs = recorder.live_inputs()
+    written = [known() for known in inputs if known.value in recorder.written_inputs]
+    broken = why_broken([*results, *written], [known.history for known in inputs])
+    views = {known.value for known in inputs if known()._is_view()}
+    return broken or _why_slice_spoiled(ops, recorder.root, views)
 
 
 def own_gradient(graph: Graph, grad_outputs: Sequence[int]) -> str:
@@ -44,12 +48,14 @@ def own_gradient(graph: Graph, grad_outputs: Sequence[int]) -> str:
     return ""
 
 
-def _why_slice_spoiled(ops: Sequence[Op], root: Mapping[int, int]) -> str:
+def _why_slice_spoiled(ops: Sequence[Op], root: Mapping[int, int], views: Set[int]) -> str:
+    """`views`: the inputs that are views of others outside."""
     later: set[int] = set()
     apart = {r for op in ops if op.name.startswith("aten.unsafe_") for r in op.results}
     for op in reversed(ops):
         written = {root[value] for value in op.writes}
-        is_slice = any(root[value] != value and value not in apart for value in op.writes)
+        is_slice = any(
+            value in views or root[value] != value and value not in apart for value in op.writes)
         if op.is_grad_enabled and is_slice and op.name not in _SAVES_NOTHING:
             others = {root[value] for arg in op.args[1:] for value in refs_of(arg)}
             if not (later | written).isdisjoint(others) or not later.isdisjoint(written):

@@ -80,6 +80,10 @@ class Trained:
         return exits
 
 
+    def is_known(self, number: int) -> bool:
+        """Whether class `number` has run backward before."""
+        return any(known == number for known, _ in self.halves)
+
     def relaid(self, number: int, tangents: Tangents) -> tuple["_Half | None", Tangents]:
         """A known backward of class `number` for the same results, with `tangents` in the layout that
         it is for; none, and `tangents` as they are, if there is none."""
@@ -165,6 +169,9 @@ class Call:
         self, number: int, arguments: Sequence[torch.Tensor], tangents: Tangents,
     ) -> Tensors:
         """The gradients as functions of `arguments`: the class runs again, as plain autograd."""
+        if not self.trained.is_known(number):  # what its formulas have saved is not known, nor changes
+            with torch.no_grad():
+                self._learned(number, [None if t is None else t.detach() for t in tangents])
         for place, (tensor, version) in enumerate(zip(self.inputs, self.versions)):
             if place not in self.trained.replaced:
                 _require_version(tensor, version)

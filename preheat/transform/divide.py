@@ -63,6 +63,31 @@ def refuse_quiet_views(graph: Graph) -> None:
         raise Unsupported("unknown_history", "a view made under no_grad is a result")
 
 
+def refuse_rebuilt_views(graph: Graph) -> None:
+    """Raises Unsupported for a recorded graph with a result that is a view of another one, of memory
+    that was written to since under autograd: torch then takes the view from the memory anew, and no
+    gradient goes through the other result."""
+    maker = {
+        op.results[0]: place for place, op in enumerate(graph.ops)
+        if op.name in VIEWS and len(op.results) == 1}
+    root = {given.id: given.id for given in graph.inputs}
+    written: dict[int, int] = {}  # memory -> the last op that wrote to it
+    for place, op in enumerate(graph.ops):
+        root.update((r, r if alias == -1 else root.get(alias, alias))
+                    for r, alias in zip(op.results, op.aliases) if r not in root)
+        if op.is_grad_enabled:
+            written.update((root.get(value, value), place) for value in op.writes)
+    outputs = {value for place, value in enumerate(graph.outputs) if place in graph.grad_outputs}
+    for value in outputs:
+        if value not in maker or written.get(root[value], -1) < maker[value]:
+            continue
+        above = graph.ops[maker[value]].args[0].id
+        while above not in outputs and above in maker:
+            above = graph.ops[maker[above]].args[0].id
+        if above in outputs and above != root[value]:
+            raise Unsupported("unknown_history", "a view of another result, written to since")
+
+
 def _refuse_two_states(graph: Graph) -> None:
     inputs, grads = {given.id for given in graph.inputs}, set(graph.grads)
     kept = {op.args[1].id: op for op in graph.ops if op.name == CARRY} if grads else {}
