@@ -76,6 +76,15 @@ def mlp(layers: int = 8, width: int = 256) -> torch.nn.Module:
     return torch.nn.Sequential(*parts).cuda().eval().requires_grad_(False)
 
 
+def convolutions() -> tuple[Callable, tuple]:
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(
+        torch.nn.Conv2d(64, 256, 1, bias=False), torch.nn.BatchNorm2d(256), torch.nn.ReLU(),
+        torch.nn.Conv2d(256, 256, 3, padding=1), torch.nn.SiLU(), torch.nn.Conv2d(256, 64, 1))
+    net.cuda().bfloat16().eval().requires_grad_(False)
+    return (lambda x: net(x)), (tensor(32, 64, 56, 56),)
+
+
 def norm_backward(x, g, w):
     mean = x.float().mean(-1, keepdim=True)
     rstd = (x.float().var(-1, unbiased=False, keepdim=True) + 1e-5).rsqrt()
@@ -182,6 +191,7 @@ def rows() -> Iterator[Row]:
     yield Row(
         "MLP 8 x Linear(256) ReLU, batch 128 f32",
         lambda: (mlp(), (tensor(128, 256, dtype=torch.float32),)), host=True)
+    yield Row("convolutions 64 and 256 channels, 32 of 56x56 bf16", convolutions)
     yield Row(
         "one kernel on 1024 f32",
         lambda: (lambda x: torch.relu(x * 2 + 1), (tensor(1024, dtype=torch.float32),)), host=True)

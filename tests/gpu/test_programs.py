@@ -160,6 +160,27 @@ def test_modules():
     check(layer, cuda(2, 10, 64))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("bias", [False, True])
+def test_convolutions(dtype, bias):
+    """Of 16-bit floats with channels last; the result has eager's strides (`same`)."""
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 32, 7, 2, 3, bias=bias), torch.nn.BatchNorm2d(32), torch.nn.ReLU(),
+        torch.nn.MaxPool2d(3, 2, 1), torch.nn.Conv2d(32, 64, 1, bias=bias), torch.nn.SiLU(),
+        torch.nn.Conv2d(64, 64, 3, 2, 1, bias=bias), torch.nn.GroupNorm(8, 64),
+        torch.nn.Conv2d(64, 64, 3, 1, 1, groups=64), torch.nn.Upsample(scale_factor=2),
+        torch.nn.Conv2d(64, 16, 3, bias=bias)).cuda().to(getattr(torch, dtype)).eval()
+    check(net, cuda(4, 3, 65, 70, dtype=dtype))
+    first, second = net[:5], net[5:7]
+
+    def both(x):
+        made = first(x)
+        return made, second(made).relu()
+
+    check(both, cuda(2, 3, 64, 64, dtype=dtype))
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_attention(dtype):
     q = cuda(2, 4, 64, 32, dtype=dtype)

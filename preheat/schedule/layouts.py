@@ -1,0 +1,178 @@
+"""Convolutions of a GPU in the layout that its tensor cores take: channels last, and all between them.
+
+    %2: f16[8, 64, 56, 56] = library(%0, %1, ..., op='aten.convolution.default'); %3 = relu(%2)
+      ->
+    %4: f16[8, 64, 56, 56]{200704, 1, 3584, 64} = cast(%0)      joins the kernel that makes %0
+    %5: f16[64, 64, 3, 3]{576, 1, 192, 64} = cast(%1)
+    %2: f16[8, 64, 56, 56]{200704, 1, 3584, 64} = library(%4, %5, ...)
+    %3: f16[8, 64, 56, 56]{200704, 1, 3584, 64} = relu(%2)      the next one takes it as it is
+
+For 16-bit floats the library itself computes in this layout: given another one it turns operands and
+result around on each call. What is elementwise, pooling or joining takes the layout of its operands,
+so that a network turns its input and its last result only. Weights are turned on each call: their
+values may change without a trace that could be checked (through `.data`), and it moves far fewer
+bytes than activations do. A bias leaves the convolution, where it would be another pass over memory,
+and joins the kernel behind it.
+
+Left as they are: grouped convolutions (torch.compile's benchmarks have them 1.36 times slower), and
+float32, where the layout decides whether the library rounds operands to tf32.
+
+Requires level core. Guarantees: results of the graph, what is written to its inputs, and operands of
+other library calls keep their strides.
+Source: cudnn_conv_suggest_memory_format (aten/src/ATen/native/ConvUtils.h): one operand with
+channels last gives such a result.
+"""
+
+from dataclasses import replace
+
+from preheat.ir.graph import Builder, Graph, Op, Ref, map_refs
+from preheat.ir.ops import ELEMENTWISE
+from preheat.ir.plan import Target
+from preheat.ir.scalar import Scalar
+from preheat.ir.types import TensorType, tensor
+
+CONVOLUTION = "aten.convolution.default"
+HALVES = ("bfloat16", "float16")
+MOST_ELEMS = 1 << 31  # of a tensor: beyond, the library may go another way
+# Library calls that give their results in the layout of their operand.
+KEEPING = frozenset((
+    "aten.max_pool2d_with_indices.default", "aten.avg_pool2d.default",
+    "aten._adaptive_avg_pool2d.default", "aten.upsample_nearest2d.default",
+    "aten.upsample_bilinear2d.default"))
+JOINING = ELEMENTWISE | {"cat", "pad"}
+
+
+def channels_last(graph: Graph, target: Target) -> Graph:
+    """`graph` with its convolutions of 16-bit floats, and what is between them, channels last."""
+    types = graph.types()
+    if not target.is_gpu or not any(_is_chosen(op, types) for op in graph.ops):
+        return graph
+    return _Layouts(graph).graph()
+
+
+def channels_last_strides(sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """The strides that torch gives [N, C, H, W] in its memory format `channels_last`."""
+    _, channels, height, width = sizes
+    return height * width * channels, 1, width * channels, channels
+
+
+def is_channels_last(type: TensorType) -> bool:
+    """`type`: [N, C, H, W] lies so in memory; axes of one element may have any stride."""
+    wanted = channels_last_strides(type.sizes) if type.rank == 4 else ()
+    return bool(wanted) and all(
+        a == b for n, a, b in zip(type.sizes, type.strides, wanted) if n != 1)
+
+
+def _is_chosen(op: Op, types: dict[int, TensorType]) -> bool:
+    """A convolution of 16-bit floats, not grouped, whose layout the strides of its input tell."""
+    if op.name != "library" or op.attr("op") != CONVOLUTION or len(op.args) != 9:
+        return False
+    x, weight, is_transposed, groups = types[op.args[0].id], types[op.args[1].id], *op.args[6::2]
+    known = (*x.sizes, *weight.sizes, *op.type.sizes)
+    if x.rank != 4 or op.type.dtype not in HALVES or {x.dtype, weight.dtype} != {op.type.dtype}:
+        return False
+    if any(isinstance(n, Scalar) for n in known) or is_transposed or groups != 1:
+        return False
+    is_told = x.sizes[1] > 1 and x.sizes[2] * x.sizes[3] > 1
+    return is_told and all(0 < t.elems < MOST_ELEMS for t in (x, weight, op.type))
+
+
+class _Layouts:
+    """The graph under construction. `given`: the recorded type of each value that has another now."""
+
+    def __init__(self, graph: Graph):
+        self.source, self.types = graph, graph.types()
+        self.ops: list[Op] = []
+        self.builder = Builder(
+            "core", ops=self.ops, next_id=graph.next_id(), type_of=dict(self.types))
+        stored = (value for s in graph.stores for value in (s.state, s.value))
+        self.kept = {*graph.outputs, *(v for pair in graph.writes for v in pair), *stored}
+        self.given: dict[int, TensorType] = {}
+        self.copies: dict[tuple[int, tuple[int, ...]], int] = {}
+
+    def graph(self) -> Graph:
+        for op in self.source.ops:
+            if _is_chosen(op, self.types):
+                self._convolution(op)
+            elif op.name == "library" and op.attr("op") in KEEPING and self._may_follow(op):
+                self._retyped(op)
+            elif op.name in JOINING and self._may_follow(op):
+                self._retyped(op)
+            else:
+                is_exact = op.name in ("library", "matmul")
+                self.ops.append(self._with_recorded_operands(op) if is_exact else op)
+        return replace(self.source, ops=tuple(self.ops))
+
+    def _may_follow(self, op: Op) -> bool:
+        """The results may lie in memory as an operand does that has been laid out anew."""
+        types = [t for t in op.types if isinstance(t, TensorType)]
+        if self.kept.intersection(op.results) or any(t.rank != 4 for t in types):
+            return False
+        return any(value in self.given for value in op.refs())
+
+    def _retyped(self, op: Op) -> None:
+        types = tuple(
+            _turned(type) if isinstance(type, TensorType) else type for type in op.types)
+        self.ops.append(replace(op, types=types))
+        for result, old, new in zip(op.results, op.types, types):
+            if old != new:
+                self.given[result] = old
+                self.builder.type_of[result] = new
+
+    def _convolution(self, op: Op) -> None:
+        x, weight = (self._laid(arg.id) for arg in op.args[:2])
+        bias, result = op.args[2], op.result
+        turned = _turned(op.type)
+        type = op.type if result in self.kept else turned
+        is_last = type == turned and bias is None
+        made = result if is_last else self.builder.fresh()
+        args = (Ref(x), Ref(weight), None, *op.args[3:])
+        self.builder.type_of[made] = turned
+        self.builder.append(Op("library", args, (made,), (turned,), op.attrs))
+        if not is_last:
+            made = made if bias is None else self._plus_bias(made, bias.id, turned)
+            attrs = (("dtype", type.dtype), *(() if bias is None else (("free", True),)))
+            self.builder.append(Op("cast", (Ref(made),), (result,), (type,), attrs))
+        if type != op.type:
+            self.given[result] = op.type
+        self.builder.type_of[result] = type
+
+    def _plus_bias(self, value: int, bias: int, type: TensorType) -> int:
+        """value + bias in float32; the result of the convolution was rounded, as eager's is."""
+        add, device = self.builder.add, type.device
+        channels = type.sizes[1]
+        wide = TensorType("float32", type.sizes, type.strides, device)
+        value = add("cast", [value], wide, dtype="float32", free=True)
+        bias = add("cast", [bias], tensor("float32", (channels,), device=device),
+                   dtype="float32", free=True)
+        bias = add("reshape", [bias], tensor("float32", (1, channels, 1, 1), device=device))
+        bias = add("expand", [bias], replace(wide, strides=(0, 1, 0, 0)))
+        return add("add", [value, bias], wide)
+
+    def _laid(self, value: int) -> int:
+        """`value` with channels last."""
+        type = self.builder.type_of[value]
+        if is_channels_last(type):
+            return value
+        return self._copy(value, channels_last_strides(type.sizes))
+
+    def _with_recorded_operands(self, op: Op) -> Op:
+        """`op` on operands with the strides that eager's have."""
+        def recorded(value: int) -> Ref:
+            if value not in self.given:
+                return Ref(value)
+            return Ref(self._copy(value, self.given[value].strides))
+
+        args = tuple(map_refs(arg, recorded) for arg in op.args)
+        attrs = tuple((key, map_refs(arg, recorded)) for key, arg in op.attrs)
+        return replace(op, args=args, attrs=attrs)
+
+    def _copy(self, value: int, strides: tuple[int, ...]) -> int:
+        if (value, strides) not in self.copies:
+            type = replace(self.builder.type_of[value], strides=strides)
+            self.copies[value, strides] = self.builder.add("cast", [value], type, dtype=type.dtype)
+        return self.copies[value, strides]
+
+
+def _turned(type: TensorType) -> TensorType:
+    return replace(type, strides=channels_last_strides(type.sizes))
