@@ -9,6 +9,7 @@ import torch
 import transformers
 from torch import nn
 
+import preheat
 from same import Program, same_program
 
 SMALL = {
@@ -193,3 +194,17 @@ def test_model_in_training_mode_draws_and_updates_as_eager(name):
         return Program(model.train(), args, kwargs)
 
     same_program(make, calls=3)
+
+
+def test_tokens_by_a_static_cache_are_compiled():
+    model = _llama()[0].eval()
+    settings = dict(
+        max_new_tokens=6, do_sample=False, cache_implementation="static", disable_compile=True)
+    compiled = preheat.compile(model, options={"cache": False})
+    before = preheat.counters()
+    with torch.no_grad():
+        found, expected = (m.generate(tokens(1, 7), **settings) for m in (compiled, model))
+    after = preheat.counters()
+    assert torch.equal(found, expected)
+    assert after["captures"] - before["captures"] == 2  # the prompt, and a token
+    assert after["fallbacks"] == before["fallbacks"] and after["breaks"] == before["breaks"]

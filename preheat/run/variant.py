@@ -238,6 +238,8 @@ class Variant:
         why = REASONS[reason]
         if why == "fault":
             what = "a kernel found an index out of range or a division by zero"
+            if not detail:  # the error flag is of kernels
+                what = "a library call failed or gave another layout, or a tensor is not aligned"
             return self._plain(Fault(what, detail), args, kwargs)
         if why == "late_fault":
             raise InternalError(

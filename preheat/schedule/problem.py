@@ -437,18 +437,18 @@ class _Statement:
         view = None
         if base >= 0 and base != value and self.types[base].kind == self.types[value].kind:
             view = view_of(value, self.ops, self.types, lambda v: v == base)
-        if view is not None and not self._fits(view, self.types[value], is_exact):
-            view = None
+        if view is not None and is_exact:
+            fits = self._fits(view, self.types[value])
+            view = replace(view, strides=self.types[value].strides) if fits else None
         if view is None:
             view = View(value, 0, self.types[value].sizes, self.types[value].strides)
         if view.base not in self.inputs and view.base not in self.results:
             self.required.add(view.base)
         return view
 
-    def _fits(self, view: View, type: TensorType, is_exact: bool) -> bool:
-        """Library calls may look at strides: they get eager's on axes of several elements."""
-        if not is_exact:
-            return True
+    def _fits(self, view: View, type: TensorType) -> bool:
+        """Library calls may look at strides, and give results that have them: they get eager's. On
+        an axis of one element any will do."""
         return all(
             a == b for size, a, b in zip(type.sizes, view.strides, type.strides) if size != 1
         )

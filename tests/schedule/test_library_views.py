@@ -12,6 +12,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from preheat.base.events import bus
 from preheat.bridge.ops import exists
 from preheat.schedule.library import COPIES
 from preheat.transform.views import INVERSES, LAZY
@@ -180,3 +181,21 @@ def test_clones_of_views_of_one_value_share_no_memory():
 def test_every_view_that_stays_whole_has_a_row():
     assert set(INVERSES) - set(LAZY.values()) == set(COPIES)
     assert all(exists(name) for name in COPIES.values() if name)
+
+
+def test_a_view_for_the_library_has_eagers_strides_on_axes_of_one_element():
+    """One token against a cache, two heads of queries a head of keys: the batch of one had another
+    stride than eager's, so had the result, and each call ran eager."""
+    def step(x, keys, mask):
+        query = (x * 2).view(1, 1, 4, 16).transpose(1, 2)
+        return torch.nn.functional.scaled_dot_product_attention(
+            query, keys, keys, attn_mask=mask, enable_gqa=True)
+
+    seen = []
+    stop = bus.subscribe(seen.append, {"fallback"})
+    try:
+        with torch.no_grad():
+            same(step, torch.randn(1, 64), torch.randn(1, 2, 10, 16), torch.zeros(1, 1, 1, 10))
+    finally:
+        stop()
+    assert not seen, seen
