@@ -222,7 +222,14 @@ entry:
   %slot = FIELD i64 output.slot, %record
   %itemsize = FIELD i64 output.itemsize, %record
   %is.needed = icmp sge i64 %slot, 0
-  br i1 %is.needed, label %compare, label %drop
+  br i1 %is.needed, label %compare, label %unneeded
+
+unneeded:
+  %is.number = icmp eq i64 %slot, {number_slot}
+  br i1 %is.number, label %number, label %drop
+
+number:
+  ret i64 0
 
 compare:
   %fits = call i1 @has_layout(ptr %context, ptr %record, ptr %handle)
@@ -237,7 +244,7 @@ misfit:
   br label %drop
 
 drop:
-  %code = phi i64 [ 0, %entry ], [ 1, %misfit ]
+  %code = phi i64 [ 0, %unneeded ], [ 1, %misfit ]
   %delete = FIELD ptr context.delete_tensor, %context
   %deleted = call i32 %delete(ptr %handle)
   ret i64 %code

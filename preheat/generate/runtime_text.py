@@ -13,9 +13,8 @@ import itertools
 import re
 
 from preheat.ir.records import (
-    ACCESS, CALL_KINDS, CALLS, LAUNCH_ALIGN_BYTES, ORIGINS, REASONS, RECORDS, SHAPES,
-    SHIM_WORD_LIMIT, SHIM_WORDS,
-    call_offset, offset, size,
+    ACCESS, CALL_KINDS, CALLS, LAUNCH_ALIGN_BYTES, NUMBER_SLOT, ORIGINS, REASONS, RECORDS, SHAPES,
+    SHIM_WORD_LIMIT, SHIM_WORDS, call_offset, offset, size,
 )
 from preheat.ir.rows import VERDICT
 
@@ -31,7 +30,7 @@ _TABLES = {
 }
 _NUMBERS = {
     "payload": BYTES_PAYLOAD, "limit": SHIM_WORD_LIMIT, "align": LAUNCH_ALIGN_BYTES,
-    "verdict": VERDICT,
+    "number_slot": NUMBER_SLOT, "verdict": VERDICT,
     "hot": 0, "rare": 1, "inline": 2,
 }
 

@@ -94,7 +94,8 @@ CALL_KINDS = tuple(CALLS)
 # A C shim of torch takes words (integers and pointers), then doubles. Its `words` are pairs of one
 # of these kinds and a value: the word itself | the slot of a tensor | the slot of an optional one |
 # where the shim shall store the handle of a result (the last `result_count` words; `results` are
-# their output records, with slot -1 for one that is not needed).
+# their output records, with slot -1 for one that is not needed, NUMBER_SLOT for a number, not kept).
+NUMBER_SLOT = -2
 LAUNCH_ALIGN_BYTES = 16  # of pointers that kernels of a GPU get
 SHIM_WORDS = ("word", "tensor", "optional", "result")
 SHIM_WORD_LIMIT, SHIM_DOUBLE_LIMIT = 20, 2

@@ -26,7 +26,9 @@ from torch.autograd.graph import increment_version
 from preheat.base.dataclass import dataclass
 from preheat.base.errors import InternalError, Unsupported
 from preheat.ir.plan import Call, KernelCall, LibraryCall, Output, ProductCall
-from preheat.ir.records import RECORDS, SHIM_DOUBLE_LIMIT, SHIM_WORD_LIMIT, SHIM_WORDS
+from preheat.ir.records import (
+    NUMBER_SLOT, RECORDS, SHIM_DOUBLE_LIMIT, SHIM_WORD_LIMIT, SHIM_WORDS,
+)
 from preheat.ir.types import TensorType
 from preheat.run.buffers import (
     empty, extent_bytes, is_number, known, read_buffers, written_buffers,
@@ -46,6 +48,7 @@ _RELEASE_BYTES = 256 << 10  # of a shim's operands, whose time is not known
 _RELEASE_NS = 20_000  # shorter stretches keep the GIL: giving it away may cost a thread switch
 _TEAM_BYTES = 64 << 10  # what one more thread must have to do; a region costs 1 us
 _CUDA = 1  # torch's number of the device type
+_NUMBER = (NUMBER_SLOT, *(0 for _ in RECORDS["output"][1:]))  # an output record
 _GROUP_FLOPS = 4 << 20  # matrices smaller than this go to the BLAS as one group
 
 
@@ -391,7 +394,10 @@ def _lower_library(writer: _Writer, call: LibraryCall) -> None:
 def _lower_shim(writer: _Writer, call: LibraryCall, shim: ShimCall) -> bool:
     """The records of a call by C shim; False, and no record, if a result cannot be native."""
     types = [writer.plan.buffers[b].type if b >= 0 else None for b in call.results]
-    records = [writer.output_words(b, type) for b, type in zip(call.results, types)]
+    records = [
+        _NUMBER if place in shim.numbers else writer.output_words(b, type)
+        for place, (b, type) in enumerate(zip(call.results, types))
+    ]
     if None in records or (shim.takes_out and call.results[0] < 0):
         return False
     words = list(shim.words)

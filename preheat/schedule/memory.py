@@ -80,7 +80,7 @@ class _Planner:
         self.outputs = {v: k for k, v in enumerate(problem.outputs) if v >= 0}
         self.inputs = {i.id: k for k, i in enumerate(graph.inputs)}
         self.owned = {
-            r for u in units if isinstance(u, CallUnit) and u.overload for r in u.op.results
+            r for u in units if isinstance(u, CallUnit) and u.overload for r in u.makes
         }
         self.shared: dict[int, int] = {}  # memory -> the dead memory whose place it takes
         self.kernels: dict[int, Bound] = {}

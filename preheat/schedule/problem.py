@@ -159,6 +159,9 @@ class _Statement:
         self.inputs = frozenset(i.id for i in graph.inputs)
         self.order = {v: n for n, op in enumerate(graph.ops) for v in op.results}
         self.next = graph.next_id()
+        self.read = frozenset((
+            *graph.outputs, *(value for _, value in graph.writes),
+            *(ref for op in graph.ops for ref in op.refs())))
 
     def state(self) -> Problem:
         for given in self.graph.inputs:
@@ -372,20 +375,17 @@ class _Statement:
     # ------------------------------------------------------------------ calls
     def _call(self, op: Op) -> CallUnit:
         for result, type in zip(op.results, op.types):
-            if not isinstance(type, (TensorType, NoneType)) and self._is_read(result):
+            if not isinstance(type, (TensorType, NoneType)) and result in self.read:
                 raise Unsupported("data_dependent_number", f"{op.attr('op')} yields a number")
         views = {
             value: self._operand(value, op.name != "matmul") for value in dict.fromkeys(op.refs())
         }
         overload = self._overload(op, views)
         makes = tuple(
-            r for r, t in zip(op.results, op.types) if r >= 0 and isinstance(t, TensorType)
+            r for r, t in zip(op.results, op.types) if isinstance(t, TensorType) and r in self.read
         )
         out = None if overload else View(op.result, 0, op.type.sizes, op.type.strides)
         return CallUnit(op, overload, tuple(views.items()), makes, out)
-
-    def _is_read(self, value: int) -> bool:
-        return value in self.graph.outputs or any(value in op.refs() for op in self.graph.ops)
 
     def _overload(self, op: Op, views: Mapping[int, View]) -> str:
         if op.name == "library":

@@ -12,6 +12,8 @@ import torch.nn.functional as F
 
 import preheat
 from preheat.base.events import bus
+from preheat.run.device import context
+from preheat.run.shims import _is_right
 from same import Program, same, same_program
 
 pytestmark = [
@@ -185,6 +187,18 @@ def test_convolutions(dtype, bias):
 def test_attention(dtype):
     q = cuda(2, 4, 64, 32, dtype=dtype)
     check(lambda a: F.scaled_dot_product_attention(a, a, a, is_causal=True) * 2, q)
+
+
+@pytest.mark.parametrize("backend", ["FLASH_ATTENTION", "CUDNN_ATTENTION", "EFFICIENT_ATTENTION"])
+def test_attention_by_each_library(backend):
+    """Through its C shim, which gives numbers and undefined tensors beside the output; with a scale."""
+    op = {"FLASH_ATTENTION": "flash", "CUDNN_ATTENTION": "cudnn", "EFFICIENT_ATTENTION": "efficient"}
+    q, k = cuda(2, 4, 100, 64, dtype="bfloat16"), cuda(2, 4, 128, 64, dtype="bfloat16", seed=1)
+    with torch.nn.attention.sdpa_kernel(getattr(torch.nn.attention.SDPBackend, backend)):
+        check(lambda a, b: F.scaled_dot_product_attention(a, b, b, scale=0.2) * 2, q, k)
+        check(lambda a: F.scaled_dot_product_attention(a, a, a, is_causal=True), q)
+    name = f"aten._scaled_dot_product_{op[backend]}_attention.default"
+    assert _is_right(name, context(), "cuda:0"), "the shim is not what its row says"
 
 
 def test_random_numbers():

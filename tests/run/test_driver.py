@@ -1,17 +1,23 @@
 """The native driver against the Python executor: every plan, every feature taken away in turn."""
 
+import ctypes
+from pathlib import Path
+
 import pytest
 import torch
 
 from entries import Slow, entry_of
 from plans import ZOO, f32, filled, hand_kernels, plan
+from preheat.bridge.ops import overload
 from preheat.ir.graph import Ref
 from preheat.ir.plan import LibraryCall
-from preheat.run.device import FEATURES, context
+from preheat.ir.records import SHIM_DOUBLE_LIMIT, SHIM_WORD_LIMIT
+from preheat.run import lowering, shims
+from preheat.run.device import FEATURES, context, function_of
 from preheat.run.executable import Executable
 from preheat.run.lowering import Row, lower, with_releases
 from preheat.run.memory import Memory
-from preheat.run.shims import SHIMS, _is_right
+from preheat.run.shims import SHIMS, ShimCall, _is_right
 
 WITHOUT = [
     (),
@@ -153,3 +159,61 @@ def test_autocast_changes_no_recorded_call():
         assert torch.equal(entry.call(value), expected) and torch.equal(
             entry.run([value]), expected
         )
+
+
+def test_a_shim_may_give_numbers_and_undefined_tensors(monkeypatch):
+    """As the attentions of a GPU do: the output, an undefined tensor, a number, one nobody reads."""
+    make = function_of("aoti_torch_empty_strided")
+    undefined = function_of("aoti_torch_new_uninitialized_tensor")
+    pair = ctypes.c_int64 * 2
+    seen = []
+
+    @ctypes.CFUNCTYPE(
+        ctypes.c_int32, *[ctypes.c_int64] * SHIM_WORD_LIMIT, *[ctypes.c_double] * SHIM_DOUBLE_LIMIT)
+    def attention(*words):
+        first, second, third, fourth = map(ctypes.c_void_p, words[1:5])
+        for at in (first, fourth):
+            code = ctypes.c_int32(context().dtype_codes["float32"])
+            make(ctypes.c_int64(2), pair(4, 6), pair(6, 1), code, 0, 0, at)
+        undefined(second)
+        ctypes.c_int64.from_address(third.value).value = 17
+        seen.append(words[SHIM_WORD_LIMIT])
+        return 0
+
+    x = f32(4, 6)
+    given = plan(
+        (x,), [("input", 0, x), ("output", 0, x)], [],
+        [LibraryCall("aten.mm.default", (Ref(0),), (), (1, -1, -1, -1))], [1])
+    address = ctypes.cast(attention, ctypes.c_void_p).value
+    shim = ShimCall(address, False, (("tensor", 0),), (0.5,), numbers=(2,))
+    monkeypatch.setattr(lowering, "shim_call", lambda *_: shim)
+    entry = entry_of(given)
+    for _ in range(3):
+        assert entry.call(torch.randn(4, 6)).shape == (4, 6)
+    assert seen == [0.5] * 3
+
+
+def test_shims_of_a_gpu_take_as_many_words_as_there_are(monkeypatch):
+    """Their calls as they would be on a machine with one: every word and number in its place."""
+    monkeypatch.setattr(shims, "function_of", lambda name, library: ctypes.CFUNCTYPE(None)(print))
+    for op, shim in SHIMS["cuda"].items():
+        made = shims._call(op, shim.example()[0], (), "cuda")
+        assert made is not None and made.numbers == shim.numbers, op
+        returns = [r.type for r in overload(op)._schema.returns]
+        assert [k for k, type in enumerate(returns) if "int" in str(type).lower()] == list(shim.numbers)
+        wanted = header(shim.symbol)
+        if wanted is not None:  # the declaration in torch's own header
+            kinds = [kind for kind, _ in made.words]
+            assert len(kinds) + len(made.doubles) == wanted.count(",") + 1 - len(returns) * (
+                not shim.takes_out) - shim.takes_out
+            results = wanted.split(", ")[-len(returns):]
+            assert [k for k, r in enumerate(results) if "int64_t*" in r] == list(shim.numbers)
+
+
+def header(symbol):
+    """What torch's header declares `symbol` with; None where the header is not installed."""
+    folder = Path(torch.__file__).parent / "include/torch/csrc/inductor/aoti_torch/generated"
+    files = [folder / "c_shim_cuda.h"] if (folder / "c_shim_cuda.h").exists() else []
+    texts = [line for file in files for line in file.read_text().splitlines()]
+    found = [line for line in texts if f" {symbol}(" in line]
+    return found[0].partition(symbol)[2] if found else None

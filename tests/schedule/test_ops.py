@@ -415,7 +415,7 @@ def test_library_operands_are_views_with_eager_strides():
         tensor("int64", (6, 4), (1, 6)),
     )
     plan = compare(m.graph(m.op("neg", sorted_)))
-    assert len(plan.calls) == 3 and plan.calls[1].results[1] >= 0
+    assert len(plan.calls) == 3 and plan.calls[1].results[1] == -1  # nobody reads the order
 
 
 def test_library_results_are_outputs():
