@@ -191,6 +191,9 @@ def rows() -> Iterator[Row]:
     yield Row(
         "MLP 8 x Linear(256) ReLU, batch 128 f32",
         lambda: (mlp(), (tensor(128, 256, dtype=torch.float32),)), host=True)
+    yield Row(
+        "logits 4096 tokens of 768, 50257 columns bf16",
+        lambda: (lambda x, w: x @ w.t(), (tensor(4096, 768), tensor(50257, 768))))
     yield Row("convolutions 64 and 256 channels, 32 of 56x56 bf16", convolutions)
     yield Row(
         "one kernel on 1024 f32",

@@ -24,7 +24,7 @@ from preheat.base.dataclass import dataclass
 from preheat.ir.graph import Builder, Graph, Op, Ref
 from preheat.ir.ops import MOVEMENT
 from preheat.ir.scalar import Scalar
-from preheat.ir.types import Type, tensor
+from preheat.ir.types import TensorType, Type, tensor
 from preheat.schedule.affine import elems, known
 from preheat.schedule.views import view_of
 
@@ -55,16 +55,16 @@ def products_as_sums(graph: Graph) -> Sums:
     builder = Builder("core", ops=ops, next_id=graph.next_id(), type_of=dict(types))
     operands: set[int] = set()
     for op in graph.ops:
-        product = _product(op, types)
+        product = product_in(op, types)
         if product is not None and _is_sum(product, types, by_value):
             operands.update((product.a, product.b))
-            _sum(builder, product)
+            write_sum(builder, product)
         else:
             ops.append(op)
     return Sums(replace(graph, ops=tuple(ops)), frozenset(operands))
 
 
-class _Product(NamedTuple):
+class Product(NamedTuple):
     """a @ b, and `addend` where it is one more operand of `op`."""
 
     op: Op
@@ -73,26 +73,28 @@ class _Product(NamedTuple):
     addend: int | None = None
 
 
-def _product(op: Op, types: Mapping[int, Type]) -> _Product | None:
+def product_in(op: Op, types: Mapping[int, Type]) -> Product | None:
     """The product of floats that `op` is."""
     if op.name == "matmul":
-        product = _Product(op, *(arg.id for arg in op.args))
+        product = Product(op, *(arg.id for arg in op.args))
     elif op.name == "library" and op.attr("op") == "aten.addmm.default":
         factors = (*op.args[3:], op.attr("beta", 1), op.attr("alpha", 1))
         if any(isinstance(f, Scalar) or f != 1 for f in factors):
             return None
         addend, a, b = (arg.id for arg in op.args[:3])
-        product = _Product(op, a, b, addend)
+        product = Product(op, a, b, addend)
     else:
         return None
     operands = [types[v] for v in product[1:] if v is not None]
     is_one_dtype = {t.dtype for t in operands} == {op.type.dtype}
-    return product if is_one_dtype and op.type.dtype in DTYPES and op.type.device == "cpu" else None
+    return product if is_one_dtype and op.type.dtype in DTYPES else None
 
 
 # ---------------------------------------------------------------------------- which
-def _is_sum(product: _Product, types: Mapping[int, Type], by_value: Mapping[int, Op]) -> bool:
+def _is_sum(product: Product, types: Mapping[int, Type], by_value: Mapping[int, Op]) -> bool:
     type = product.op.type
+    if type.device != "cpu":
+        return False
     a, b = (_steps(value, types, by_value) for value in (product.a, product.b))
     rows, columns = map(known, type.sizes[-2:])
     inner = known(types[product.a].sizes[-1])
@@ -122,7 +124,7 @@ def _steps(value: int, types: Mapping[int, Type], by_value: Mapping[int, Op]) ->
 
 
 # ---------------------------------------------------------------------------- how
-def _sum(builder: Builder, product: _Product) -> None:
+def write_sum(builder: Builder, product: Product) -> None:
     """Appends the sum; it gives the op's own value."""
     op, inner = product.op, builder.type_of[product.a].sizes[-1]
     *batch, rows, columns = op.type.sizes
@@ -132,17 +134,23 @@ def _sum(builder: Builder, product: _Product) -> None:
     left = _repeated(builder, left, last - 1, sizes)
     right = _permuted(builder, right, (*range(last - 2), last - 1, last - 2))
     right = _repeated(builder, right, last - 2, sizes)
-    made = builder.add("mul", [left, right], tensor(builder.type_of[left].dtype, sizes))
+    made = builder.add("mul", [left, right], _fresh(builder, left, sizes))
     if op.type.dtype not in HALVES and product.addend is None:
         builder.append(_reduced(made, last, op.results, op.types))
         return
-    wide, total = tensor(builder.type_of[left].dtype, op.type.sizes), builder.fresh()
+    wide, total = _fresh(builder, left, op.type.sizes), builder.fresh()
     builder.append(_reduced(made, last, (total,), (wide,)))
     if product.addend is not None:
         addend = _expanded(builder, _wide(builder, product.addend), op.type.sizes)
         total = builder.add("add", [total, addend], wide)
     attrs = (("dtype", op.type.dtype), ("free", op.type.dtype in HALVES))
     builder.append(Op("cast", (Ref(total),), op.results, op.types, attrs))
+
+
+def _fresh(builder: Builder, like: int, sizes: tuple) -> TensorType:
+    """The type of a fresh value with the dtype and the device of `like`."""
+    type = builder.type_of[like]
+    return tensor(type.dtype, sizes, device=type.device)
 
 
 def _reduced(value: int, axis: int, results: tuple[int, ...], types: tuple[Type, ...]) -> Op:
@@ -154,25 +162,25 @@ def _wide(builder: Builder, value: int) -> int:
     type = builder.type_of[value]
     if type.dtype not in HALVES:
         return value
-    wide = tensor("float32", type.sizes)
+    wide = tensor("float32", type.sizes, device=type.device)
     return builder.add("cast", [value], wide, dtype="float32", free=True)
 
 
 def _permuted(builder: Builder, value: int, axes: tuple[int, ...]) -> int:
     type = builder.type_of[value]
-    sizes, strides = ([given[k] for k in axes] for given in (type.sizes, type.strides))
-    return builder.add("permute", [value], tensor(type.dtype, sizes, strides), axes=axes)
+    sizes, strides = (tuple(given[k] for k in axes) for given in (type.sizes, type.strides))
+    return builder.add("permute", [value], replace(type, sizes=sizes, strides=strides), axes=axes)
 
 
 def _repeated(builder: Builder, value: int, axis: int, sizes: tuple) -> int:
     """`value` with a new axis, along which it repeats to `sizes`."""
     type = builder.type_of[value]
     strides = (*type.strides[:axis], 0, *type.strides[axis:])
-    apart = tensor(type.dtype, (*type.sizes[:axis], 1, *type.sizes[axis:]), strides)
+    apart = replace(type, sizes=(*type.sizes[:axis], 1, *type.sizes[axis:]), strides=strides)
     value = builder.add("reshape", [value], apart)
     if apart.sizes == sizes:
         return value
-    return builder.add("expand", [value], tensor(type.dtype, sizes, strides))
+    return builder.add("expand", [value], replace(type, sizes=sizes, strides=strides))
 
 
 def _expanded(builder: Builder, value: int, sizes: tuple) -> int:
@@ -183,4 +191,4 @@ def _expanded(builder: Builder, value: int, sizes: tuple) -> int:
     strides = (*(0,) * new, *(step if n == size else 0 for n, step, size in kept))
     if type.sizes == sizes:
         return value
-    return builder.add("expand", [value], tensor(type.dtype, sizes, strides))
+    return builder.add("expand", [value], replace(type, sizes=sizes, strides=strides))

@@ -149,6 +149,14 @@ def test_products(dtype):
     check(lambda a: (a @ a.transpose(1, 2)).softmax(-1) @ a, q)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_products_of_unaligned_columns(dtype):
+    """Large enough to be cut (schedule/alignment.py); the results have eager's strides."""
+    x, w, b = (cuda(*sizes, dtype=dtype, seed=k) for k, sizes in enumerate([(2, 512, 768), (10001, 768), (10001,)]))
+    check(lambda a, m: a @ m.t(), x, w)
+    check(lambda a, m, c: (F.linear(a, m, c), F.linear(a, m, c).float().log_softmax(-1)), x, w, b)
+
+
 def test_modules():
     torch.manual_seed(0)
     mlp = torch.nn.Sequential(*[m for _ in range(4) for m in (torch.nn.Linear(64, 64), torch.nn.ReLU())]).cuda().eval()
