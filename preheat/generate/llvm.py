@@ -46,6 +46,11 @@ class Value(NamedTuple):
         return self.text.startswith("splat")
 
     @property
+    def items(self) -> tuple[str, ...]:
+        """The lanes of a constant that `vector` made, else nothing."""
+        return tuple(self.text[1:-1].split(", ")) if self.text.startswith("<") else ()
+
+    @property
     def is_nan(self) -> bool:
         """Whether it is known to be NaN."""
         return self.is_constant and ("0x7FF8" in self.text or "0xFFF8" in self.text)
@@ -219,6 +224,8 @@ class Builder:
         return self.shuffle(x, range(start, start + lanes))
 
     def shuffle(self, x: Value, lanes: Sequence[int]) -> Value:
+        if x.items:
+            return Value(f"<{', '.join(x.items[k] for k in lanes)}>", x.element, len(lanes))
         return self._picked(x, Value("poison", x.element, x.lanes), lanes)
 
     def _picked(self, x: Value, y: Value, lanes: Sequence[int]) -> Value:
@@ -367,6 +374,13 @@ class Builder:
         return self.value(call, other.element, other.lanes)
 
     def masked_store(self, x: Value, pointer: Value, mask: Value) -> None:
+        """Contiguous elements where `mask`; other lanes touch no memory. One that is known to be alone
+        is stored as a scalar: of a narrowed vector, LLVM 22 would store it as wide as it was before
+        (avx512bw: trunc to i16, then a masked store of lane 0, became a store of 32 bits)."""
+        lanes = [k for k, item in enumerate(mask.items) if item == "i1 true"]
+        if len(lanes) == 1:
+            where = self.offset(pointer, self.integer(lanes[0]), x.element) if lanes[0] else pointer
+            return self.store(self.lane(x, lanes[0]), where)
         name, where = f"@llvm.masked.store.{_suffix(x)}.p0", _aligned(pointer, x)
         self.declarations.add(f"declare void {name}({x.type}, ptr, {mask.type})")
         self.emit(f"call void {name}({x.operand}, {where}, {mask.operand})")

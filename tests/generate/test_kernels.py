@@ -115,6 +115,28 @@ def test_nothing_outside_the_buffers(dtype, target):
         assert torch.equal(out, x) and torch.equal(before[1:], x) and bool(before[0] == 1)
 
 
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "int8", "int16", "int32"])
+def test_nothing_beside_the_last_lane_of_narrowed_values(dtype, target):
+    """A vector of one lane that is left over: stored as wide as before, it wrote past the end."""
+    for count in (1, 9, 17, 33, 65):
+        for step in (1, -1):
+            load = LoopOp("load", 0, "float64", param=0, index=Index(0, (("j", 1),)))
+            cast = LoopOp("cast", 1, dtype, (0,))
+            at = Index(0 if step == 1 else count - 1, (("j", step),))
+            store = LoopOp("store", -1, dtype, (1,), param=1, index=at)
+            kernel = Kernel(
+                "narrow", (Param("float64", "in"), Param(dtype, "out")), (Axis("i0", 1),),
+                (Stage((Axis("j", count),), (load, cast, store)),))
+            x, out = torch.arange(1.0, count + 1, dtype=torch.float64), guarded(dtype, count)
+            whole = guarded(dtype, count + 2)  # the elements before and after stay, too
+            whole.fill_(5)
+            for made in (out, whole[1:-1]):
+                run(kernel, [x, made], TARGETS[target])
+                assert torch.equal(made, (x if step == 1 else x.flip(0)).to(made.dtype))
+            assert whole[0] == 5 and whole[-1] == 5
+
+
 def guarded(dtype: str, count: int) -> torch.Tensor:
     """A tensor whose last byte is the last of a page, with a protected page after it."""
     kind = getattr(torch, dtype)
