@@ -180,6 +180,10 @@ def kernels() -> Iterator[Row]:
         "cross_entropy 8192x32000 bf16", 8192 * 32000 * 2, F.cross_entropy, of(8192, 32000),
         ids(8192, 32000))
     yield row(
+        "relu, max_pool 3x3 32x64x112x112 channels last bf16", 2 * 32 * 64 * (112 * 112 + 56 * 56),
+        lambda x: F.max_pool2d(x.relu(), 3, 2, 1),
+        lambda: tensor(32, 64, 112, 112).to(memory_format=torch.channels_last))
+    yield row(
         "embedding 65536 of 50000x1024 bf16", 2 * 65536 * 1024 * 2,
         lambda t, i: F.embedding(i, t) * 2, of(50000, 1024), ids(65536, 50000))
     yield row(

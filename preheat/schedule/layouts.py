@@ -29,7 +29,7 @@ from preheat.ir.graph import Builder, Graph, Op, Ref, map_refs
 from preheat.ir.ops import ELEMENTWISE
 from preheat.ir.plan import Target
 from preheat.ir.scalar import Scalar
-from preheat.ir.types import TensorType, tensor
+from preheat.ir.types import TensorType, Type, tensor
 
 CONVOLUTION = "aten.convolution.default"
 HALVES = ("bfloat16", "float16")
@@ -98,6 +98,8 @@ class _Layouts:
                 self._retyped(op)
             elif op.name in JOINING and self._may_follow(op):
                 self._retyped(op)
+            elif op.name == "slice" and self._may_follow(op):
+                self._sliced(op)
             else:
                 is_exact = op.name in ("library", "matmul")
                 self.ops.append(self._with_recorded_operands(op) if is_exact else op)
@@ -110,9 +112,17 @@ class _Layouts:
             return False
         return any(value in self.given for value in op.refs())
 
+    def _sliced(self, op: Op) -> None:
+        """Views carry the strides that their operand gives them."""
+        strides = list(self.builder.type_of[op.args[0].id].strides)
+        strides[op.attr("axis")] *= op.attr("step")
+        self._typed(op, (replace(op.type, strides=tuple(strides)),))
+
     def _retyped(self, op: Op) -> None:
-        types = tuple(
-            _turned(type) if isinstance(type, TensorType) else type for type in op.types)
+        self._typed(op, tuple(
+            _turned(type) if isinstance(type, TensorType) else type for type in op.types))
+
+    def _typed(self, op: Op, types: tuple[Type, ...]) -> None:
         self.ops.append(replace(op, types=types))
         for result, old, new in zip(op.results, op.types, types):
             if old != new:

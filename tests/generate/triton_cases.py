@@ -66,6 +66,19 @@ def movement() -> Iterator[Graph]:
     yield m.graph(bert_layer(m, m.input(2, 6, 32), 2, 6, 32, 4))
 
 
+    for strides in (None, (240, 1, 40, 5)):  # windows of 3 x 3, every second one, and channels last
+        m = Make()
+        x = m.op("add", m.input(2, 5, 6, 8, strides=strides), (1.0,))
+        padded = m.pad(x, (0, 0, 1, 1), (0, 0, 1, 0), float("-inf"))
+        parts = [
+            m.slice(m.slice(padded, 2, i, i + 5, 2), 3, j, j + 7, 2)
+            for i in range(3) for j in range(3)]
+        made = parts[0]
+        for part in parts[1:]:
+            made = m.op("maximum", made, part)
+        yield m.graph(made)
+
+
 def elementwise() -> Iterator[Graph]:
     for dtype in DTYPES:
         for name, dtypes in FUSABLE.items():

@@ -191,6 +191,18 @@ def test_convolutions(dtype, bias):
     check(both, cuda(2, 3, 64, 64, dtype=dtype))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
+def test_pooling(dtype):
+    x = cuda(3, 16, 30, 41, dtype=dtype)
+    x[0, 0, 3, 3] = x[1, 5, 0, 0] = float("nan")
+    x[2, 1] = float("-inf")
+    for is_last in (False, True):
+        y = x.to(memory_format=torch.channels_last) if is_last else x
+        check(lambda a: (F.max_pool2d(a.relu(), 3, 2, 1), F.max_pool2d(a, 2, ceil_mode=True)), y)
+        check(lambda a: (F.avg_pool2d(a, 3, 1, 1) + 1, F.adaptive_avg_pool2d(a[..., 1:], (5, 4))), y)
+        check(lambda a: F.max_pool2d(a, 3, 2, 1, return_indices=True), y)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_attention(dtype):
     q = cuda(2, 4, 64, 32, dtype=dtype)

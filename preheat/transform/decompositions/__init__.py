@@ -8,12 +8,14 @@ then stays a library call. An overload without a row stays one too, so every ope
 """
 
 from preheat.transform.decompositions import (
-    activations, arithmetic, creation, gradients, indexing, movement, normalization, products, reductions,
+    activations, arithmetic, creation, gradients, indexing, movement, normalization, pooling,
+    products, reductions,
 )
 
 ROWS = {
     **arithmetic.ROWS, **activations.ROWS, **reductions.ROWS, **normalization.ROWS, **movement.ROWS,
     **creation.ROWS, **indexing.ROWS, **products.ROWS, **gradients.ROWS,
+    **pooling.ROWS,
 }
 # The rows that may be given numbers that are only known at run time, as symbols.
 NUMBER_ROWS = arithmetic.NUMBER_ROWS | creation.NUMBER_ROWS
