@@ -74,7 +74,7 @@ launch:
   br label %judge
 
 aligned:
-  %aligned.status = call i64 @are_aligned(ptr %frame, ptr %call)
+  %aligned.status = call i64 @align(ptr %context, ptr %frame, ptr %objects, ptr %call)
   br label %judge
 
 judge:

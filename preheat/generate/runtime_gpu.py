@@ -1,7 +1,7 @@
 """The driver's text for kernels of a GPU: launched by its driver's own function, no Python.
 
     @launch         one kernel on torch's current stream, its parameters where the frame has them
-    @are_aligned    whether pointers are as kernels expect
+    @align          pointers as kernels expect them: of copies where tensors begin elsewhere
 
 Notation: `runtime_text`. A parameter is passed by the address of its word: of a buffer that is the
 frame's pointer, of a number the host's memory itself. A thread that has no device context yet gets
@@ -97,15 +97,19 @@ done:
   ret i64 0
 }
 
-define internal i64 @are_aligned(ptr %frame, ptr %call) #{rare} {
+; Pointers to aligned memory in place of those that are not: of copies, which the call owns. Without a
+; function that makes them, because inputs are written, a pointer that is off is a fault.
+define internal i64 @align(ptr %context, ptr %frame, ptr %objects, ptr %call) #{rare} {
 entry:
+  %argument = alloca ptr
   %count = FIELD i64 aligned.count, %call
   %slots = FIELD ptr aligned.slots, %call
+  %copies = FIELD ptr aligned.copies, %call
+  %function = FIELD ptr aligned.function, %call
   br label %head
 
 head:
-  %i = phi i64 [ 0, %entry ], [ %i.next, %each ]
-  %bits = phi i64 [ 0, %entry ], [ %bits.next, %each ]
+  %i = phi i64 [ 0, %entry ], [ %i.next, %next ]
   %more = icmp slt i64 %i, %count
   br i1 %more, label %each, label %done
 
@@ -114,15 +118,46 @@ each:
   %slot = load i64, ptr %slot.at
   %pointer.at = call ptr @pointer_at(ptr %frame, i64 %slot)
   %pointer = load i64, ptr %pointer.at
-  %bits.next = or i64 %bits, %pointer
+  %align.mask = sub i64 {align}, 1
+  %low = and i64 %pointer, %align.mask
+  %is.off = icmp ne i64 %low, 0
+  br i1 %is.off, label %off, label %next
+
+off:
+  %can.copy = icmp ne ptr %function, null
+  br i1 %can.copy, label %copy, label %faulted
+
+copy:
+  %object.at = getelementptr ptr, ptr %objects, i64 %slot
+  %object = load ptr, ptr %object.at
+  store ptr %object, ptr %argument
+  %vectorcall = FIELD ptr context.vectorcall, %context
+  %made = call ptr %vectorcall(ptr %function, ptr %argument, i64 1, ptr null)
+  %is.made = icmp ne ptr %made, null
+  br i1 %is.made, label %keep, label %raised
+
+keep:
+  %copy.at = getelementptr i64, ptr %copies, i64 %i
+  %copy.slot = load i64, ptr %copy.at
+  %code = call i64 @keep_result(ptr %context, ptr %frame, ptr %objects, i64 %copy.slot, ptr %made)
+  %copied.at = call ptr @pointer_at(ptr %frame, i64 %copy.slot)
+  %copied = load i64, ptr %copied.at
+  store i64 %copied, ptr %pointer.at
+  %is.kept = icmp eq i64 %code, 0
+  br i1 %is.kept, label %next, label %faulted
+
+next:
   %i.next = add i64 %i, 1
   br label %head
 
+raised:
+  %judged = call i64 @judge(ptr %context)
+  ret i64 %judged
+
+faulted:
+  ret i64 1
+
 done:
-  %align.mask = sub i64 {align}, 1
-  %low = and i64 %bits, %align.mask
-  %is.off = icmp ne i64 %low, 0
-  %status = zext i1 %is.off to i64
-  ret i64 %status
+  ret i64 0
 }
 """

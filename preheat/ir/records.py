@@ -73,7 +73,9 @@ CALLS: dict[str, tuple[str, ...]] = {
     "kernel": ("address", "params", "slots", "extent", "grain"),
     # a kernel of a GPU, on torch's current stream; `shape` is a record "launch_shape"
     "launch": ("function", "params", "slots", "shape"),
-    "aligned": ("count", "slots"),  # a fault if one of these pointers is not as kernels expect
+    # pointers of `slots` that are not as kernels expect become those of `function(object)`, which goes
+    # to the slot of `copies`; a fault if there is no function
+    "aligned": ("count", "slots", "copies", "function"),
     # offsets: three byte offsets a matrix; "products" is one call of ?gemm_batch
     "product": ("routine", "gemm", "left", "right", "out", "batch", "offsets"),
     "products": ("routine", "gemm", "left", "right", "out", "batch", "offsets"),

@@ -69,6 +69,16 @@ def empty(type: TensorType) -> torch.Tensor:
     )
 
 
+def aligned_copy(tensor: torch.Tensor) -> torch.Tensor:
+    """What `tensor` holds, with its strides, in memory that begins where torch's allocator begins."""
+    if tensor.numel() == 0:
+        return torch.empty_strided(
+            tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+    span = 1 + sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride()))
+    with torch.no_grad():
+        return tensor.as_strided((span,), (1,)).clone().as_strided(tensor.shape, tensor.stride())
+
+
 def new_arena(size_bytes: int, device: str = "cpu") -> torch.Tensor:
     """Memory for one call at a time: a uint8 tensor that serves calls in any mode."""
     with torch.inference_mode(False):

@@ -27,6 +27,7 @@ from preheat.ir.records import LAUNCH_ALIGN_BYTES
 from preheat.ir.types import TensorType
 from preheat.run.buffers import (
     Place,
+    aligned_copy,
     device_of,
     empty,
     is_number,
@@ -142,8 +143,11 @@ class Executable:
                 values[number] = show_bytes(arena, place.offset_bytes, buffer.type)
             elif buffer.kind == "output" and number not in self.library_results:
                 values[number] = empty(buffer.type)
-        if any(values[b].data_ptr() % LAUNCH_ALIGN_BYTES for b in self.pointed):
-            raise Fault(MISALIGNED)
+        for number in self.pointed:
+            if values[number].data_ptr() % LAUNCH_ALIGN_BYTES:
+                if self.written:
+                    raise Fault(MISALIGNED)
+                values[number] = aligned_copy(values[number])
         return values
 
     def _run(self, values: Values) -> None:

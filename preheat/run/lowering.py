@@ -31,7 +31,7 @@ from preheat.ir.records import (
 )
 from preheat.ir.types import TensorType
 from preheat.run.buffers import (
-    empty, extent_bytes, is_number, known, read_buffers, written_buffers,
+    aligned_copy, empty, extent_bytes, is_number, known, read_buffers, written_buffers,
 )
 from preheat.run.device import Context, address_of, function_of
 from preheat.run.executable import Executable, product
@@ -83,8 +83,7 @@ def lower(executable: Executable, context: Context, memory: Memory, extras: int)
     extra_slots = tuple(writer.new_slot() for _ in range(extras))
     writer.make_outputs()
     if executable.pointed:
-        pointed = executable.pointed
-        writer.append("aligned", (len(pointed), memory.words(pointed)), 0)
+        writer.align(executable.pointed)
     for number, call in enumerate(executable.plan.calls):
         if number == executable.first_write:
             writer.test()
@@ -203,6 +202,14 @@ class _Writer:
         """Rank, and the addresses of sizes and strides, as torch's shims take them."""
         words = self.memory.words
         return type.rank, words(map(known, type.sizes)), words(map(known, type.strides))
+
+    def align(self, pointed: Sequence[int]) -> None:
+        """Copies for the inputs `pointed` that are not aligned; none where inputs are written."""
+        copies = tuple(self.new_slot() for _ in pointed)
+        self.drops |= dict.fromkeys(copies)
+        function = 0 if self.executable.written else self.memory.object(aligned_copy)
+        words = self.memory.words
+        self.append("aligned", (len(pointed), words(pointed), words(copies), function))
 
     def library(self, function: Callable, slots: Sequence[int], results: Sequence[int]) -> None:
         """A Python call with the objects in `slots`, whose results go to the slots `results`."""

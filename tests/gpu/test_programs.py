@@ -244,10 +244,14 @@ def test_values_that_are_looked_at():
 
 
 def test_a_tensor_that_is_not_aligned():
-    x = cuda(1001)
+    """A copy of it goes to the kernels; one that is written runs eager."""
+    x, ids, table = cuda(1001), cuda(3, 9, dtype="int64"), cuda(100, 40)
+    check(lambda a: a[1:] * 2 + 1, x)
+    check(lambda a: (a * 2 + 1, a[2:]), x[1:])
+    check(lambda i, t: F.embedding(i, t) * 2, ids[:, 1:], table)
+    check(lambda a: a.sum(0), cuda(300, 41, dtype="bfloat16")[:, 1:])
     with torch.no_grad():
-        same(lambda a: a[1:] * 2 + 1, x)
-        same(lambda a: a * 2 + 1, x[1:], captured=True)
+        same(lambda a: a.add_(1), x[1:])
 
 
 def test_other_devices():

@@ -1,18 +1,21 @@
 """The native driver against the Python executor: every plan, every feature taken away in turn."""
 
 import ctypes
+import weakref
 from pathlib import Path
 
 import pytest
 import torch
 
+import entries
 from entries import Slow, entry_of
-from plans import ZOO, f32, filled, hand_kernels, plan
+from plans import ZOO, f32, filled, hand_kernels, plan, write_plan
 from preheat.bridge.ops import overload
 from preheat.ir.graph import Ref
 from preheat.ir.plan import LibraryCall
 from preheat.ir.records import SHIM_DOUBLE_LIMIT, SHIM_WORD_LIMIT
-from preheat.run import lowering, shims
+from preheat.run import executable, lowering, shims
+from preheat.run.buffers import aligned_copy
 from preheat.run.device import FEATURES, context, function_of
 from preheat.run.executable import Executable
 from preheat.run.lowering import Row, lower, with_releases
@@ -146,6 +149,60 @@ def test_a_shim_result_of_another_layout_is_a_fault():
         == "slow"
     )
     assert slow.calls[0][0] == "fault"
+
+
+@pytest.fixture
+def pointed(monkeypatch):
+    """Entries whose kernels want aligned inputs, as those of a GPU do; the copies that were made."""
+    copies = []
+
+    class Pointed(Executable):
+        def __init__(self, *args):
+            super().__init__(*args)
+            self.pointed = executable._pointed_inputs(self.plan)
+
+    def copy(tensor):
+        made = aligned_copy(tensor)
+        copies.append(weakref.ref(made))
+        return made
+
+    monkeypatch.setattr("entries.Executable", Pointed)
+    monkeypatch.setattr(lowering, "aligned_copy", copy)
+    monkeypatch.setattr(executable, "aligned_copy", copy)
+    return copies
+
+
+def test_inputs_that_are_not_aligned_are_copied(pointed):
+    """The copies end with the call, and a result that is a view of an input is one of the input."""
+    entry = entry_of(ZOO["alias of input"])
+    for start in (0, 1, 0, 3, 4):
+        x = torch.randn(28)[start : start + 24].view(4, 6)
+        before, is_off = len(pointed), x.data_ptr() % 16 != 0
+        double, view = entry.call(x)
+        assert torch.equal(double, x + x) and view.data_ptr() == x.data_ptr() + 8
+        assert len(pointed) - before == is_off and all(made() is None for made in pointed)
+        again = entries.Executable(ZOO["alias of input"], hand_kernels())([x])
+        assert torch.equal(again[0], double) and again[1].data_ptr() == view.data_ptr()
+
+
+def test_inputs_that_are_written_must_be_aligned(pointed):
+    slow = Slow()
+    entry = entry_of(write_plan(), slow=slow)
+    x = torch.randn(12)
+    entry.call(x[:10])
+    assert not slow.calls
+    before = x.clone()
+    assert entry.call(x[1:11]) == "slow" and slow.calls[0][0] == "fault"
+    assert torch.equal(x, before) and not pointed
+
+
+@pytest.mark.parametrize("x", [
+    torch.arange(40.0)[1:].view(3, 13), torch.arange(40.0).view(4, 10)[1:, 1:7].t(),
+    torch.arange(9.0)[1:2].expand(4, 1, 3), torch.arange(5)[3:3].view(0, 4), torch.tensor(2.5)])
+def test_an_aligned_copy_is_the_tensor_elsewhere(x):
+    made = aligned_copy(x)
+    assert torch.equal(made, x) and made.stride() == x.stride() and made.dtype == x.dtype
+    assert made.data_ptr() % 16 == 0 and (x.numel() == 0 or made.data_ptr() != x.data_ptr())
 
 
 def test_autocast_changes_no_recorded_call():
