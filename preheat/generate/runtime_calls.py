@@ -36,6 +36,7 @@ step:
     i64 {kind.test}, label %test
     i64 {kind.launch}, label %launch
     i64 {kind.aligned}, label %aligned
+    i64 {kind.device}, label %device
     i64 {kind.write}, label %write
   ]
 
@@ -77,9 +78,14 @@ aligned:
   %aligned.status = call i64 @align(ptr %context, ptr %frame, ptr %objects, ptr %call)
   br label %judge
 
+device:
+  %device.status = call i64 @choose_device(ptr %context, ptr %frame, ptr %call)
+  br label %judge
+
 judge:
   %judged = phi i64 [ %status, %library ], [ %shim.status, %shim ], [ %make.status, %make ],
-      [ %view.status, %view ], [ %launch.status, %launch ], [ %aligned.status, %aligned ]
+      [ %view.status, %view ], [ %launch.status, %launch ], [ %aligned.status, %aligned ],
+      [ %device.status, %device ]
   %is.fine = icmp eq i64 %judged, 0
   br i1 %is.fine, label %next, label %leave
 

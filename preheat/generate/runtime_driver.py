@@ -229,6 +229,7 @@ prepare:
   STORE i64 0, frame.written, %frame
   STORE ptr null, frame.thread_state, %frame
   STORE ptr null, frame.deep, %frame
+  STORE ptr null, frame.guard, %frame
   %threads = call i64 @usable_threads(ptr %context)
   STORE i64 %threads, frame.threads, %frame
   %taken = call i64 @take_inputs(ptr %context, ptr %program, ptr %frame, ptr %args)
@@ -323,6 +324,7 @@ failed:
 ; Drops what the call owns and puts the frame back.
 define internal void @give_back(ptr %context, ptr %program, ptr %frame) #{inline} {
 entry:
+  call void @leave_device(ptr %context, ptr %frame)
   %decref = FIELD ptr context.decref, %context
   %drops = FIELD ptr program.drops, %program
   %count = FIELD i64 program.drop_count, %program

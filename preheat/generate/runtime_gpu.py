@@ -1,6 +1,7 @@
 """The driver's text for kernels of a GPU: launched by its driver's own function, no Python.
 
     @launch         one kernel on torch's current stream, its parameters where the frame has them
+    @choose_device  the device that is current for the calls
     @align          pointers as kernels expect them: of copies where tensors begin elsewhere
 
 Notation: `runtime_text`. A parameter is passed by the address of its word: of a buffer that is the
@@ -95,6 +96,50 @@ faulted:
 
 done:
   ret i64 0
+}
+
+; The device of a call is current, by a guard of torch, from one record "device" to the next.
+define internal i64 @choose_device(ptr %context, ptr %frame, ptr %call) #{rare} {
+entry:
+  %guard.at = alloca ptr
+  call void @leave_device(ptr %context, ptr %frame)
+  %index = FIELD i64 device.index, %call
+  %is.outside = icmp slt i64 %index, 0
+  br i1 %is.outside, label %done, label %enter
+
+enter:
+  %create = FIELD ptr context.create_guard, %context
+  %short = trunc i64 %index to i32
+  %code = call i32 %create(i32 %short, ptr %guard.at)
+  %is.made = icmp eq i32 %code, 0
+  br i1 %is.made, label %keep, label %faulted
+
+keep:
+  %guard = load ptr, ptr %guard.at
+  STORE ptr %guard, frame.guard, %frame
+  br label %done
+
+faulted:
+  ret i64 1
+
+done:
+  ret i64 0
+}
+
+define internal void @leave_device(ptr %context, ptr %frame) #{inline} {
+entry:
+  %guard = FIELD ptr frame.guard, %frame
+  %has.guard = icmp ne ptr %guard, null
+  br i1 %has.guard, label %leave, label %done
+
+leave:
+  STORE ptr null, frame.guard, %frame
+  %delete = FIELD ptr context.delete_guard, %context
+  %code = call i32 %delete(ptr %guard)
+  br label %done
+
+done:
+  ret void
 }
 
 ; Pointers to aligned memory in place of those that are not: of copies, which the call owns. Without a

@@ -28,7 +28,7 @@ RECORDS: dict[str, tuple[str, ...]] = {
         "tuple_size", "vectorcall", "long_from", "long_as", "error_matches",
         "error_clear", "unicode_compare", "set_grad_mode",
         # of a GPU: 0 until a plan for one is bound. `bind_device`: a callable of no arguments.
-        "launch_kernel", "get_stream", "bind_device",
+        "launch_kernel", "get_stream", "bind_device", "create_guard", "delete_guard",
     ),
     # One an entry.
     "program": (
@@ -46,7 +46,8 @@ RECORDS: dict[str, tuple[str, ...]] = {
     ),
     # Leased by one call. Followed by a pointer a slot, an object a slot, and scratch.
     # `written` is 1 after a "write" record.
-    "frame": ("next", "flag", "written", "thread_state", "deep", "threads"),
+    # `guard`: torch's, while another device is current than outside.
+    "frame": ("next", "flag", "written", "thread_state", "deep", "threads", "guard"),
     # One an object that comes from outside. origin: see ORIGINS. access: see ACCESS.
     "input": ("origin", "value", "slot", "access", "itemsize"),
     # One a fresh output tensor. device: torch's number of its type, and which of them it is.
@@ -73,6 +74,7 @@ CALLS: dict[str, tuple[str, ...]] = {
     "kernel": ("address", "params", "slots", "extent", "grain"),
     # a kernel of a GPU, on torch's current stream; `shape` is a record "launch_shape"
     "launch": ("function", "params", "slots", "shape"),
+    "device": ("index",),  # the current one from here on; -1: again the one outside
     # pointers of `slots` that are not as kernels expect become those of `function(object)`, which goes
     # to the slot of `copies`; a fault if there is no function
     "aligned": ("count", "slots", "copies", "function"),

@@ -362,7 +362,8 @@ def _probe_grad_mode(words: Found) -> Found | None:
         return found if was_off and torch.is_grad_enabled() else None
 
 
-_GPU_WORDS = ("launch_kernel", "get_stream", "bind_device")
+_GUARD_WORDS = ("create_guard", "delete_guard")
+_GPU_WORDS = ("launch_kernel", "get_stream", "bind_device", *_GUARD_WORDS)
 
 
 def _probe_gpu() -> Found:
@@ -380,7 +381,25 @@ def _probe_gpu() -> Found:
         "launch_kernel": address_of(gpu.driver().cuLaunchKernel),
         "get_stream": address_of(get_stream),
         "bind_device": id(gpu.bind_device),
+        **_probe_guard(),
     }
+
+
+def _probe_guard() -> Found:
+    """What makes another GPU current for a while: nothing where there is one, or no such shim."""
+    names = {word: f"aoti_torch_{word.replace('_', '_cuda_')}" for word in _GUARD_WORDS}
+    functions = {word: function_of(name, "torch_cuda") for word, name in names.items()}
+    if torch.cuda.device_count() < 2 or None in functions.values():
+        return {}
+    before, guard = torch.cuda.current_device(), ctypes.c_void_p()
+    other = (before + 1) % torch.cuda.device_count()
+    if functions["create_guard"](ctypes.c_int32(other), ctypes.byref(guard)):
+        return {}
+    was_chosen = torch.cuda.current_device() == other
+    code = functions["delete_guard"](guard)
+    if code or not was_chosen or torch.cuda.current_device() != before:
+        return {}
+    return {word: address_of(function) for word, function in functions.items()}
 
 
 # name, the features it builds on, the probe: it gets the words so far; None means absent

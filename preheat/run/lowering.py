@@ -82,6 +82,7 @@ def lower(executable: Executable, context: Context, memory: Memory, extras: int)
     writer = _Writer(executable, context, memory)
     extra_slots = tuple(writer.new_slot() for _ in range(extras))
     writer.make_outputs()
+    writer.choose_device(executable.kernels_index)
     if executable.pointed:
         writer.align(executable.pointed)
     for number, call in enumerate(executable.plan.calls):
@@ -97,6 +98,7 @@ def lower(executable: Executable, context: Context, memory: Memory, extras: int)
     if executable.written:
         writer.library(_increment_versions, executable.written, ())
     output_slots = writer.output_slots(executable.plan.outputs)
+    writer.choose_device(-1)
     writer.rows.append(Row("end"))
     return Lowered(
         writer.slots,
@@ -202,6 +204,11 @@ class _Writer:
         """Rank, and the addresses of sizes and strides, as torch's shims take them."""
         words = self.memory.words
         return type.rank, words(map(known, type.sizes)), words(map(known, type.strides))
+
+    def choose_device(self, index: int) -> None:
+        """GPU `index` is current from here on, -1: the one outside. Where there is one GPU it is."""
+        if self.executable.is_gpu and self.context.words.get("create_guard"):
+            self.append("device", (index,))
 
     def align(self, pointed: Sequence[int]) -> None:
         """Copies for the inputs `pointed` that are not aligned; none where inputs are written."""

@@ -270,6 +270,17 @@ def test_other_devices():
         same(lambda a: (a * 2).cpu() + 1, x.cuda())
 
 
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one GPU")
+def test_another_gpu_than_the_current_one():
+    def chain(x):
+        return (x * 2 + 1).softmax(-1) @ x.t()
+
+    x = cuda(200, 300)
+    check(chain, x.to("cuda:1"))
+    check(chain, x)
+    assert torch.cuda.current_device() == 0
+
+
 def test_streams_and_threads():
     def chain(x):
         return (x * 2 + 1).softmax(-1).sum(0)

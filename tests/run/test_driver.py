@@ -16,7 +16,7 @@ from preheat.ir.plan import LibraryCall
 from preheat.ir.records import SHIM_DOUBLE_LIMIT, SHIM_WORD_LIMIT
 from preheat.run import executable, lowering, shims
 from preheat.run.buffers import aligned_copy
-from preheat.run.device import FEATURES, context, function_of
+from preheat.run.device import FEATURES, Context, context, function_of
 from preheat.run.executable import Executable
 from preheat.run.lowering import Row, lower, with_releases
 from preheat.run.memory import Memory
@@ -183,6 +183,53 @@ def test_inputs_that_are_not_aligned_are_copied(pointed):
         assert len(pointed) - before == is_off and all(made() is None for made in pointed)
         again = entries.Executable(ZOO["alias of input"], hand_kernels())([x])
         assert torch.equal(again[0], double) and again[1].data_ptr() == view.data_ptr()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_another_device_is_current_while_the_calls_run(monkeypatch, fails):
+    """Guards of torch by number: each is deleted once, on a fault too, and before the result is made."""
+    seen, current = [], [0]
+
+    @ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_int32, ctypes.c_void_p)
+    def create(index, at):
+        ctypes.c_int64.from_address(at).value = 1000 + index
+        current[0] = index
+        seen.append(f"enter {index}")
+        return 0
+
+    @ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_int64)
+    def delete(guard):
+        current[0] = 0
+        seen.append(f"leave {guard - 1000}")
+        return 0
+
+    def negate(x):
+        seen.append(f"call on {current[0]}")
+        if fails:
+            raise RuntimeError("no")
+        return -x
+
+    words = {"create_guard": create, "delete_guard": delete}
+    words = {name: ctypes.cast(function, ctypes.c_void_p).value for name, function in words.items()}
+    fake = Context({**context().words, **words}, context().have, context().dtype_codes)
+
+    def choose(writer, index):
+        writer.append("device", (index if index < 0 else 3,))
+
+    monkeypatch.setattr("entries.context", lambda without: fake)
+    monkeypatch.setattr(lowering._Writer, "choose_device", choose)
+    monkeypatch.setattr(lowering, "library_function", lambda *_: (negate, (0,)))
+    monkeypatch.setattr(lowering, "shim_call", lambda *_: None)
+    x, slow = f32(4, 6), Slow()
+    given = plan(
+        (x,), [("input", 0, x), ("output", 0, x)], [],
+        [LibraryCall("aten.neg.default", (Ref(0),), (), (1,))], [1])
+    entry, value = entry_of(given, slow=slow), torch.randn(4, 6)
+    for _ in range(2):
+        seen.clear()
+        result = entry.call(value)
+        assert result == "slow" if fails else torch.equal(result, -value)
+        assert seen == ["enter 3", "call on 3", "leave 3"] and current == [0]
 
 
 def test_inputs_that_are_written_must_be_aligned(pointed):
