@@ -11,8 +11,7 @@ For 16-bit floats the library itself computes in this layout: given another one 
 result around on each call. What is elementwise, pooling or joining takes the layout of its operands,
 so that a network turns its input and its last result only. Weights are turned on each call: their
 values may change without a trace that could be checked (through `.data`), and it moves far fewer
-bytes than activations do. A bias leaves the convolution, where it would be another pass over memory,
-and joins the kernel behind it.
+bytes than activations do.
 
 Left as they are: grouped convolutions (torch.compile's benchmarks have them 1.36 times slower), and
 float32, where the layout decides whether the library rounds operands to tf32.
@@ -29,10 +28,9 @@ from preheat.ir.graph import Builder, Graph, Op, Ref, map_refs
 from preheat.ir.ops import ELEMENTWISE
 from preheat.ir.plan import Target
 from preheat.ir.scalar import Scalar
-from preheat.ir.types import TensorType, Type, tensor
+from preheat.ir.types import TensorType, Type
+from preheat.schedule.biases import CONVOLUTION, HALVES
 
-CONVOLUTION = "aten.convolution.default"
-HALVES = ("bfloat16", "float16")
 MOST_ELEMS = 1 << 31  # of a tensor: beyond, the library may go another way
 # Library calls that give their results in the layout of their operand.
 KEEPING = frozenset((
@@ -131,33 +129,14 @@ class _Layouts:
 
     def _convolution(self, op: Op) -> None:
         x, weight = (self._laid(arg.id) for arg in op.args[:2])
-        bias, result = op.args[2], op.result
-        turned = _turned(op.type)
-        type = op.type if result in self.kept else turned
-        is_last = type == turned and bias is None
-        made = result if is_last else self.builder.fresh()
-        args = (Ref(x), Ref(weight), None, *op.args[3:])
-        self.builder.type_of[made] = turned
-        self.builder.append(Op("library", args, (made,), (turned,), op.attrs))
-        if not is_last:
-            made = made if bias is None else self._plus_bias(made, bias.id, turned)
-            attrs = (("dtype", type.dtype), *(() if bias is None else (("free", True),)))
-            self.builder.append(Op("cast", (Ref(made),), (result,), (type,), attrs))
-        if type != op.type:
-            self.given[result] = op.type
-        self.builder.type_of[result] = type
-
-    def _plus_bias(self, value: int, bias: int, type: TensorType) -> int:
-        """value + bias in float32; the result of the convolution was rounded, as eager's is."""
-        add, device = self.builder.add, type.device
-        channels = type.sizes[1]
-        wide = TensorType("float32", type.sizes, type.strides, device)
-        value = add("cast", [value], wide, dtype="float32", free=True)
-        bias = add("cast", [bias], tensor("float32", (channels,), device=device),
-                   dtype="float32", free=True)
-        bias = add("reshape", [bias], tensor("float32", (1, channels, 1, 1), device=device))
-        bias = add("expand", [bias], replace(wide, strides=(0, 1, 0, 0)))
-        return add("add", [value, bias], wide)
+        turned, result = _turned(op.type), op.result
+        is_kept = result in self.kept and op.type != turned
+        made = self.builder.fresh() if is_kept else result
+        args = (Ref(x), Ref(weight), *op.args[2:])
+        self._typed(replace(op, args=args, results=(made,)), (turned,))
+        if is_kept:
+            attrs = (("dtype", op.type.dtype),)
+            self.builder.append(Op("cast", (Ref(made),), (result,), (op.type,), attrs))
 
     def _laid(self, value: int) -> int:
         """`value` with channels last."""

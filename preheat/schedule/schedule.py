@@ -6,10 +6,10 @@
           product b3 @ b2 -> b4
           kernel add_1 (b4 inout, b5) over 8
 
-The steps: `layouts` turns convolutions, `alignment` cuts products of a GPU, `sums` makes products of
-few rows sums, `split` cuts long reductions, `problem` names the values that need memory, `fuse`
-groups values into loop nests (`loops`, `forms`, `tile`), `memory` gives every value a buffer; here
-they become the nouns of `ir.plan`.
+The steps: `biases` takes convolutions of a GPU apart, `layouts` turns them, `alignment` cuts its
+products, `sums` makes products of few rows sums, `split` cuts long reductions, `problem` names the
+values that need memory, `fuse` groups values into loop nests (`loops`, `forms`, `tile`), `memory`
+gives every value a buffer; here they become the nouns of `ir.plan`.
 
 Requires level core. Guarantees: outputs have the strides of their types; in the order of the calls
 reads of an input precede its write, and checks precede every write; kernels are distinct.
@@ -24,6 +24,7 @@ from preheat.ir.loop import Kernel
 from preheat.ir.pack import digest
 from preheat.ir.plan import Call, KernelCall, LibraryCall, Output, Plan, ProductCall, Target
 from preheat.schedule.alignment import aligned_products
+from preheat.schedule.biases import biases_apart
 from preheat.schedule.fuse import fuse
 from preheat.schedule.groups import Group
 from preheat.schedule.layouts import channels_last
@@ -42,7 +43,8 @@ def schedule(graph: Graph, target: Target) -> Plan:
     """
     if device_of(graph).partition(":")[0] != target.kind and device_of(graph) != "cpu":
         raise Unsupported("no_kernel", f"tensors on {device_of(graph)}, code for {target.kind}")
-    graph = aligned_products(channels_last(graph, target), target)
+    for prepare in (biases_apart, channels_last, aligned_products):
+        graph = prepare(graph, target)
     sums = products_as_sums(graph)
     graph = split_reductions(sums.graph, target)
     problem, units = fuse(graph, target, sums.operands)

@@ -1,4 +1,4 @@
-"""Convolutions of a GPU with channels last: what is turned, what is not, and that results are the same.
+"""Convolutions of a GPU: biases apart, channels last, what stays as it is, and equal results.
 
 Tensors are the CPU's, the plans a GPU's: its kernels run in the loop interpreter, library calls as
 they are, with a check that their results lie in memory as the plan says. The CPU's library follows
@@ -17,7 +17,8 @@ from preheat.capture.capture import capture
 from preheat.generate.cubin import build_gpu, gpu_target
 from preheat.ir.plan import KernelCall, LibraryCall, Target
 from preheat.ir.verify import verify
-from preheat.schedule.layouts import CONVOLUTION, channels_last, is_channels_last
+from preheat.schedule.biases import CONVOLUTION, biases_apart
+from preheat.schedule.layouts import channels_last, is_channels_last
 from preheat.schedule.schedule import schedule
 from preheat.transform.pipeline import lower
 
@@ -43,7 +44,7 @@ def turned(net, *args):
     """The plan of `net` for a GPU, run in the loop interpreter against the graph before; returned."""
     net = net.eval()
     core, body, _ = traced(net, *args)
-    graph = channels_last(core, GPU)
+    graph = channels_last(biases_apart(core, GPU), GPU)
     verify(graph)
     plan = schedule(on_gpu(core), GPU)
     verify(plan)
@@ -150,9 +151,28 @@ def test_what_is_left_as_it_is(net, x):
     assert channels_last(core, GPU) is core
 
 
-def test_a_cpu_keeps_its_layouts():
-    core, _, _ = traced(half(Block()).eval(), image(2, 3, 8, 8))
-    assert channels_last(core, CPU) is core
+def test_a_cpu_keeps_its_layouts_and_biases():
+    core, _, _ = traced(half(Block(bias=True)).eval(), image(2, 3, 8, 8))
+    assert channels_last(core, CPU) is core and biases_apart(core, CPU) is core
+
+
+@pytest.mark.parametrize("net, x", [
+    (nn.Conv2d(3, 4, 3), image(2, 3, 8, 9, dtype=torch.float32)),
+    (nn.Conv2d(3, 4, 3).double(), image(2, 3, 8, 9, dtype=torch.float64)),
+    (nn.Conv1d(3, 4, 3).bfloat16(), image(2, 3, 8)),
+    (nn.Conv3d(3, 4, 2), image(2, 3, 4, 5, 6, dtype=torch.float32)),
+    (nn.ConvTranspose2d(3, 4, 3, 2), image(2, 3, 4, 5, dtype=torch.float32)),
+], ids=["float32", "float64", "one axis", "three axes", "transposed"])
+def test_a_bias_joins_the_kernel_behind(net, x):
+    plan = turned(nn.Sequential(net, nn.ReLU()), x)
+    library, kernel = plan.calls
+    assert library.args[2] is None and isinstance(kernel, KernelCall)
+    turned(net, x)
+
+
+def test_the_bias_of_a_grouped_convolution_stays():
+    plan = turned(nn.Sequential(nn.Conv2d(4, 4, 3, groups=4), nn.ReLU()), image(2, 4, 8, 8, dtype=torch.float32))
+    assert plan.calls[0].args[2] is not None
 
 
 def test_its_kernels_compile():

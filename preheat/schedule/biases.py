@@ -1,0 +1,78 @@
+"""Biases of convolutions on a GPU as additions: there the library adds them in another pass.
+
+    %3: f16[8, 64, 56, 56] = library(%0, %1, %2, ..., op='aten.convolution.default'); %4 = relu(%3)
+      ->
+    %5: f16[8, 64, 56, 56] = library(%0, %1, None, ...)
+    %3: f16[8, 64, 56, 56] = add(%5, expand(reshape(%2)));  %4 = relu(%3)         one kernel
+
+Grouped convolutions stay whole: kernels of theirs add the bias themselves.
+
+Requires and gives level core. Guarantees: the result of the convolution is rounded before the
+addition, and the sum after it, as in the library.
+Source: aten/src/ATen/native/Convolution.cpp, at::_convolution: `output.add_(reshape_bias(..))`.
+"""
+
+from dataclasses import replace
+
+from preheat.ir.graph import Builder, Graph, Op, Ref
+from preheat.ir.plan import Target
+from preheat.ir.scalar import Scalar
+from preheat.ir.types import TensorType, tensor
+
+CONVOLUTION = "aten.convolution.default"
+HALVES = ("bfloat16", "float16")
+DTYPES = ("float32", "float64", *HALVES)
+
+
+def biases_apart(graph: Graph, target: Target) -> Graph:
+    """`graph` with the bias of each convolution added by an op of its own."""
+    types = graph.types()
+    if not target.is_gpu or not any(_has_bias(op, types) for op in graph.ops):
+        return graph
+    ops: list[Op] = []
+    builder = Builder("core", ops=ops, next_id=graph.next_id(), type_of=dict(types))
+    for op in graph.ops:
+        if _has_bias(op, types):
+            _append(builder, op)
+        else:
+            ops.append(op)
+    return replace(graph, ops=tuple(ops))
+
+
+def _has_bias(op: Op, types: dict[int, TensorType]) -> bool:
+    if op.name != "library" or op.attr("op") != CONVOLUTION or len(op.args) != 9:
+        return False
+    bias, groups = op.args[2], op.args[8]
+    if not isinstance(bias, Ref) or groups != 1 or op.type.dtype not in DTYPES:
+        return False
+    is_known = not any(isinstance(n, Scalar) for n in op.type.sizes)
+    return is_known and op.type.rank > 2 and types[bias.id].sizes == op.type.sizes[1:2]
+
+
+def _append(builder: Builder, op: Op) -> None:
+    """Appends the convolution and the addition, which gives the op's own value."""
+    type, add = op.type, builder.add
+    made = builder.fresh()
+    args = (*op.args[:2], None, *op.args[3:])
+    builder.append(Op("library", args, (made,), (type,), op.attrs))
+    value, bias = (_wide(builder, v) for v in (made, op.args[2].id))
+    wide = builder.type_of[value]
+    apart = (1, type.sizes[1], *(1 for _ in type.sizes[2:]))
+    bias = add("reshape", [bias], tensor(wide.dtype, apart, device=type.device))
+    repeated = (0, 1, *(0 for _ in type.sizes[2:]))
+    bias = add("expand", [bias], replace(wide, strides=repeated))
+    if type.dtype not in HALVES:
+        builder.append(Op("add", (Ref(value), Ref(bias)), op.results, op.types))
+        return
+    total = add("add", [value, bias], wide)
+    attrs = (("dtype", type.dtype), ("free", True))
+    builder.append(Op("cast", (Ref(total),), op.results, op.types, attrs))
+
+
+def _wide(builder: Builder, value: int) -> int:
+    """16-bit floats as float32."""
+    type = builder.type_of[value]
+    if type.dtype not in HALVES:
+        return value
+    wide = replace(type, dtype="float32")
+    return builder.add("cast", [value], wide, dtype="float32", free=True)
