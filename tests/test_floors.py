@@ -26,8 +26,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "store": {"base", "ir"},
     "report": {"base", "ir"},
     "differentiate": {"base", "ir", "bridge", "capture", "transform", "schedule", "generate"},
+    "templates": {"ir"},
     "compiler": {
-        "base", "ir", "bridge", "capture", "transform", "schedule", "generate", "differentiate"},
+        "base", "ir", "bridge", "capture", "transform", "schedule", "generate", "differentiate",
+        "templates"},
     "runtime": {"ir", "run", "store"},
     "dispatch": {"base", "ir", "bridge", "run", "store", "report", "runtime"},
     "module": {"base"},

@@ -20,6 +20,7 @@ COMPILER = (
     "preheat.generate",
     "preheat.compile",
     "preheat.differentiate",
+    "preheat.templates",
 )
 
 
@@ -112,6 +113,24 @@ def main_training():
     report(loaded_since(before), found, train(lambda model: model))
 
 
+def main_sizes(*lengths):
+    """A model at batches and lengths, each of them new to a process that has a cache."""
+    torch.manual_seed(0)
+    model, before, found, expected = bert(), set(sys.modules), [], []
+    compiled = preheat.compile(model)
+    with torch.no_grad():
+        for number, length in enumerate(map(int, lengths)):
+            ids = torch.randint(0, 50, (number % 3 + 2, length))
+            found += leaves(compiled(ids)[0])
+        loaded = loaded_since(before)
+        torch.manual_seed(0)
+        bert()
+        for number, length in enumerate(map(int, lengths)):
+            ids = torch.randint(0, 50, (number % 3 + 2, length))
+            expected += leaves(model(ids)[0])
+    report(loaded, found, expected)
+
+
 def report(loaded, found, expected):
     print(
         json.dumps(
@@ -151,4 +170,6 @@ def main(name):
 
 
 if __name__ == "__main__":
-    main_training() if sys.argv[1] == "training" else main(sys.argv[1])
+    mains = {"training": main_training, "sizes": main_sizes}
+    given = sys.argv[2:] if sys.argv[1] in mains else sys.argv[1:]
+    mains.get(sys.argv[1], main)(*given)

@@ -37,6 +37,7 @@ from preheat.run.buffers import (
     read_buffers,
     show_bytes,
     show_view,
+    word_of,
     writes_inputs,
 )
 from preheat.run.gpu import LoadedGpu, load_gpu
@@ -260,13 +261,15 @@ def _kernel_action(plan: Plan, kernels: Loaded | None, call: KernelCall) -> Acti
     if kernels is None:
         raise InternalError(f"the plan calls kernel {name} and has no code")
     run, extent = _KERNEL(kernels.address(name)), known(call.extent)
-    pointers = ctypes.c_void_p * (len(call.buffers) + 1)
+    pointers = ctypes.c_void_p * (len(call.buffers) + len(call.sizes) + 1)
+    sizes = [ctypes.c_uint64(word_of(size)).value for size in call.sizes]
 
     def action(values: Values) -> None:
         if extent > 0:
             flag = values[-1]
             run(
-                pointers(*(values[b].data_ptr() for b in call.buffers), ctypes.addressof(flag)),
+                pointers(
+                    *(values[b].data_ptr() for b in call.buffers), *sizes, ctypes.addressof(flag)),
                 0,
                 extent,
             )

@@ -6,9 +6,9 @@ Agner Fog's instruction tables (Ice Lake, Sapphire Rapids), math functions from 
 matter: they decide what is computed again and what is kept.
 """
 
+from preheat.ir.hinted import estimate
 from preheat.ir.plan import Target
 from preheat.ir.scalar import Dim
-from preheat.schedule.affine import known
 
 OP_CYCLES: dict[str, float] = {
     **dict.fromkeys("div sqrt".split(), 8.0),
@@ -53,7 +53,7 @@ def load_cycles(stride: Dim) -> float:
 
 def padding(extent: Dim, lanes: int) -> float:
     """How much work a vector axis of `extent` wastes in its tail: 1.0 for none."""
-    extent = known(extent)
+    extent = estimate(extent)
     return -(-extent // lanes) * lanes / extent if extent else 1.0
 
 

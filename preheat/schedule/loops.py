@@ -19,8 +19,9 @@ from collections.abc import Callable, Collection, Mapping
 from preheat.base.dataclass import dataclass
 from preheat.base.errors import Unsupported
 from preheat.ir.graph import Op
+from preheat.ir.hinted import holds
 from preheat.ir.ops import ELEMENTWISE, REDUCE
-from preheat.ir.scalar import Dim, product
+from preheat.ir.scalar import Dim, Number, Scalar, product, type_of
 from preheat.ir.types import TensorType
 from preheat.schedule.affine import (
     ZERO,
@@ -30,8 +31,6 @@ from preheat.schedule.affine import (
     SplitAxis,
     affine,
     axis,
-    elems,
-    known,
     reshape_index,
 )
 from preheat.schedule.views import Store
@@ -67,12 +66,12 @@ class Frame:
 
     axes: tuple[FrameAxis, ...]
 
-    def split(self, name: str, inner: int) -> "Frame":
+    def split(self, name: str, inner: Dim) -> "Frame":
         """The frame with axis `name` cut in two."""
         parts: list[FrameAxis] = []
         for part in self.axes:
             if part.name == name:
-                parts.append(FrameAxis(name + "a", known(part.extent) // inner, part.is_walked))
+                parts.append(FrameAxis(name + "a", part.extent // inner, part.is_walked))
                 parts.append(FrameAxis(name + "b", inner, part.is_walked))
             else:
                 parts.append(part)
@@ -241,11 +240,16 @@ class _Lowering:
             else self.op("add", "int64", total, self.const("int64", index.base))
         )
 
-    def divide(self, index: Affine, divisor: int) -> tuple[Affine, Affine]:
+    def divide(self, index: Affine, divisor: Dim) -> tuple[Affine, Affine]:
         """Quotient (towards -inf) and remainder of any index; masked ones may be negative, so the
         dividend is shifted: keys of the space count from 0."""
         low, high = self.space.bounds(index)
-        shift = max(0, -(low // divisor))
+        if isinstance(low, Scalar) or isinstance(divisor, Scalar):
+            if not holds("ge", low, 0):
+                raise NoFit("a position that may be negative is divided")
+            shift = 0
+        else:
+            shift = max(0, -(low // divisor))
         number, by = self.number(index + shift * divisor), self.const("int64", divisor)
         quotient = self.op("floordiv", "int64", number, by)
         remainder = self.op("remainder", "int64", number, by)
@@ -257,9 +261,9 @@ class _Lowering:
         """The bool node for low <= index < high, or None when it always holds."""
         least, most = self.space.bounds(index)
         conditions = []
-        if least < known(low):
+        if not holds("ge", least, low):
             conditions.append(self.op("ge", "bool", self.number(index), self.const("int64", low)))
-        if most >= known(high):
+        if not holds("lt", most, high):
             conditions.append(self.op("lt", "bool", self.number(index), self.const("int64", high)))
         return self.both(*conditions)
 
@@ -287,11 +291,8 @@ class _Lowering:
         return self.known[key]
 
     def is_inside(self, value: int, index: Index) -> bool:
-        for part, size in zip(index, self.types[value].sizes):
-            low, high = self.space.bounds(part)
-            if low < 0 or high >= known(size):
-                return False
-        return True
+        sizes = self.types[value].sizes
+        return all(self.space.is_within(part, 0, size) for part, size in zip(index, sizes))
 
     def load(self, value: int, index: Index, mask: int | None, other=None) -> int:
         type = self.types[value]
@@ -345,7 +346,7 @@ def _full(lowering: _Lowering, op: Op, index: Index, mask: int | None) -> int:
 def _iota(lowering: _Lowering, op: Op, index: Index, mask: int | None) -> int:
     start, step, dtype = op.attr("start"), op.attr("step"), op.type.dtype
     position = index[op.attr("axis")]
-    if isinstance(start, int) and isinstance(step, int) and op.type.kind in "iu":
+    if _is_integer(start) and _is_integer(step) and op.type.kind in "iu":
         return lowering.cast(lowering.number(position.times(step) + start), dtype)
     wide = "float64" if op.type.kind == "f" else dtype
     number = lowering.cast(lowering.number(position), wide)
@@ -353,11 +354,15 @@ def _iota(lowering: _Lowering, op: Op, index: Index, mask: int | None) -> int:
     return lowering.cast(lowering.op("add", wide, scaled, lowering.const(wide, start)), dtype)
 
 
+def _is_integer(number: Number) -> bool:
+    return type_of(number) == "int"
+
+
 def _reduce(lowering: _Lowering, op: Op, index: Index, mask: int | None) -> int:
     source = op.args[0].id
     sizes = lowering.types[source].sizes
     reduced = (op.attr("axis"),) if op.name in ("argmax", "argmin") else tuple(op.attr("axes"))
-    if elems(tuple(sizes[k] for k in reduced)) == 0:
+    if product(sizes[k] for k in reduced) == 0:
         if op.name not in IDENTITIES:
             raise Unsupported("no_kernel", f"{op.name} over no elements")
         return lowering.const(op.type.dtype, IDENTITIES[op.name])
@@ -385,7 +390,7 @@ def _row_position(lowering: _Lowering, op: Op, index: Index, sizes, reduced) -> 
     shape = tuple(sizes[k] for k in sorted(reduced))
     inner: Index = (ZERO,) * len(shape)
     if any(s != 1 for s in shape):
-        if elems(shape) != elems(tuple(a.extent for a in walked)):
+        if product(shape) != product(a.extent for a in walked):
             raise NoFit("a reduction over other axes")
         names = {key for part in index for key in part.keys()}
         rows = {a.name for a in lowering.frame.part(is_walked=False)}
@@ -478,7 +483,7 @@ def _cat(lowering: _Lowering, op: Op, index: Index, mask: int | None) -> int:
     for source, start, size in reversed(parts):
         moved = index[place] + (0 - start)
         least, most = lowering.space.bounds(moved)
-        if most < 0 or least >= known(size):
+        if holds("lt", most, 0) or holds("ge", least, size):
             continue
         here = lowering.inside(moved, 0, size)
         value = lowering.value(source, _replaced(index, place, moved), lowering.both(mask, here))

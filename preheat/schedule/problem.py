@@ -16,9 +16,9 @@ from preheat.base.dataclass import dataclass
 from preheat.base.errors import Unsupported
 from preheat.ir.graph import Graph, Op, OutputAlias, Ref, device_of
 from preheat.ir.graph import Store as InPlace
+from preheat.ir.hinted import estimate
 from preheat.ir.ops import CORE, FUSABLE
 from preheat.ir.types import NoneType, TensorType, tensor
-from preheat.schedule.affine import elems
 from preheat.schedule.cost import LAUNCH_BYTES
 from preheat.schedule.library import COPIES, OVERLOADS, is_blas, product_overload
 from preheat.schedule.loops import DIVISIONS, MOVED_AS, RULES
@@ -137,7 +137,7 @@ def _narrows(op: Op, value: int) -> bool:
 
 def _is_large(type: TensorType) -> bool:
     """Worth a kernel for each of a few parts."""
-    return elems(type.sizes) * type.itemsize >= 2 * LAUNCH_BYTES
+    return estimate(type.elems) * type.itemsize >= 2 * LAUNCH_BYTES
 
 
 def _copy_op(source: int, value: int, type: TensorType) -> Op:

@@ -20,7 +20,7 @@ from dataclasses import replace
 
 from preheat.base.errors import Unsupported
 from preheat.ir.graph import Graph, OutputAlias, Ref, device_of, map_refs
-from preheat.ir.loop import Kernel
+from preheat.ir.loop import Kernel, sizes_of
 from preheat.ir.pack import digest
 from preheat.ir.plan import Call, KernelCall, LibraryCall, Output, Plan, ProductCall, Target
 from preheat.schedule.alignment import aligned_products
@@ -38,8 +38,8 @@ from preheat.schedule.sums import products_as_sums
 def schedule(graph: Graph, target: Target) -> Plan:
     """The plan that computes `graph` on `target`.
 
-    Raises Unsupported for symbolic sizes where a number must be known, and for ops and dtypes that
-    neither a kernel nor a library overload computes.
+    Sizes may be expressions (`ir/hinted.py`). Raises Unsupported for ops and dtypes that neither a
+    kernel nor a library overload computes.
     """
     if device_of(graph).partition(":")[0] != target.kind and device_of(graph) != "cpu":
         raise Unsupported("no_kernel", f"tensors on {device_of(graph)}, code for {target.kind}")
@@ -56,7 +56,9 @@ def schedule(graph: Graph, target: Target) -> Plan:
             bound = layout.kernels[place]
             number = kernels.number(bound.kernel, unit)
             buffers = tuple(layout.number[m] for m in bound.memories)
-            calls.append(KernelCall(number, buffers, unit.tiled.extent, unit.tiled.bytes))
+            sizes = sizes_of(bound.kernel)
+            moved = 0 if sizes else unit.tiled.bytes  # 0: by the buffers' sizes in each call
+            calls.append(KernelCall(number, buffers, unit.tiled.extent, moved, sizes))
         elif unit.overload or unit.op.type.elems != 0:  # an overload makes its result, empty or not
             calls.append(_library_call(unit, layout))
     outputs = _outputs(graph, problem, layout.number)

@@ -15,10 +15,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from preheat.ir.graph import Builder, Graph, Op, Ref
+from preheat.ir.hinted import estimate
 from preheat.ir.plan import Target
+from preheat.ir.scalar import Scalar, product
 from preheat.ir.types import TensorType, tensor
 from preheat.schedule import cost
-from preheat.schedule.affine import elems, known
 
 SPLITTABLE = frozenset("sum prod max min any all".split())
 FEW_ROWS = 4  # more rows than this are spread over threads as they are, and stay fused
@@ -53,10 +54,12 @@ def _parts(op: Op, types, count_parts: Callable) -> tuple[int, int] | None:
     axes = op.attr("axes")
     if not axes or type.elems == 0:
         return None
-    axis = max(axes, key=lambda a: known(type.sizes[a]))
-    count = elems(tuple(type.sizes[a] for a in axes))
-    rows = elems(type.sizes) // count
-    parts = count_parts(known(type.sizes[axis]), count, rows, _is_across(type, axes))
+    axis = max(axes, key=lambda a: estimate(type.sizes[a]))
+    if isinstance(type.sizes[axis], Scalar):
+        return None  # no number of parts divides it
+    count = estimate(product(type.sizes[a] for a in axes))
+    rows = estimate(type.elems) // count
+    parts = count_parts(type.sizes[axis], count, rows, _is_across(type, axes))
     return (axis, parts) if parts and parts < count else None
 
 
@@ -104,7 +107,7 @@ def _split(builder: Builder, op: Op, type: TensorType, axis: int, parts: int) ->
         dtype = "float32"
         wide = tensor(dtype, type.sizes, device=type.device)
         value = builder.add("cast", [value], wide, dtype=dtype)
-    cut = known(type.sizes[axis]) // parts
+    cut = type.sizes[axis] // parts
     sizes = (*type.sizes[:axis], parts, cut, *type.sizes[axis + 1 :])
     given = builder.type_of[value]
     strides = (

@@ -35,6 +35,7 @@ from preheat.base.dataclass import dataclass, field
 from preheat.base.errors import Unsupported
 from preheat.bridge.ops import arguments, functional, infer, schema
 from preheat.ir.graph import CARRY, Builder, Graph, Op, OutputAlias, Ref, Token, map_refs
+from preheat.ir.hinted import estimate
 from preheat.ir.scalar import Dim
 from preheat.ir.types import TensorType, Type
 from preheat.transform.views import INVERSES, LAZY, SPLITS, VIEWS, offset_of
@@ -428,11 +429,17 @@ def is_dense(type: TensorType) -> bool:
     if 0 in type.sizes:
         return True
     expected: Dim = 1
-    for stride, size in sorted((s, n) for n, s in zip(type.sizes, type.strides) if n != 1):
+    for stride, size in _by_stride(type):
         if stride != expected:
             return False
         expected = expected * size
     return True
+
+
+def _by_stride(type: TensorType) -> list[tuple[Dim, Dim]]:
+    """Stride and size of each axis of several elements, short steps first."""
+    axes = [(s, n) for n, s in zip(type.sizes, type.strides) if n != 1]
+    return sorted(axes, key=lambda axis: tuple(map(estimate, axis)))
 
 
 def overlaps_itself(type: Type) -> bool:
@@ -440,7 +447,7 @@ def overlaps_itself(type: Type) -> bool:
     if not isinstance(type, TensorType) or 0 in type.sizes:
         return False
     reach: Dim = 0
-    for stride, size in sorted((s, n) for n, s in zip(type.sizes, type.strides) if n != 1):
+    for stride, size in _by_stride(type):
         if stride <= reach:
             return True
         reach = reach + stride * (size - 1)

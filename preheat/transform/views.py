@@ -16,8 +16,9 @@ from typing import Protocol
 from preheat.base.errors import Unsupported
 from preheat.bridge.ops import arguments
 from preheat.ir.graph import Arg, Op, Ref, Token
-from preheat.ir.scalar import Dim, Scalar, product
+from preheat.ir.scalar import Dim, product
 from preheat.ir.types import DTYPES, TensorType, Type, tensor
+from preheat.transform.lowering import is_known
 
 
 class Emitter(Protocol):
@@ -46,15 +47,18 @@ def _split(op: Op, type: TensorType) -> tuple[Op, ...]:
     named = arguments(op)
     dim, length = named["dim"] % type.rank, named["split_size"]
     size = type.sizes[dim]
-    if isinstance(size, Scalar) or isinstance(length, Scalar):
+    if not is_known(size) or not is_known(length):
         raise Unsupported("unknown_view", "split of a symbolic size")
-    count = len(op.results)
-    return _slices(op, type, [min(length, size - length * i) for i in range(count)], dim)
+    whole = len(op.results) - 1
+    return _slices(op, type, [length] * whole + [size - length * whole], dim)
 
 
 def _split_sizes(op: Op, type: TensorType) -> tuple[Op, ...]:
     named = arguments(op)
-    return _slices(op, type, list(named["split_sizes"]), named["dim"] % type.rank)
+    lengths, dim = list(named["split_sizes"]), named["dim"] % type.rank
+    if sum(lengths) != type.sizes[dim]:
+        raise Unsupported("unknown_view", f"{lengths} of {type.sizes[dim]}")  # torch will raise
+    return _slices(op, type, lengths, dim)
 
 
 def _unbind(op: Op, type: TensorType) -> tuple[Op, ...]:
@@ -74,18 +78,27 @@ SPLITS: dict[str, Callable[[Op, TensorType], tuple[Op, ...]]] = {
 
 
 # ---------------------------------------------------------------------------- offsets
+def clamped(start: Dim | None, size: Dim) -> Dim:
+    """Where a slice that starts at `start` of an axis of `size` really starts."""
+    if start is None:
+        return 0
+    if start < 0:
+        start = start + size
+        return start if start >= 0 else 0
+    return start if start <= size else size
+
+
 def _slice_offset(named: dict[str, Arg], base: TensorType) -> Dim | None:
     dim = named["dim"] % base.rank
     start, size = named["start"], base.sizes[dim]
-    if isinstance(start, Scalar) or isinstance(size, Scalar):
+    if not is_known(start) or not is_known(size):
         return None
-    first, _, _ = slice(start, None).indices(size)
-    return first * base.strides[dim]
+    return clamped(start, size) * base.strides[dim]
 
 
 def _select_offset(named: dict[str, Arg], base: TensorType) -> Dim | None:
     dim, index = named["dim"] % base.rank, named["index"]
-    if isinstance(index, Scalar):
+    if not is_known(index):
         return None
     return (index + base.sizes[dim] if index < 0 else index) * base.strides[dim]
 
