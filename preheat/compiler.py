@@ -13,21 +13,20 @@ from typing import Any
 
 from preheat.base.collector import paused_collector
 from preheat.base.dataclass import dataclass
-from preheat.base.errors import Unsupported, UserError, is_strict
+from preheat.base.errors import Unsupported, is_strict
 from preheat.base.events import emit, timed, wants
-from preheat.bridge.tensors import architecture
 from preheat.capture import capture as captures
 from preheat.differentiate import Lesson
-from preheat.generate.build import build, host_target
-from preheat.generate.cubin import build_gpu, gpu_target
+from preheat.generate.build import host_target
 from preheat.generate.emit import module_text
 from preheat.generate.runtime import build_runtime
 from preheat.ir.artifact import Artifact, artifact
-from preheat.ir.graph import Graph, device_of
+from preheat.ir.graph import Graph
 from preheat.ir.plan import Image, Plan, Target
 from preheat.ir.text import show
 from preheat.ir.trace import Outcome, Point, Trace
 from preheat.schedule.schedule import schedule
+from preheat.targets import image_of, target_of
 from preheat.transform.pipeline import lower
 
 
@@ -108,10 +107,8 @@ def compile_trace(trace: Trace, name: str) -> Artifact:
     if node.body is None or node.body.symbols:
         return artifact(trace)
     if node.body.grads:
-        if device_of(node.body) != "cpu":
-            emit("fallback", what=f"the gradients of {name}", why="training on a GPU: op by op")
-            return artifact(trace)
         try:
+            target_of(node.body)
             training = Lesson.of(node.body).training
         except Unsupported as reason:
             emit("fallback", what=f"the gradients of {name}", why=str(reason))
@@ -143,28 +140,12 @@ def _generated(graph: Graph, name: str) -> tuple[Plan, Image] | None:
         except Unsupported as reason:
             emit("fallback", what=f"the graph of {name}", why=str(reason))
             return None
-        image = build_gpu(plan.kernels, target) if target.is_gpu else build(plan.kernels, target)
+        image = image_of(plan.kernels, target)
         if wants("stage") and not target.is_gpu:
             emit("stage", name="llvm", text=module_text(plan.kernels, target))
         count = len(image.code) + sum(len(binary.code) for binary in image.binaries)
         event.set(kernels=len(plan.kernels), calls=len(plan.calls), bytes=count)
     return plan, image
-
-
-def target_of(graph: Graph) -> Target:
-    """What the kernels of `graph` are for: the GPU that its tensors are on, or this CPU.
-
-    Raises Unsupported for a device that no code is generated for, or where the generator is absent.
-    """
-    device = device_of(graph)
-    if device == "cpu":
-        return host_target()
-    if not device.startswith("cuda"):
-        raise Unsupported("no_kernel", f"tensors on {device}")
-    try:
-        return gpu_target(architecture(device))
-    except UserError as why:
-        raise Unsupported("no_kernel", str(why)) from why
 
 
 def compile_graph(graph: Graph, target: Target) -> Plan:

@@ -25,9 +25,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "run": {"base", "ir", "bridge"},
     "store": {"base", "ir"},
     "report": {"base", "ir"},
-    "differentiate": {"base", "ir", "bridge", "capture", "transform", "schedule", "generate"},
+    "targets": {"base", "ir", "bridge", "generate"},
+    "differentiate": {
+        "base", "ir", "bridge", "capture", "transform", "schedule", "generate", "targets"},
     "compiler": {
-        "base", "ir", "bridge", "capture", "transform", "schedule", "generate", "differentiate"},
+        "base", "ir", "bridge", "capture", "transform", "schedule", "generate", "targets",
+        "differentiate"},
     "runtime": {"ir", "run", "store"},
     "dispatch": {"base", "ir", "bridge", "run", "store", "report", "runtime"},
     "module": {"base"},

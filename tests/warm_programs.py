@@ -20,6 +20,7 @@ COMPILER = (
     "preheat.generate",
     "preheat.compile",
     "preheat.differentiate",
+    "preheat.targets",
 )
 
 

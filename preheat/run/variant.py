@@ -21,6 +21,7 @@ import torch
 
 from preheat.base.errors import InternalError, Unsupported, UserError, is_strict
 from preheat.base.events import emit
+from preheat.bridge.generators import States
 from preheat.ir.artifact import Artifact
 from preheat.ir.graph import device_of as graph_device
 from preheat.ir.plan import Image, Plan
@@ -172,8 +173,8 @@ class Variant:
             self._lesson = self._teach(self.artifact)
         return self._lesson
 
-    def _random_state(self) -> torch.Tensor | None:
-        """Where the generator stood when the present call began."""
+    def _random_state(self) -> States | None:
+        """Where the generators stood when the present call began."""
         return self._undo.state() if self._undo is not None else None
 
     def _relearn(self) -> None:
