@@ -143,6 +143,8 @@ AMBIENT: MappingProxyType[str, Callable[[], Constant]] = MappingProxyType({
     "monitoring": _monitoring,
     "stream_capture": _stream_capture,
     "matmul_precision": _C._get_float32_matmul_precision,
+    "cuda_available": torch.cuda.is_available,
+    "cuda_bf16": torch.cuda.is_bf16_supported,
 })
 
 def autocast_nesting() -> int:
@@ -214,6 +216,8 @@ SETTABLE: MappingProxyType[str, Callable[[Constant], None]] = MappingProxyType({
 WHEN_READ: MappingProxyType[Callable, str] = MappingProxyType({
     _C._cuda_isCurrentStreamCapturing: "stream_capture",
     _C._get_float32_matmul_precision: "matmul_precision",
+    torch.cuda.is_available: "cuda_available",
+    torch.cuda.is_bf16_supported: "cuda_bf16",
 })
 
 # Rows whose state sees or changes every op, line or gradient: name, the ordinary value, the reason.
