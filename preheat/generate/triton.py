@@ -17,7 +17,8 @@ that far.
 
 Requires known sizes. Guarantees: what a masked position computes is not stored, not reduced and not
 checked. `check` is a device-side assertion, as in eager's own kernels; integer division is not
-checked, as there. Parameters are pointers, and numbers that the host passes (`loop.NUMBER`).
+checked, as there. A kernel that folds walks rows one after another, with the sums of a row's
+columns in registers. Parameters are pointers, and numbers that the host passes (`loop.NUMBER`).
 """
 
 from collections.abc import Collection, Iterable
@@ -93,9 +94,14 @@ class _Writer:
         self.online = {op.args[1] for op in made if op.how == EXP_SUM}  # their largest values
 
     def source(self) -> Source:
-        self._positions()
-        for stage in self.kernel.stages:
-            self._stage(stage)
+        self.folds = [
+            op for stage in self.kernel.stages for op in stage.body if op.op == "store" and op.how]
+        if self.folds:
+            self._fold()
+        else:
+            self._positions()
+            for stage in self.kernel.stages:
+                self._stage(stage)
         name = self.kernel.name
         parameters = ", ".join(f"p{k}" for k in range(len(self.kernel.params)))
         body = "\n".join(self.lines)
@@ -137,6 +143,37 @@ class _Writer:
                 self.emit(f"at_{axis.name} = {rest} % {axis.extent}")
                 self.same["at", axis.name] = _Known(f"at_{axis.name}", "", "")
                 rest = self._rest(rest, axis.extent, f"over_{axis.name}")
+
+    def _fold(self) -> None:
+        """Rows one after another: what does not depend on them is loaded before, what is summed over
+        them is stored behind."""
+        tile = self.tile
+        each = tile.rows * tile.steps
+        self.emit(f"program = tl.program_id(0){'.to(tl.int64)' if tile.programs * each >= FAR else ''}")
+        self._along("")
+        walked, written = {axis.name for axis in tile.along}, {
+            op.param for stage in self.kernel.stages for op in stage.body if op.op == "store"}
+        for op in [op for stage in self.kernel.stages for op in stage.body if op.op == "load"]:
+            terms = {term for term, _ in op.index.terms}
+            if op.mask is None and op.param not in written and terms <= walked:
+                self._op(op, False)
+        for op in self.folds:
+            self.emit(f"a{op.param} = tl.zeros({self._shape('yx')}, tl.float32)")
+        outside = dict(self.same)
+        self.emit(f"for step in tl.range(0, {tile.steps}):")
+        self.depth += 1
+        rows = "" if self.is_flat else f" + tl.arange(0, {tile.rows})[:, None]"
+        self.emit(f"y = program * {each} + step * {tile.rows}{rows}")
+        for stage in self.kernel.stages:
+            self._stage(stage)
+        self.depth -= 1
+        self.same = outside
+        self.emit(f"y = program * {each}")
+        for op in self.folds:
+            at, _ = self._offset(op.index)
+            total = f"a{op.param}" if self.is_flat else f"tl.sum(a{op.param}, 0, keep_dims=True)"
+            mask = f", mask={self.masks['x']}" if "x" in self.masks else ""
+            self.emit(f"tl.store(p{op.param} + ({at}), {total}{mask})")
 
     def _rest(self, rest: str, divisor: int, name: str) -> str:
         self.emit(f"{name} = {rest} // {divisor}")
@@ -199,6 +236,8 @@ class _Writer:
     def _op(self, op: LoopOp, is_loop: bool) -> None:
         if op.op == "reduce":
             self._accumulate(op) if is_loop else self._reduce(op)
+        elif op.op == "store" and op.how:
+            self.emit(f"a{op.param} = a{op.param} + {self.values[op.args[0]].name}")
         elif op.op == "store":
             self._store(op)
         elif op.op == "check":

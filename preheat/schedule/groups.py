@@ -157,7 +157,8 @@ class Groups:
         types = {k: problem.types[memory] for memory, k in place.items()}
         for frame in self._frames(roots, stores):
             try:
-                nest = lower(placed, frame, problem.ops, problem.types, memory_of)
+                nest = lower(
+                    placed, frame, problem.ops, problem.types, memory_of, self.shapes.target.is_gpu)
                 values = tuple(place[v] for v in nest.values)
                 reads = frozenset(place[v] for v in nest.reads)
                 nest = replace(nest, values=values, reads=reads)

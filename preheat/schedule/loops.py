@@ -128,14 +128,16 @@ def lower(
     ops: Mapping[int, Op],
     types: Mapping[int, TensorType],
     memory_of: Callable[[int], int | None],
+    may_fold: bool = False,
 ) -> Nest:
     """The nest that does `stores`. `memory_of(value)`: where to load it, None if it is computed.
+    `may_fold`: sums over rows may be stores of the loops that walk the rows.
 
     Raises NoFit when the group needs other loops than `frame`, Unsupported for a symbolic size
     that an index must divide by.
     """
     for _ in range(16):
-        lowering = _Lowering(frame, ops, types, memory_of)
+        lowering = _Lowering(frame, ops, types, memory_of, may_fold)
         try:
             for store in stores:
                 lowering.store(store)
@@ -150,7 +152,8 @@ def lower(
 class _Lowering:
     """One trial: nodes by content, so that equal loads and equal values are one node."""
 
-    def __init__(self, frame: Frame, ops, types, memory_of):
+    def __init__(self, frame: Frame, ops, types, memory_of, may_fold: bool = False):
+        self.may_fold = may_fold
         self.frame, self.ops, self.types, self.memory_of = frame, ops, types, memory_of
         self.nodes: list[Node] = []
         self.numbers: dict[Node | tuple[Node, str], int] = {}
@@ -176,13 +179,38 @@ class _Lowering:
 
     # ------------------------------------------------------------------ positions and effects
     def store(self, store: Store) -> None:
-        index = self.position(store.value)
-        value = self.value(store.value, index, None)
+        fold = self.folded(store.value) if self.may_fold else None
+        index = self.position(store.value) if fold is None else fold[1]
+        value = self.value(store.value, index, None) if fold is None else fold[0]
         offset = Affine(store.offset)
         for part, stride in zip(index, store.strides):
             offset = offset + part.times(stride)
-        node = Node("store", self.nodes[value].dtype, (value,), store.memory, offset)
+        how = "" if fold is None else "sum"
+        node = Node("store", self.nodes[value].dtype, (value,), store.memory, offset, how=how)
         self.stores.append(self.add(node))
+
+    def folded(self, value: int) -> tuple[int, Index] | None:
+        """What `value`, a sum over rows of the frame, adds up, and where the sum is; None if it is
+        something else."""
+        op, rows = self.ops.get(value), self.frame.part(is_walked=False)
+        if op is None or op.name != "sum" or op.type.dtype != "float32":
+            return None
+        source = op.args[0].id
+        sizes, whole = self.types[source].sizes, tuple(a.extent for a in self.frame.axes)
+        is_row = product(op.type.sizes) == product(a.extent for a in rows)
+        if is_row or len(rows) == len(whole) or product(sizes) != product(whole):
+            return None
+        names = tuple(axis(a.name) for a in self.frame.axes)
+        position = reshape_index(names, whole, sizes, self.space)
+        reduced, outer = set(op.attr("axes")), {a.name for a in rows}
+        summed = {key for k in reduced for key in position[k].keys()}
+        kept = {key for k, part in enumerate(position) if k not in reduced for key in part.keys()}
+        if not summed <= outer or summed & kept:
+            return None
+        index = tuple(
+            ZERO if k in reduced else part for k, part in enumerate(position)
+            if op.attr("keepdim") or k not in reduced)
+        return self.cast(self.value(source, position, None), "float32"), index
 
     def position(self, value: int) -> Index:
         """Where the loops stand in a stored value: one element each of frame or rows."""
