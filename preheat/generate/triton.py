@@ -160,7 +160,8 @@ class _Writer:
         for op in self.folds:
             self.emit(f"a{op.param} = tl.zeros({self._shape('yx')}, tl.float32)")
         outside = dict(self.same)
-        self.emit(f"for step in tl.range(0, {tile.steps}):")
+        ahead = f", num_stages={tile.ahead}" if tile.ahead > 1 else ""
+        self.emit(f"for step in tl.range(0, {tile.steps}{ahead}):")
         self.depth += 1
         rows = "" if self.is_flat else f" + tl.arange(0, {tile.rows})[:, None]"
         self.emit(f"y = program * {each} + step * {tile.rows}{rows}")

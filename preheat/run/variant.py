@@ -263,6 +263,8 @@ class Variant:
         if isinstance(found, Failure):
             return MISS
         if isinstance(self.executable, Learning):
+            if self.executable.is_final:  # nested graphs cost several times what eager does
+                return self._plain_call(*args, **kwargs)
             if self.executable.is_ready:
                 self._learned(found, arguments)
         elif self._rows is not None and not self._rows.is_python(detail):

@@ -30,7 +30,7 @@ from preheat.schedule.groups import Group
 from preheat.schedule.layouts import channels_last
 from preheat.schedule.memory import Layout, plan_memory
 from preheat.schedule.names import kernel_name
-from preheat.schedule.padding import pad_rows
+from preheat.schedule.padding import pad_products
 from preheat.schedule.problem import CallUnit, Problem
 from preheat.schedule.split import split_reductions
 from preheat.schedule.sums import products_as_sums
@@ -47,7 +47,7 @@ def schedule(graph: Graph, target: Target) -> Plan:
     for prepare in (biases_apart, channels_last, aligned_products):
         graph = prepare(graph, target)
     sums = products_as_sums(graph)
-    graph = pad_rows(split_reductions(sums.graph, target), target)
+    graph = pad_products(split_reductions(sums.graph, target), target)
     problem, units = fuse(graph, target, sums.operands)
     layout = plan_memory(graph, problem, units)
     kernels = _Kernels(problem)

@@ -28,7 +28,7 @@ PARTS = (16, 64, 512)  # least, best and most parts of a reduction for the threa
 CHUNK = (32, 64, 256)  # rows of a part of a tall reduction
 # For a GPU: columns that one program takes; the least that a part of a reduction has to do.
 GPU_COLUMNS, GPU_PART_ROWS, GPU_PART_ELEMS = 64, 256, 8192
-FOLD_ROWS = 8  # the fewest that a program walks down
+FOLD_ROWS = 16  # the fewest that a program walks down
 
 
 def split_reductions(graph: Graph, target: Target) -> Graph:

@@ -256,6 +256,43 @@ def test_autocast_that_changes_its_dtype():
     trains_alike(step=step, count=8, tolerance=0.08)
 
 
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_convolutions_and_what_is_pooled(layout):
+    """Pooled channels_last images are a view by strides of what the mean gave."""
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.norm, self.out = nn.Conv2d(1, 6, 3), nn.BatchNorm2d(6), nn.Linear(6, 4)
+
+        def forward(self, x):
+            x = x.view(6, 1, 4, 4).contiguous(memory_format=layout)
+            x = F.relu(self.norm(self.conv(x)))
+            return self.out(F.adaptive_avg_pool2d(x, 1).flatten(1))
+
+    def make():
+        torch.manual_seed(0)
+        return Net().to(memory_format=layout)
+
+    found = counted(lambda: trains_alike(make))
+    assert (found["captures"], found["compiles"], found["breaks"]) == (1, 1, 0)
+
+
+def test_what_cannot_be_compiled_runs_as_plain_python(monkeypatch):
+    """Its backward was recorded and no plan could be made: from then on it costs what eager does."""
+    from preheat.base.errors import Unsupported
+    from preheat.differentiate import Lesson
+
+    def refuse(self, name):
+        raise Unsupported("no_kernel", "a test")
+
+    monkeypatch.setattr(Lesson, "compiled", refuse)
+    runs = []
+    run = Lesson.run
+    monkeypatch.setattr(Lesson, "run", lambda self, inputs: runs.append(0) or run(self, inputs))
+    trains_alike(count=8)
+    assert len(runs) <= 2
+
+
 def test_hooks_of_modules():
     log = []
 
