@@ -34,6 +34,7 @@ from preheat.schedule.affine import (
     known,
     reshape_index,
 )
+from preheat.schedule.folds import folded
 from preheat.schedule.views import Store
 
 MOST_NODES = 1500
@@ -179,38 +180,20 @@ class _Lowering:
 
     # ------------------------------------------------------------------ positions and effects
     def store(self, store: Store) -> None:
-        fold = self.folded(store.value) if self.may_fold else None
-        index = self.position(store.value) if fold is None else fold[1]
-        value = self.value(store.value, index, None) if fold is None else fold[0]
+        extents = [(a.name, a.extent, a.is_walked) for a in self.frame.axes] if self.may_fold else ()
+        fold = folded(store.value, extents, self.ops, self.types, self.space)
+        if fold is None:
+            index = self.position(store.value)
+            value = self.value(store.value, index, None)
+        else:
+            index = fold.index
+            value = self.cast(self.value(fold.source, fold.position, None), "float32")
         offset = Affine(store.offset)
         for part, stride in zip(index, store.strides):
             offset = offset + part.times(stride)
         how = "" if fold is None else "sum"
         node = Node("store", self.nodes[value].dtype, (value,), store.memory, offset, how=how)
         self.stores.append(self.add(node))
-
-    def folded(self, value: int) -> tuple[int, Index] | None:
-        """What `value`, a sum over rows of the frame, adds up, and where the sum is; None if it is
-        something else."""
-        op, rows = self.ops.get(value), self.frame.part(is_walked=False)
-        if op is None or op.name != "sum" or op.type.dtype != "float32":
-            return None
-        source = op.args[0].id
-        sizes, whole = self.types[source].sizes, tuple(a.extent for a in self.frame.axes)
-        is_row = product(op.type.sizes) == product(a.extent for a in rows)
-        if is_row or len(rows) == len(whole) or product(sizes) != product(whole):
-            return None
-        names = tuple(axis(a.name) for a in self.frame.axes)
-        position = reshape_index(names, whole, sizes, self.space)
-        reduced, outer = set(op.attr("axes")), {a.name for a in rows}
-        summed = {key for k in reduced for key in position[k].keys()}
-        kept = {key for k, part in enumerate(position) if k not in reduced for key in part.keys()}
-        if not summed <= outer or summed & kept:
-            return None
-        index = tuple(
-            ZERO if k in reduced else part for k, part in enumerate(position)
-            if op.attr("keepdim") or k not in reduced)
-        return self.cast(self.value(source, position, None), "float32"), index
 
     def position(self, value: int) -> Index:
         """Where the loops stand in a stored value: one element each of frame or rows."""
