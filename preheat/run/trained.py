@@ -232,7 +232,8 @@ class _Half:
 
     def __init__(self, half: Backward, runtime: Image | None):
         self.half, self.kept, self.views = half, (), []
-        made = executable(half.plan, half.image)
+        # it is never run under autocast, in which its forward may have been bound
+        made = executable(half.plan, half.image, is_autocast_off=False)
         self.is_gpu = made.is_gpu
         self.call = _native(made, runtime) or (lambda *given: made(given))
         self.places: tuple[int, ...] = ()
