@@ -27,6 +27,7 @@ from typing import NamedTuple
 from preheat.base.dataclass import dataclass
 from preheat.base.errors import InternalError
 from preheat.generate import triton_ops as ops
+from preheat.generate.coarse import coarse_values
 from preheat.generate.online import EXP_SUM, online
 from preheat.generate.tiles import Tile, extent_of, tile_of
 from preheat.ir.loop import NUMBER, Axis, Index, Kernel, LoopOp, Stage
@@ -34,6 +35,7 @@ from preheat.ir.ops import COMPARISONS
 from preheat.ir.plan import Target
 from preheat.ir.types import DTYPES
 
+LANE = 4  # neighbours of a row whose exponentials are added before the sum so far is scaled
 FAR = 1 << 31  # elements: from here on an offset needs 64 bits
 HEAD = """import triton
 import triton.language as tl
@@ -409,9 +411,12 @@ class _Writer:
 
     def _begin(self, op: LoopOp) -> None:
         """The accumulators of a reduction that is walked block by block."""
+        if self.is_flat and (op.id in self.online or op.how == EXP_SUM):
+            least = 'float("-inf")' if op.id in self.online else "0.0"
+            self.emit(f"a{op.id} = tl.full([{self.tile.columns // LANE}], {least}, tl.float32)")
+            return
         if op.id in self.online:
-            shape = "[]" if self.is_flat else f"[{self.tile.rows}, 1]"
-            self.emit(f'a{op.id} = tl.full({shape}, float("-inf"), tl.float32)')
+            self.emit(f'a{op.id} = tl.full([{self.tile.rows}, 1], float("-inf"), tl.float32)')
             return
         value_dtype = self._operand_dtype(op)
         shape = self._shape("yx")
@@ -439,26 +444,46 @@ class _Writer:
         self.emit(f"{a} = tl.where({mask}, {joined}, {a})" if mask else f"{a} = {joined}")
 
     def _accumulate_online(self, op: LoopOp, wide: str, mask: str | None) -> None:
-        """The largest so far is one value a row; the sum, one a lane, is scaled when it grows."""
+        """The sum so far is scaled when the largest grows. Of a row that a program walks alone both are
+        one value a lane of LANE elements, which are joined behind the walk: nothing waits within it."""
         if op.how != EXP_SUM:
             least = self._least(op, "float32")
             wide = f"tl.where({mask}, {wide}, {least})" if mask else wide
             whole = self._whole(wide, self.values[op.args[0]])
+            if self.is_flat:
+                self.emit(f"g{op.id} = tl.reshape({whole}, [{self.tile.columns // LANE}, {LANE}])")
+                self.emit(f"n{op.id} = larger(a{op.id}, tl.reduce(g{op.id}, 1, larger))")
+                self.emit(f'b{op.id} = tl.where(n{op.id} == float("-inf"), 0.0, n{op.id})')
+                return
             self.emit(f"n{op.id} = larger(a{op.id}, {self._joined(whole, 'larger')})")
             self.emit(f'b{op.id} = tl.where(n{op.id} == float("-inf"), 0.0, n{op.id})')
             return
         _, largest, power = op.args
-        exp = "tl.exp" if power in self.coarse else "libdevice.exp"
+        exp = self._exp(power)
+        if self.is_flat:
+            self.emit(f"w{op.id} = tl.sum({exp}(g{largest} - b{largest}[:, None]), 1)")
+            self.emit(f"a{op.id} = a{op.id} * {exp}(a{largest} - b{largest}) + w{op.id}")
+            self.emit(f"a{largest} = n{largest}")
+            return
         self.emit(f"w{op.id} = {exp}({wide} - b{largest})")
         added = f"tl.where({mask}, w{op.id}, 0.0)" if mask else f"w{op.id}"
         self.emit(f"a{op.id} = a{op.id} * {exp}(a{largest} - b{largest}) + {added}")
         self.emit(f"a{largest} = n{largest}")
 
+    def _exp(self, power: int) -> str:
+        return "tl.exp" if power in self.coarse else "libdevice.exp"
+
     def _finish_online(self, op: LoopOp) -> None:
         if op.how != EXP_SUM:
-            self.emit(f"v{op.id} = a{op.id}")
+            whole = f"tl.reduce(a{op.id}, 0, larger)" if self.is_flat else f"a{op.id}"
+            self.emit(f"v{op.id} = {whole}")
             return
-        total = self._joined(f"a{op.id}", "tl.sum")
+        whole = f"a{op.id}"
+        if self.is_flat:
+            _, largest, power = op.args
+            self.emit(f'b{largest} = tl.where(v{largest} == float("-inf"), 0.0, v{largest})')
+            whole = f"a{op.id} * {self._exp(power)}(a{largest} - b{largest})"
+        total = self._joined(whole, "tl.sum")
         self.emit(f'v{op.id} = tl.where(v{op.args[1]} == float("-inf"), float("nan"), {total})')
 
     def _finish(self, op: LoopOp) -> None:
@@ -526,31 +551,6 @@ class _Writer:
         half = 1 << (bits - 1)
         low, high = (-half, half - 1) if kind == "i" else (0, 2 * half - 1)
         return ops.constant(low if is_max else high, wide)
-
-
-def coarse_values(kernel: Kernel) -> frozenset[int]:
-    """The values that reach memory only as 16-bit floats, by smooth ops and reductions."""
-    body = [op for stage in kernel.stages for op in stage.body]
-    dtypes = {op.id: op.dtype for op in body}
-    exact: set[int] = set()
-    for op in reversed(body):
-        is_half = op.dtype in ops.HALVES
-        if op.op == "store":
-            exact |= set() if is_half else set(op.args)
-        elif op.op == "cast":
-            is_kept = is_half or (op.dtype == "float32" and op.id not in exact)
-            exact |= set() if is_kept else set(op.args)
-        elif op.op == "reduce":
-            is_kept = op.how in ("sum", "max", "min") and op.id not in exact
-            exact |= set() if is_kept else set(op.args)
-        elif op.op not in ops.SMOOTH or op.id in exact:
-            exact |= set(op.args)
-        elif op.op == "where":
-            exact.add(op.args[0])
-        exact |= {t for t, _ in op.index.terms if isinstance(t, int)} if op.index else set()
-        exact |= set() if op.mask is None else {op.mask}
-    return frozenset(
-        op.id for op in body if dtypes.get(op.id) == "float32" and op.id not in exact)
 
 
 _COMBINED = {
