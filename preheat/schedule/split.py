@@ -28,7 +28,7 @@ PARTS = (16, 64, 512)  # least, best and most parts of a reduction for the threa
 CHUNK = (32, 64, 256)  # rows of a part of a tall reduction
 # For a GPU: columns that one program takes; the least that a part of a reduction has to do.
 GPU_COLUMNS, GPU_PART_ROWS, GPU_PART_ELEMS = 64, 256, 8192
-FOLD_ROWS = 16  # the fewest that a program walks down
+FOLD_ROWS, FOLD_COLUMNS = 8, 4096  # the fewest rows that a program walks; a row for four warps
 
 
 def split_reductions(graph: Graph, target: Target) -> Graph:
@@ -74,8 +74,9 @@ def _fold_parts(flat: TensorType | None, rows: frozenset[tuple[int, int]]) -> tu
     of the rows a program."""
     if flat is None or flat.sizes not in rows or flat.sizes[1] > cost.FOLDED_ELEMS:
         return None
-    count = flat.sizes[0]
-    parts = _divisor(count, cost.LEAST_FOLDING, cost.GPU_FEW_PROGRAMS, count // FOLD_ROWS)
+    count, columns = flat.sizes
+    best = cost.GPU_FEW_PROGRAMS * max(1, min(4, FOLD_COLUMNS // columns))  # short rows take few warps
+    parts = _divisor(count, cost.LEAST_FOLDING, best, count // FOLD_ROWS)
     return None if parts is None else (0, parts)
 
 
