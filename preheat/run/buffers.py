@@ -17,7 +17,6 @@ from preheat.bridge.ops import dtype as torch_dtype
 from preheat.ir.graph import refs_of
 from preheat.ir.loop import NUMBER
 from preheat.ir.plan import Call, KernelCall, LibraryCall, Plan, ProductCall
-from preheat.ir.records import LAUNCH_ALIGN_BYTES
 from preheat.ir.scalar import Dim, Scalar
 from preheat.ir.types import TensorType
 
@@ -109,16 +108,6 @@ def show_view(base: torch.Tensor, offset_bytes: int, type: TensorType) -> torch.
     return base.as_strided(
         type.sizes, type.strides, base.storage_offset() + offset_bytes // type.itemsize
     )
-
-
-def aligned(tensor: torch.Tensor) -> torch.Tensor:
-    """`tensor`, or where its first byte is not as a GPU's kernels expect, a copy with its strides."""
-    if tensor.data_ptr() % LAUNCH_ALIGN_BYTES == 0:
-        return tensor
-    sizes, strides = tensor.shape, tensor.stride()
-    elems = 1 + sum((size - 1) * stride for size, stride in zip(sizes, strides))
-    memory = tensor.as_strided((elems,), (1,), tensor.storage_offset()).clone()
-    return memory.as_strided(sizes, strides)
 
 
 def has_type(tensor: torch.Tensor, type: TensorType) -> bool:

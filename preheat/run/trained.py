@@ -23,7 +23,6 @@ from preheat.ir.plan import Image
 from preheat.ir.trace import Signature
 from preheat.ir.training import Backward, Exit, Given, Wiring
 from preheat.run.autograd import Join, Tangents, view_function
-from preheat.run.buffers import aligned
 from preheat.run.device import context
 from preheat.run.driver import Program
 from preheat.run.entry import builtin
@@ -234,7 +233,6 @@ class _Half:
         self.half, self.kept, self.views = half, (), []
         # it is never run under autocast, in which its forward may have been bound
         made = executable(half.plan, half.image, is_autocast_off=False)
-        self.is_gpu = made.is_gpu
         self.call = _native(made, runtime) or (lambda *given: made(given))
         self.places: tuple[int, ...] = ()
 
@@ -250,13 +248,7 @@ class _Half:
 
     def run(self, saved: Sequence[torch.Tensor], tangents: Tangents) -> Tensors:
         taken = [saved[k] if k >= 0 else tangents[-1 - k] for k in self.places]
-        try:
-            results = self.call(*taken)
-        except Fault:
-            moved = [aligned(tensor) for tensor in taken] if self.is_gpu else taken
-            if all(one is other for one, other in zip(moved, taken)):
-                raise
-            results = self.call(*moved)
+        results = self.call(*taken)
         return [
             None if exit is None else self._grad(exit.given, view, saved, tangents, results)
             for exit, view in zip(self.half.grads, self.views)]
