@@ -14,13 +14,11 @@ from typing import Any
 
 from preheat.base.collector import paused_collector
 from preheat.base.dataclass import dataclass
-from preheat.base.errors import InternalError, Unsupported, UserError, is_strict
+from preheat.base.errors import InternalError, Unsupported, is_strict
 from preheat.base.events import emit, timed, wants
-from preheat.bridge.tensors import architecture
 from preheat.capture import capture as captures
 from preheat.differentiate import Lesson
-from preheat.generate.build import build, host_target
-from preheat.generate.cubin import build_gpu, gpu_target
+from preheat.generate.build import host_target
 from preheat.generate.emit import module_text
 from preheat.generate.runtime import build_runtime
 from preheat.ir.artifact import Artifact, artifact
@@ -32,6 +30,7 @@ from preheat.ir.sized import with_hinted_sizes
 from preheat.ir.text import show
 from preheat.ir.trace import Outcome, Point, Trace
 from preheat.schedule.schedule import schedule
+from preheat.targets import image_of, target_of
 from preheat.templates import merged, with_other_hints
 from preheat.transform.pipeline import lower
 
@@ -115,10 +114,8 @@ def compile_trace(trace: Trace, name: str) -> Artifact:
     if node.body.symbols:
         return _sized(trace, name)
     if node.body.grads:
-        if device_of(node.body) != "cpu":
-            emit("fallback", what=f"the gradients of {name}", why="training on a GPU: op by op")
-            return artifact(trace)
         try:
+            target_of(node.body)
             training = Lesson.of(node.body).training
         except Unsupported as reason:
             emit("fallback", what=f"the gradients of {name}", why=str(reason))
@@ -162,8 +159,7 @@ def _generated(graph: Graph, name: str) -> tuple[Plan, Image] | None:
             if symbols:
                 whole = with_hinted_sizes(graph, symbols, graph.hints, book)
             plan = compile_graph(whole, target, bool(symbols))
-            make = build_gpu if target.is_gpu else build
-            image = make(plan.kernels, target)
+            image = image_of(plan.kernels, target)
         except Unsupported as reason:
             emit("fallback", what=f"the graph of {name}", why=str(reason))
             return None
@@ -175,22 +171,6 @@ def _generated(graph: Graph, name: str) -> tuple[Plan, Image] | None:
         plan = replace(plan, symbols=symbols, conditions=book.conditions)
         plan = decode(encode(plan))  # with plain expressions, as another process gets it
     return plan, image
-
-
-def target_of(graph: Graph) -> Target:
-    """What the kernels of `graph` are for: the GPU that its tensors are on, or this CPU.
-
-    Raises Unsupported for a device that no code is generated for, or where the generator is absent.
-    """
-    device = device_of(graph)
-    if device == "cpu":
-        return host_target()
-    if not device.startswith("cuda"):
-        raise Unsupported("no_kernel", f"tensors on {device}")
-    try:
-        return gpu_target(architecture(device))
-    except UserError as why:
-        raise Unsupported("no_kernel", str(why)) from why
 
 
 def compile_graph(graph: Graph, target: Target, is_for_many: bool = False) -> Plan:

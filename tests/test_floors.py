@@ -25,11 +25,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "run": {"base", "ir", "bridge"},
     "store": {"base", "ir"},
     "report": {"base", "ir"},
-    "differentiate": {"base", "ir", "bridge", "capture", "transform", "schedule", "generate"},
+    "targets": {"base", "ir", "bridge", "generate"},
+    "differentiate": {
+        "base", "ir", "bridge", "capture", "transform", "schedule", "generate", "targets"},
     "templates": {"ir"},
     "compiler": {
-        "base", "ir", "bridge", "capture", "transform", "schedule", "generate", "differentiate",
-        "templates"},
+        "base", "ir", "bridge", "capture", "transform", "schedule", "generate", "targets",
+        "differentiate", "templates"},
     "runtime": {"ir", "run", "store"},
     "dispatch": {"base", "ir", "bridge", "run", "store", "report", "runtime"},
     "module": {"base"},

@@ -4,6 +4,7 @@ Imports only torch (and for some programs transformers), as a user's service wou
 """
 
 import json
+import os
 import sys
 import types
 from typing import NamedTuple
@@ -21,6 +22,7 @@ COMPILER = (
     "preheat.compile",
     "preheat.differentiate",
     "preheat.templates",
+    "preheat.targets",
 )
 
 
@@ -86,17 +88,18 @@ def loaded_since(before):
     return sorted(
         m
         for m in sys.modules
-        if m.startswith((*COMPILER, "torch._dynamo", "llvmlite")) and m not in before
+        if m.startswith((*COMPILER, "torch._dynamo", "llvmlite", "triton")) and m not in before
     )
 
 
 def train(wrap):
     """Losses and the last gradients of four steps."""
     torch.manual_seed(0)
-    model = nn.Sequential(block().train(), nn.Dropout(0.1), nn.Linear(16, 3))
+    device = os.environ.get("WARM_DEVICE", "cpu")
+    model = nn.Sequential(block().train(), nn.Dropout(0.1), nn.Linear(16, 3)).to(device)
     call, losses = wrap(model), []
     for _ in range(4):
-        x, y = torch.randn(5, 16), torch.randint(0, 3, (5,))
+        x, y = torch.randn(5, 16, device=device), torch.randint(0, 3, (5,), device=device)
         model.zero_grad()
         loss = nn.functional.cross_entropy(call(x), y)
         loss.backward()

@@ -79,7 +79,9 @@ class LoopOp:
     """One SSA value `id` of `dtype`.
 
     op "load"    param, index; `mask` (a bool value or None): lanes where it is false give `other`
-    op "store"   param, index, args (value,); `mask` likewise; no result (id -1)
+    op "store"   param, index, args (value,); `mask` likewise; no result (id -1). With `how` "sum" a
+                 *fold*: the sum over the last outer axes, along which `index` does not move, is
+                 stored once (GPU only)
     op "const"   `other` is the number
     op "axis"    the position along the axis named `axis`, as int64
     op "reduce"  args (value,), `how` in sum prod max min any all argmax argmin

@@ -13,14 +13,15 @@ the plan promised: what it depends on (an algorithm, a flag of the library) no g
 """
 
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import lru_cache
 from types import CodeType
 from typing import Any
 
 import torch
 
 from preheat.base.errors import InternalError, PreheatError
-from preheat.bridge.ops import constant, dtype as torch_dtype, overload, private
+from preheat.bridge.ambient import no_autocast
+from preheat.bridge.ops import constant, dtype as torch_dtype, overload
 from preheat.ir.graph import Arg, Item, Ref, Token
 from preheat.ir.plan import LibraryCall, Plan
 from preheat.ir.scalar import Scalar
@@ -114,11 +115,6 @@ def conform(tensor: Any, type: TensorType) -> torch.Tensor:
             target, tensor = target.narrow(axis, 0, 1), tensor.narrow(axis, 0, 1)
     target.copy_(tensor)
     return made
-
-
-def no_autocast() -> Callable:
-    """A context manager class that switches autocast off on all devices, or on the CPU."""
-    return private("_C._DisableAutocast") or partial(torch.autocast, "cpu", enabled=False)
 
 
 class _Writer:

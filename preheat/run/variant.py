@@ -21,6 +21,7 @@ import torch
 
 from preheat.base.errors import InternalError, Unsupported, UserError, is_strict
 from preheat.base.events import emit
+from preheat.bridge.generators import States
 from preheat.ir.artifact import Artifact
 from preheat.ir.graph import device_of as graph_device
 from preheat.ir.hinted import Book
@@ -176,8 +177,8 @@ class Variant:
             self._lesson = self._teach(self.artifact)
         return self._lesson
 
-    def _random_state(self) -> torch.Tensor | None:
-        """Where the generator stood when the present call began."""
+    def _random_state(self) -> States | None:
+        """Where the generators stood when the present call began."""
         return self._undo.state() if self._undo is not None else None
 
     def _relearn(self) -> None:
@@ -268,6 +269,8 @@ class Variant:
         if isinstance(found, Failure):
             return MISS
         if isinstance(self.executable, Learning):
+            if self.executable.is_final:  # nested graphs cost several times what eager does
+                return self._plain_call(*args, **kwargs)
             if self.executable.is_ready:
                 self._learned(found, arguments)
         elif self._rows is not None and not self._rows.is_python(detail):

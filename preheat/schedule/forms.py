@@ -20,7 +20,7 @@ from preheat.ir.scalar import Scalar, product
 from preheat.ir.types import TensorType
 from preheat.schedule import cost
 from preheat.schedule.affine import Affine, affine
-from preheat.schedule.loops import Frame, FrameAxis, Nest
+from preheat.schedule.nests import Frame, FrameAxis, Nest
 
 FEW_ROWS = 16  # below this, rows alone do not feed the threads
 FAR_ELEMS = 64  # steps through memory that share no cache line, whatever the dtype

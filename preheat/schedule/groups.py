@@ -23,7 +23,8 @@ from preheat.ir.loop import Kernel
 from preheat.ir.ops import REDUCE
 from preheat.ir.plan import Target
 from preheat.ir.scalar import product
-from preheat.schedule.loops import Frame, Nest, NoFit, frame_of, lower
+from preheat.schedule.loops import lower
+from preheat.schedule.nests import Frame, Nest, NoFit, frame_of
 from preheat.schedule.problem import Problem
 from preheat.schedule.tile import Tiled, kernel_of, tile
 from preheat.schedule.views import Store, placed_region, store_through
@@ -158,7 +159,8 @@ class Groups:
         types = {k: problem.types[memory] for memory, k in place.items()}
         for frame in self._frames(roots, stores):
             try:
-                nest = lower(placed, frame, problem.ops, problem.types, memory_of)
+                nest = lower(
+                    placed, frame, problem.ops, problem.types, memory_of, self.shapes.target.is_gpu)
                 values = tuple(place[v] for v in nest.values)
                 reads = frozenset(place[v] for v in nest.reads)
                 nest = replace(nest, values=values, reads=reads)

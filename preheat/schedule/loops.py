@@ -16,7 +16,6 @@ masked, whatever an index tensor holds. Source: tinygrad's rangeify; TorchInduct
 
 from collections.abc import Callable, Collection, Mapping
 
-from preheat.base.dataclass import dataclass
 from preheat.base.errors import Unsupported
 from preheat.ir.graph import Op
 from preheat.ir.hinted import holds
@@ -33,6 +32,8 @@ from preheat.schedule.affine import (
     axis,
     reshape_index,
 )
+from preheat.schedule.folds import folded
+from preheat.schedule.nests import Frame, Nest, Node, NoFit
 from preheat.schedule.views import Store
 
 MOST_NODES = 1500
@@ -49,92 +50,22 @@ DIVISIONS = ("floordiv", "truncdiv", "remainder", "fmod")
 Index = tuple[Affine, ...]
 
 
-class NoFit(Exception):
-    """The group cannot be one loop nest; says why."""
-
-
-@dataclass(frozen=True, slots=True)
-class FrameAxis:
-    name: str
-    extent: Dim
-    is_walked: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Frame:
-    """The loops of a group in row-major order of the value they walk; size-1 axes are left out."""
-
-    axes: tuple[FrameAxis, ...]
-
-    def split(self, name: str, inner: Dim) -> "Frame":
-        """The frame with axis `name` cut in two."""
-        parts: list[FrameAxis] = []
-        for part in self.axes:
-            if part.name == name:
-                parts.append(FrameAxis(name + "a", part.extent // inner, part.is_walked))
-                parts.append(FrameAxis(name + "b", inner, part.is_walked))
-            else:
-                parts.append(part)
-        return Frame(tuple(parts))
-
-    def part(self, is_walked: bool) -> tuple[FrameAxis, ...]:
-        return tuple(a for a in self.axes if a.is_walked is is_walked)
-
-
-def frame_of(sizes: tuple[Dim, ...], walked: Collection[int] = ()) -> Frame:
-    """The frame that visits a value of `sizes`, with axes `walked` inside the rows."""
-    return Frame(tuple(FrameAxis(f"i{k}", s, k in walked) for k, s in enumerate(sizes) if s != 1))
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """As `ir.loop.LoopOp`; `memory` is the value whose memory is meant, `args` are node numbers."""
-
-    op: str
-    dtype: str
-    args: tuple[int, ...] = ()
-    memory: int = -1
-    index: Affine | None = None
-    mask: int | None = None
-    other: int | float | bool | None = None
-    axis: str = ""
-    how: str = ""
-
-    def operands(self) -> tuple[int, ...]:
-        """Every node that must be known before this one."""
-        extra = tuple(k for k in self.index.keys() if isinstance(k, int)) if self.index else ()
-        return (*self.args, *extra, *(() if self.mask is None else (self.mask,)))
-
-
-@dataclass(frozen=True, slots=True)
-class Nest:
-    """The nodes of a group over a frame. `stores` and `checks` are the nodes with effects."""
-
-    frame: Frame
-    nodes: tuple[Node, ...]
-    stores: tuple[int, ...]
-    checks: tuple[int, ...]
-    values: tuple[int, ...]  # the values of the graph that were computed, for the kernel's name
-    reads: frozenset[int]  # the values of the graph that are loaded
-
-    def extents(self) -> dict[str, Dim]:
-        return {a.name: a.extent for a in self.frame.axes}
-
-
 def lower(
     stores: Collection[Store],
     frame: Frame,
     ops: Mapping[int, Op],
     types: Mapping[int, TensorType],
     memory_of: Callable[[int], int | None],
+    may_fold: bool = False,
 ) -> Nest:
     """The nest that does `stores`. `memory_of(value)`: where to load it, None if it is computed.
+    `may_fold`: sums over rows may be stores of the loops that walk the rows.
 
     Raises NoFit when the group needs other loops than `frame`, Unsupported for a symbolic size
     that an index must divide by.
     """
     for _ in range(16):
-        lowering = _Lowering(frame, ops, types, memory_of)
+        lowering = _Lowering(frame, ops, types, memory_of, may_fold)
         try:
             for store in stores:
                 lowering.store(store)
@@ -149,7 +80,8 @@ def lower(
 class _Lowering:
     """One trial: nodes by content, so that equal loads and equal values are one node."""
 
-    def __init__(self, frame: Frame, ops, types, memory_of):
+    def __init__(self, frame: Frame, ops, types, memory_of, may_fold: bool = False):
+        self.may_fold = may_fold
         self.frame, self.ops, self.types, self.memory_of = frame, ops, types, memory_of
         self.nodes: list[Node] = []
         self.numbers: dict[Node | tuple[Node, str], int] = {}
@@ -175,12 +107,19 @@ class _Lowering:
 
     # ------------------------------------------------------------------ positions and effects
     def store(self, store: Store) -> None:
-        index = self.position(store.value)
-        value = self.value(store.value, index, None)
+        extents = [(a.name, a.extent, a.is_walked) for a in self.frame.axes] if self.may_fold else ()
+        fold = folded(store.value, extents, self.ops, self.types, self.space)
+        if fold is None:
+            index = self.position(store.value)
+            value = self.value(store.value, index, None)
+        else:
+            index = fold.index
+            value = self.cast(self.value(fold.source, fold.position, None), "float32")
         offset = Affine(store.offset)
         for part, stride in zip(index, store.strides):
             offset = offset + part.times(stride)
-        node = Node("store", self.nodes[value].dtype, (value,), store.memory, offset)
+        how = "" if fold is None else "sum"
+        node = Node("store", self.nodes[value].dtype, (value,), store.memory, offset, how=how)
         self.stores.append(self.add(node))
 
     def position(self, value: int) -> Index:

@@ -241,6 +241,8 @@ def join_parameters(kernel: Kernel, old: int, new: int) -> Kernel | None:
         for op in s.body
         if op.op == "store" and op.param == new
     ]
+    if any(op.how for _, op in stores):
+        return None
     if len({op.index for _, op in (*loads, *stores)}) != 1 or any(
         op.mask is not None for _, op in loads
     ):

@@ -426,16 +426,12 @@ class _Statement:
     def _operand(self, value: int, is_exact: bool) -> View:
         """The view of memory that `value` is; gives memory to what has none."""
         base = value
-        while (
-            base in self.ops
-            and base not in self.results
-            and CORE[self.ops[base].name].kind == "movement"
-        ):
+        while base in self.ops and base not in self.results and self._is_view(self.ops[base]):
             if base in self.required:
                 break
-            base = self.ops[base].args[0].id if len(self.ops[base].args) == 1 else -1
+            base = self.ops[base].args[0].id
         view = None
-        if base >= 0 and base != value and self.types[base].kind == self.types[value].kind:
+        if base != value and self.types[base].kind == self.types[value].kind:
             view = view_of(value, self.ops, self.types, lambda v: v == base)
         if view is not None and is_exact:
             fits = self._fits(view, self.types[value])

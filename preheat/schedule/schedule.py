@@ -6,10 +6,10 @@
           product b3 @ b2 -> b4
           kernel add_1 (b4 inout, b5) over 8
 
-The steps: `biases` takes convolutions of a GPU apart, `layouts` turns them, `alignment` cuts its
-products, `sums` makes products of few rows sums, `split` cuts long reductions, `problem` names the
-values that need memory, `fuse` groups values into loop nests (`loops`, `forms`, `tile`), `memory`
-gives every value a buffer; here they become the nouns of `ir.plan`.
+The steps: `biases` takes convolutions of a GPU apart, `layouts` turns them, `padding` and `alignment`
+pad and cut its products, `sums` makes products of few rows sums, `split` cuts long reductions,
+`problem` names the values that need memory, `fuse` groups values into loop nests (`loops`, `forms`,
+`tile`), `memory` gives every value a buffer; here they become the nouns of `ir.plan`.
 
 Requires level core. Guarantees: outputs have the strides of their types; in the order of the calls
 reads of an input precede its write, and checks precede every write; kernels are distinct.
@@ -30,6 +30,7 @@ from preheat.schedule.groups import Group
 from preheat.schedule.layouts import channels_last
 from preheat.schedule.memory import Layout, plan_memory
 from preheat.schedule.names import kernel_name
+from preheat.schedule.padding import padded_products
 from preheat.schedule.problem import CallUnit, Problem
 from preheat.schedule.split import split_reductions
 from preheat.schedule.sums import products_as_sums
@@ -43,7 +44,7 @@ def schedule(graph: Graph, target: Target) -> Plan:
     """
     if device_of(graph).partition(":")[0] != target.kind and device_of(graph) != "cpu":
         raise Unsupported("no_kernel", f"tensors on {device_of(graph)}, code for {target.kind}")
-    for prepare in (biases_apart, channels_last, aligned_products):
+    for prepare in (biases_apart, channels_last, padded_products, aligned_products):
         graph = prepare(graph, target)
     sums = products_as_sums(graph)
     graph = split_reductions(sums.graph, target)

@@ -25,7 +25,7 @@ from preheat.ir.types import TensorType
 from preheat.schedule import cost
 from preheat.schedule.affine import Affine
 from preheat.schedule.forms import Form, form_of
-from preheat.schedule.loops import FrameAxis, Nest, Node, NoFit
+from preheat.schedule.nests import FrameAxis, Nest, Node, NoFit
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +54,7 @@ def tile(nest: Nest, types: Mapping[int, TensorType], target: Target) -> Tiled:
     """The form of `nest` and its stages. Raises NoFit when it would read memory after having
     overwritten it."""
     nest, form = form_of(nest, target)
+    _check_folds(nest, form)
     stages = _Stages(nest, form, target).build()
     roles = _parameters(stages)
     moved, waste = traffic(nest, form, stages, types, target)
@@ -65,6 +66,21 @@ def tile(nest: Nest, types: Mapping[int, TensorType], target: Target) -> Tiled:
     return Tiled(
         form, tuple(stages), tuple(roles), tuple(roles.values()), extent, moved, waste + start,
         numbers)
+
+
+def _check_folds(nest: Nest, form: Form) -> None:
+    """Raises NoFit unless a program can hold the sums of whole rows, and there are enough programs."""
+    for number in nest.stores:
+        node = nest.nodes[number]
+        if node.how == "sum":
+            moves = [a.name in node.index.keys() for a in form.rows]
+            programs = estimate(product(a.extent for a, m in zip(form.rows, moves) if m))
+            if form.lane is not None or form.together or moves != sorted(moves, reverse=True):
+                raise NoFit("a sum over rows that are not walked one after another")
+            if programs < cost.LEAST_FOLDING or estimate(
+                product(a.extent for a in form.walked)
+            ) > cost.FOLDED_ELEMS:
+                raise NoFit("a sum over rows that one program does not hold")
 
 
 def kernel_of(tiled: Tiled) -> loop.Kernel:
@@ -357,7 +373,7 @@ def _loop_op(op: _Op, number: Mapping[int, int], names: Mapping[str, str]) -> lo
         None if node.mask is None else op.names[node.mask],
         node.other,
         names.get(node.axis, ""),
-        node.how if node.op in ("reduce", "check") else "",
+        node.how if node.op in ("reduce", "check", "store") else "",
         op.is_kept,
     )
 
