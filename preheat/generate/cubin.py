@@ -80,6 +80,8 @@ def compile_source(source: Source, target: Target) -> Any:
         "num_warps": source.tile.warps, "debug": source.has_check, "sanitize_overflow": False,
         "enable_reflect_ftz": False,
     }
+    if source.tile.stages:
+        options["num_stages"] = source.tile.stages
     device = device_of(target.arch)
     try:
         return triton.compile(

@@ -35,7 +35,8 @@ FAR_ELEMS = 8  # steps through memory that share no transaction
 @dataclass(frozen=True, slots=True)
 class Tile:
     """grid: axes of which a program has one position. down, along: axes of the two dimensions, of
-    which it has `rows` and `columns` positions at once, powers of two."""
+    which it has `rows` and `columns` positions at once, powers of two. depth: positions of a
+    product's walk that are multiplied at once (`products`), loaded `stages` blocks ahead."""
 
     grid: tuple[Axis, ...]
     down: tuple[Axis, ...]
@@ -44,6 +45,8 @@ class Tile:
     columns: int
     is_looped: bool
     warps: int
+    depth: int = 0
+    stages: int = 0
 
     @property
     def programs(self) -> int:

@@ -11,7 +11,7 @@ walking one vector of columns down all of them leaves every page and cache line 
 to fetch again. Sums become more exact: partial sums are shorter. Requires and gives level core.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from preheat.ir.graph import Builder, Graph, Op, Ref
@@ -30,14 +30,16 @@ CHUNK = (32, 64, 256)  # rows of a part of a tall reduction
 GPU_COLUMNS, GPU_PART_ROWS, GPU_PART_ELEMS = 64, 256, 8192
 
 
-def split_reductions(graph: Graph, target: Target) -> Graph:
-    """`graph` with each long reduction in two."""
+def split_reductions(
+    graph: Graph, target: Target, whole: Collection[int] = frozenset(),
+) -> Graph:
+    """`graph` with each long reduction in two, but for those that give the values `whole`."""
     count_parts = _gpu_parts if target.is_gpu else _cpu_parts
     types = graph.types()
     ops: list[Op] = []
     builder = Builder("core", ops=ops, next_id=graph.next_id(), type_of=dict(types))
     for op in graph.ops:
-        parts = _parts(op, types, count_parts)
+        parts = None if op.results[0] in whole else _parts(op, types, count_parts)
         if parts is None:
             ops.append(op)
         else:
