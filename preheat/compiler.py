@@ -23,12 +23,14 @@ from preheat.generate.cubin import build_gpu, gpu_target
 from preheat.generate.emit import module_text
 from preheat.generate.runtime import build_runtime
 from preheat.ir.artifact import Artifact, artifact
+from preheat.ir.bench import Bench
 from preheat.ir.graph import Graph, device_of
 from preheat.ir.plan import Image, Plan, Target
 from preheat.ir.text import show
 from preheat.ir.trace import Outcome, Point, Trace
 from preheat.schedule.schedule import schedule
-from preheat.transform.pipeline import lower
+from preheat.transform.pipeline import WHOLE, lower
+from preheat.tuning import tuned
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,7 @@ class Request:
     is_known(point, objects)   whether a capture that reaches the point stops there; objects: what
                                `Live(k)` of the point means
     dynamic                    paths of numbers that change from call to call
+    bench                      with what the fastest kernels are searched for; None: no search
     """
 
     name: str
@@ -45,6 +48,7 @@ class Request:
     limits: Any = None
     is_known: Callable[[Point, tuple], bool] = lambda point, objects: False
     dynamic: frozenset[str] = frozenset()
+    bench: Bench | None = None
 
 
 @dataclass(frozen=True)
@@ -98,10 +102,12 @@ def _compiled(run: Callable[..., Outcome], call: tuple, request: Request) -> Mad
 
 
 def _artifact(trace: Trace, request: Request) -> Artifact:
-    return artifact(trace) if request.backend == "eager" else compile_trace(trace, request.name)
+    if request.backend == "eager":
+        return artifact(trace)
+    return compile_trace(trace, request.name, request.bench)
 
 
-def compile_trace(trace: Trace, name: str) -> Artifact:
+def compile_trace(trace: Trace, name: str, bench: Bench | None = None) -> Artifact:
     """The artifact of a one-node trace. A graph that the compiler cannot lower, or whose gradients
     it cannot tell apart, runs op by op, reported."""
     (node,) = trace.nodes
@@ -118,15 +124,17 @@ def compile_trace(trace: Trace, name: str) -> Artifact:
             return artifact(trace)
         if training.wiring.is_joined:
             return artifact(trace, training=training)
-    made = _generated(node.body, name)
+    made = _generated(node.body, name, bench)
     return artifact(trace) if made is None else artifact(trace, *made)
 
 
-def compile_sizes(graph: Graph, name: str) -> tuple[Plan, Image] | None:
+def compile_sizes(
+    graph: Graph, name: str, bench: Bench | None = None,
+) -> tuple[Plan, Image] | None:
     """The plan and the image of a graph whose symbols have got their values; None if it has to run
     op by op."""
     try:
-        return _generated(graph, name)
+        return _generated(graph, name, bench)
     except Exception as fault:  # ours: it goes on op by op, as before
         if is_strict():
             raise
@@ -134,16 +142,15 @@ def compile_sizes(graph: Graph, name: str) -> tuple[Plan, Image] | None:
         return None
 
 
-def _generated(graph: Graph, name: str) -> tuple[Plan, Image] | None:
+def _generated(graph: Graph, name: str, bench: Bench | None) -> tuple[Plan, Image] | None:
     """Plan and image of `graph`; None, reported, if it has to run op by op."""
     with timed("compile", name=name) as event, paused_collector():
         try:
             target = target_of(graph)
-            plan = compile_graph(graph, target)
+            plan, image = compile_graph(graph, target, bench)
         except Unsupported as reason:
             emit("fallback", what=f"the graph of {name}", why=str(reason))
             return None
-        image = build_gpu(plan.kernels, target) if target.is_gpu else build(plan.kernels, target)
         if wants("stage") and not target.is_gpu:
             emit("stage", name="llvm", text=module_text(plan.kernels, target))
         count = len(image.code) + sum(len(binary.code) for binary in image.binaries)
@@ -167,12 +174,16 @@ def target_of(graph: Graph) -> Target:
         raise Unsupported("no_kernel", str(why)) from why
 
 
-def compile_graph(graph: Graph, target: Target) -> Plan:
-    """A plan for `graph` (level aten)."""
+def compile_graph(graph: Graph, target: Target, bench: Bench | None) -> tuple[Plan, Image]:
+    """A plan for `graph` (level aten) and its code. A CPU has nothing to search."""
     core = lower(graph, is_checked=is_strict(), observe=lambda step, made: _stage(step.name, made))
-    plan = schedule(core, target)
+    if target.is_gpu and bench is not None:
+        plan, image = tuned(core, lambda: lower(graph, passes=WHOLE), target, bench)
+    else:
+        plan = schedule(core, target)
+        image = (build_gpu if target.is_gpu else build)(plan.kernels, target)
     _stage("plan", plan)
-    return plan
+    return plan, image
 
 
 def runtime_image() -> Image:

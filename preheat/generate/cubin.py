@@ -12,12 +12,14 @@ import functools
 import importlib
 import linecache
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from preheat.base.errors import InternalError, UserError
 from preheat.base.events import emit, wants
+from preheat.generate.tiles import Tile
 from preheat.generate.triton import Source, source_of
 from preheat.ir.devices import device_of
 from preheat.ir.loop import Kernel
@@ -34,24 +36,33 @@ def gpu_target(arch: str) -> Target:
     return Target(device.maker, arch, (), ALIGN_BYTES, f"triton {_triton().__version__}")
 
 
-def build_gpu(kernels: Sequence[Kernel], target: Target) -> Image:
+def build_gpu(
+    kernels: Sequence[Kernel], target: Target, tiles: Mapping[str, Tile] = MappingProxyType({}),
+) -> Image:
     """The binaries of `kernels`, one entry a name.
 
+    tiles   by `kernel_key`, those that are not the rules' own
     Raises InternalError for a kernel that Triton refuses.
     """
     numbers: dict[str, int] = {}
     entries: list[tuple[str, int]] = []
     binaries: list[Binary] = []
     for kernel in kernels:
-        key = digest(replace(kernel, name=""))
+        key = kernel_key(kernel)
         if key not in numbers:
             numbers[key] = len(binaries)
-            binaries.append(_binary(source_of(kernel, target), target))
+            binaries.append(binary(source_of(kernel, target, tiles.get(key)), target))
         entries.append((kernel.name, numbers[key]))
     return Image(b"", tuple(entries), target, tuple(binaries))
 
 
-def _binary(source: Source, target: Target) -> Binary:
+def kernel_key(kernel: Kernel) -> str:
+    """What kernels have in common that are equal but for the name."""
+    return digest(replace(kernel, name=""))
+
+
+def binary(source: Source, target: Target) -> Binary:
+    """The kernel of `source`, compiled. Threads may call at once."""
     if wants("stage"):
         emit("stage", name="triton", text=source.text)
     made = compile_source(source, target)

@@ -1,0 +1,265 @@
+"""The search of the modes "max-autotune": which tiles, and which products are kernels. By measurement.
+
+    plan, image = tuned(core, whole, target, bench)
+
+    1. each distinct kernel, its tiles:      128x64x64 warps 4 stages 4: 11.2 us   64x64x64 ..: 13.0 us
+    2. each kind of product:                 the library and a kernel after it, or one kernel
+    3. the plan, against eager's own calls by the same driver: what is slower does not run
+
+Kernels are compiled in threads and timed alone; plans are timed whole, as a program calls them, since
+what a choice saves may be a launch, and what it costs another fusion. Every answer goes into a table
+that is kept beside the cache and ships with it: what the table has is not measured again, and a
+process without a device, or without time left, takes the rest by rules.
+
+Choices that change bits (the order of sums, products by other code) are apart from those that do not:
+with `is_deterministic` only the latter are searched, so that results do not depend on what was
+measured. Requires level core. Guarantees: the plan computes what `core` computes.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from preheat.base.dataclass import dataclass
+from preheat.base.errors import InternalError, Unsupported
+from preheat.base.events import emit
+from preheat.generate.cubin import binary, build_gpu, kernel_key
+from preheat.generate.tiles import Tile
+from preheat.generate.triton import source_of
+from preheat.generate.tuned import changes_bits, choices
+from preheat.ir.bench import Bench
+from preheat.ir.graph import Graph, device_of
+from preheat.ir.loop import Kernel
+from preheat.ir.pack import digest
+from preheat.ir.plan import Binary, Image, KernelCall, Plan, Target
+from preheat.schedule.products import products_of
+from preheat.schedule.schedule import schedule
+
+EAGER, LIBRARY, FUSED = "eager", "library", "fused"
+GAIN = 0.98  # what is not faster by as much is not worth another choice
+
+
+def tuned(
+    core: Graph, whole: Callable[[], Graph], target: Target, bench: Bench,
+) -> tuple[Plan, Image]:
+    """The fastest plan of `core` that the table or the search knows, and its code.
+
+    whole   gives the same graph with every op a library call, as eager runs it
+    Raises as `schedule` and `build_gpu`.
+    """
+    return _Search(core, whole, target, bench).result()
+
+
+@dataclass
+class _Progress:
+    """How many measurements are done, and how long the others will take."""
+
+    name: str
+    began: float
+    done: int = 0
+    total: int = 0
+
+    def more(self, count: int) -> None:
+        self.total += count
+
+    def step(self, count: int = 1) -> None:
+        self.done += count
+        took = time.monotonic() - self.began
+        left = took / self.done * (self.total - self.done)
+        emit("tune", name=self.name, done=self.done, total=self.total, seconds_left=left)
+
+
+class _Search:
+    def __init__(self, core: Graph, whole: Callable[[], Graph], target: Target, bench: Bench):
+        self.core, self.whole, self.target, self.bench = core, whole, target, bench
+        self.measure = bench.measure(device_of(core))
+        name = self.measure.name if self.measure is not None else ""
+        self.table = bench.table(name, target.compiler)
+        self.began = time.monotonic()
+        self.tiles: dict[str, Tile] = {}
+        self.asked: set[str] = set()
+        self.progress = _Progress(bench.name, self.began)
+
+    def result(self) -> tuple[Plan, Image]:
+        key = digest((self.core, self.bench.is_deterministic))
+        found = self.table.get("plan", key)
+        if found is not None:
+            made = self._stored(found)
+            if made is not None:
+                return made
+        plain = schedule(self.core, self.target)
+        self._tune([plain])
+        if self.bench.is_deterministic or not self._may_measure():
+            return plain, self._image(plain)
+        choice, plan, why = self._search(plain)
+        if self._may_measure():  # else the search was cut short: the next process goes on
+            self.table.put("plan", key, choice)
+        emit("tune", name=self.bench.name, choice=why, done=self.progress.done,
+             total=self.progress.total, seconds_left=0.0)
+        return plan, self._image(plan)
+
+    def _stored(self, text: str) -> tuple[Plan, Image] | None:
+        """The plan that was chosen before, or None for a text that makes no sense here."""
+        kind, _, values = text.partition(" ")
+        try:
+            fused = frozenset(map(int, values.split())) if kind == FUSED else frozenset()
+        except ValueError:
+            return None
+        if kind not in (EAGER, LIBRARY, FUSED) or not fused <= products_of(self.core).keys():
+            return None
+        graph = self.whole() if kind == EAGER else self.core
+        plan = schedule(graph, self.target, fused)
+        self._tune([plan])
+        emit("tune", name=self.bench.name, choice=f"{_told(kind, fused)}, from the table",
+             done=0, total=0, seconds_left=0.0)
+        return plan, self._image(plan)
+
+    # ------------------------------------------------------------------ plans
+    def _search(self, plain: Plan) -> tuple[str, Plan, str]:
+        """(the choice for the table, the plan, the reason in words)."""
+        best: frozenset[int] = frozenset()
+        plans: dict[frozenset[int], Plan | None] = {best: plain}
+        time_of: dict[frozenset[int], float] = {}
+        for fused in self._sets():
+            if not self._may_measure():
+                break
+            wanted = fused(best)
+            if wanted in plans:
+                continue
+            plans[wanted] = self._fused(wanted)
+            if plans[wanted] is None:
+                continue
+            now, other = self._times(plans[best], plans[wanted])
+            if now is None or other is None:
+                continue
+            time_of.setdefault(best, now)
+            if other < now * GAIN:
+                best = wanted
+                time_of[best] = other
+        plan = plans[best]
+        eager = self._eager()
+        if eager is not None and self._may_measure():
+            ours, theirs = self._times(plan, eager)
+            if ours is not None and theirs is not None:
+                told = f"{ours:.1f} us, eager's calls {theirs:.1f} us"
+                if theirs < ours * GAIN:
+                    return EAGER, eager, f"{_told(EAGER, best)}: {told}"
+                return self._choice(best), plan, f"{_told(FUSED, best)}: {told}"
+        return self._choice(best), plan, _told(FUSED, best)
+
+    def _choice(self, fused: frozenset[int]) -> str:
+        return " ".join((FUSED, *map(str, sorted(fused)))) if fused else LIBRARY
+
+    def _sets(self) -> Iterator[Callable[[frozenset[int]], frozenset[int]]]:
+        """The sets of products to try as kernels, given the best so far: all, then each kind changed,
+        the one with most products first."""
+        kinds: dict[str, set[int]] = {}
+        for value, kind in products_of(self.core).items():
+            kinds.setdefault(kind, set()).add(value)
+        every = frozenset().union(*kinds.values())
+        if every:
+            yield lambda best: every
+        if len(kinds) > 1:
+            for values in sorted(kinds.values(), key=len, reverse=True):
+                yield lambda best, values=frozenset(values): best ^ values
+
+    def _fused(self, fused: frozenset[int]) -> Plan | None:
+        """The plan with these products as kernels; None where the schedule or Triton refuses."""
+        try:
+            plan = schedule(self.core, self.target, fused)
+            self._tune([plan])
+            return plan
+        except (Unsupported, InternalError):
+            return None
+
+    def _eager(self) -> Plan | None:
+        try:
+            return schedule(self.whole(), self.target)
+        except (Unsupported, InternalError):
+            return None
+
+    def _times(self, one: Plan, other: Plan) -> tuple[float | None, float | None]:
+        self.progress.more(1)
+        images = [(plan, self._image(plan)) for plan in (one, other)]
+        found = self.measure.plans_us(images)
+        self.progress.step()
+        return found[0], found[1]
+
+    def _image(self, plan: Plan) -> Image:
+        return build_gpu(plan.kernels, self.target, self.tiles)
+
+    # ------------------------------------------------------------------ kernels
+    def _tune(self, plans: Sequence[Plan]) -> None:
+        """Settles the tiles of all kernels that are new: by the table, by measurement, by the rules."""
+        open_ones: list[tuple[str, Kernel, Plan, KernelCall, Mapping[str, Tile]]] = []
+        for plan in plans:
+            calls = {c.kernel: c for c in plan.calls if isinstance(c, KernelCall)}
+            for number, kernel in enumerate(plan.kernels):
+                key = kernel_key(kernel)
+                if key in self.asked or number not in calls:
+                    continue
+                self.asked.add(key)
+                if self.bench.is_deterministic and changes_bits(kernel):
+                    continue
+                found = choices(kernel, self.target)
+                known = self.table.get("tile", key)
+                if known in found:
+                    self.tiles[key] = found[known]
+                elif len(found) > 1 and not _has_check(kernel):
+                    open_ones.append((key, kernel, plan, calls[number], found))
+        if open_ones and self._may_measure():
+            self.progress.more(sum(len(found) for *_, found in open_ones))
+            with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+                waiting = [
+                    (row, [pool.submit(self._compiled, row[1], tile) for tile in row[4].values()])
+                    for row in open_ones]
+                for (key, kernel, plan, call, found), made in waiting:
+                    if not self._may_measure():
+                        for future in made:
+                            future.cancel()
+                        continue
+                    self._tile(key, kernel, plan, call, found, [future.result() for future in made])
+
+    def _compiled(self, kernel: Kernel, tile: Tile) -> Binary | None:
+        try:
+            return binary(source_of(kernel, self.target, tile), self.target)
+        except InternalError:  # a tile that the device has no room for
+            return None
+
+    def _tile(
+        self, key: str, kernel: Kernel, plan: Plan, call: KernelCall, found: Mapping[str, Tile],
+        made: Sequence[Binary | None],
+    ) -> None:
+        """Measures the tiles of one kernel and keeps the best."""
+        texts = [text for text, one in zip(found, made) if one is not None]
+        binaries = [one for one in made if one is not None]
+        times = self.measure.kernels_us(
+            binaries, plan, call, self.target, self.measure.is_cold(plan))
+        self.progress.step(len(found))
+        timed = {text: took for text, took in zip(texts, times) if took is not None}
+        if not timed:
+            return
+        first = next(iter(timed))
+        best = min(timed, key=timed.__getitem__)
+        if timed[best] > timed[first] * GAIN:
+            best = first
+        self.tiles[key] = found[best]
+        self.table.put("tile", key, best)
+        emit("tune", name=kernel.name, choice=f"{best}: {timed[best]:.1f} us", table=timed)
+
+    def _may_measure(self) -> bool:
+        has_time = time.monotonic() - self.began < self.bench.seconds
+        return has_time and self.measure is not None and self.measure.is_possible()
+
+
+def _has_check(kernel: Kernel) -> bool:
+    """A kernel that may assert is not run on data of ours."""
+    return any(op.op == "check" for stage in kernel.stages for op in stage.body)
+
+
+def _told(kind: str, fused: frozenset[int]) -> str:
+    if kind == EAGER:
+        return "eager's own library calls run"
+    return f"{len(fused)} products are kernels" if fused else "products are library calls"
