@@ -154,25 +154,12 @@ class Measure:
         if not is_measurable(plan):
             return None
         try:
-            call = self._entry(plan, image)
+            call = entry_of(plan, image, self.runtime)
             call(*inputs)
             torch.cuda.synchronize(self.device)
         except (PreheatError, RuntimeError):
             return None
         return call
-
-    def _entry(self, plan: Plan, image: Image | None) -> Callable:
-        count = len(plan.outputs)
-        steps = tuple(Step("value", (k,)) for k in range(count))
-        recipe = Recipe((*steps, Step("tuple", tuple(range(count)))), count)
-        node = Node((), tuple(range(len(plan.inputs))), None, Return(recipe))
-        sources = tuple(Source(-1, "arg", k) for k in range(len(plan.inputs)))
-        trace = Trace(Signature(len(sources)), sources, (node,))
-        made = executable(plan, image)
-        entry = make_entry(
-            trace, [None] * len(sources), _NoRows, made, compile_recipe(recipe, count), _refuse,
-            runtime=self.runtime, context=context(), miss=None)
-        return entry.call if entry.is_native else lambda *inputs: made(list(inputs))
 
     def _count(self, call: Callable, inputs: list) -> int:
         once = min(_seconds(call, inputs, 2) / 2 for _ in range(2))
@@ -184,6 +171,22 @@ class Measure:
         index = torch.device(self.device).index or 0
         with torch.cuda.device(index), torch.random.fork_rng([index]), torch.no_grad():
             yield
+
+
+def entry_of(plan: Plan, image: Image | None, runtime: Image | None) -> Callable:
+    """`plan` as a function of its inputs that gives the tuple of its results, native where the process
+    allows it. Raises RuntimeError at a fault."""
+    count = len(plan.outputs)
+    steps = tuple(Step("value", (k,)) for k in range(count))
+    recipe = Recipe((*steps, Step("tuple", tuple(range(count)))), count)
+    node = Node((), tuple(range(len(plan.inputs))), None, Return(recipe))
+    sources = tuple(Source(-1, "arg", k) for k in range(len(plan.inputs)))
+    trace = Trace(Signature(len(sources)), sources, (node,))
+    made = executable(plan, image)
+    entry = make_entry(
+        trace, [None] * len(sources), _NoRows, made, compile_recipe(recipe, count), _refuse,
+        runtime=runtime, context=context(), miss=None)
+    return entry.call if entry.is_native else lambda *inputs: tuple(made(list(inputs)))
 
 
 def filled(type: TensorType, generator: torch.Generator) -> torch.Tensor:
