@@ -1,6 +1,6 @@
 """What the modes "max-autotune" ask for: a bench to search with, and a place of their own in the cache.
 
-    search_settings("max-autotune", "preheat", options)     {"search": True, "deterministic": False}
+    search_settings("max-autotune", "preheat", options)     {"search": True, ..}
     bench_of("Net.forward", "max-autotune", ..)             Bench(..); None for modes that do not search
 """
 
@@ -28,14 +28,17 @@ def bench_of(
     is_deterministic = settings["deterministic"] or AMBIENT["deterministic"]()[0]
     return Bench(
         name, lambda device: measure_on(device, runtime()), functools.partial(tuned_table, disk),
-        _option(options, "autotune_seconds"), is_deterministic)
+        _option(options, "autotune_seconds"), is_deterministic, settings["graphed"])
 
 
 def search_settings(mode: str | None, backend: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """What tells apart code that was searched for; {} where the mode does not search."""
-    if backend != "preheat" or not MODES[mode or "default"].searches:
+    row = MODES[mode or "default"]
+    if backend != "preheat" or not row.searches:
         return {}
-    return {"search": True, "deterministic": _option(options, "deterministic")}
+    is_graphed = row.graphs and not row.missing
+    return {
+        "search": True, "deterministic": _option(options, "deterministic"), "graphed": is_graphed}
 
 
 def _option(options: Mapping[str, Any], name: str) -> Any:

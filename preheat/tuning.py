@@ -83,7 +83,7 @@ class _Search:
         self.progress = _Progress(bench.name, self.began)
 
     def result(self) -> tuple[Plan, Image]:
-        key = digest((self.core, self.bench.is_deterministic))
+        key = digest((self.core, self.bench.is_deterministic, self.bench.is_graphed))
         found = self.table.get("plan", key)
         if found is not None:
             made = self._stored(found)
@@ -183,7 +183,7 @@ class _Search:
     def _times(self, one: Plan, other: Plan) -> tuple[float | None, float | None]:
         self.progress.more(1)
         images = [(plan, self._image(plan)) for plan in (one, other)]
-        found = self.measure.plans_us(images)
+        found = self.measure.plans_us(images, self.bench.is_graphed)
         self.progress.step()
         return found[0], found[1]
 
@@ -215,17 +215,18 @@ class _Search:
                 waiting = [
                     (row, [pool.submit(self._compiled, row[1], tile) for tile in row[4].values()])
                     for row in open_ones]
-                for (key, kernel, plan, call, found), made in waiting:
-                    if not self._may_measure():
-                        for future in made:
-                            future.cancel()
-                        continue
-                    self._tile(key, kernel, plan, call, found, [future.result() for future in made])
+                # all of it before the first is timed: threads at work would delay the launches
+                made = [(row, [future.result() for future in futures]) for row, futures in waiting]
+            for (key, kernel, plan, call, found), binaries in made:
+                if self._may_measure():
+                    self._tile(key, kernel, plan, call, found, binaries)
 
     def _compiled(self, kernel: Kernel, tile: Tile) -> Binary | None:
+        """The binary; None for a tile that the device has no room for, and where time is up."""
         try:
-            return binary(source_of(kernel, self.target, tile), self.target)
-        except InternalError:  # a tile that the device has no room for
+            has_time = self._may_measure()
+            return binary(source_of(kernel, self.target, tile), self.target) if has_time else None
+        except InternalError:
             return None
 
     def _tile(

@@ -44,7 +44,7 @@ class Device:
         self.kernels += len(candidates)
         return [self.kernel_us(candidate) for candidate in candidates]
 
-    def plans_us(self, plans):
+    def plans_us(self, plans, is_graphed):
         self.plans += 1
         return [self.plan_us(plan) for plan, _ in plans]
 

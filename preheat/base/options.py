@@ -24,11 +24,13 @@ class Option(NamedTuple):
 class Mode(NamedTuple):
     """A row of `MODES`. `missing` says what of it is not there yet; "" means all of it is.
 
+    graphs     plans of a GPU are launched as CUDA graphs where that is safe
     searches   the fastest kernels of a GPU are searched for; a CPU has the default ones
     """
 
     meaning: str
     missing: str = ""
+    graphs: bool = False
     searches: bool = False
 
 
@@ -65,10 +67,10 @@ OPTIONS: dict[str, Option] = {
 _NO_GRAPHS = "CUDA graphs are not there yet"
 MODES: dict[str, Mode] = {
     "default": Mode("fused kernels, library products"),
-    "reduce-overhead": Mode("as default, launched as CUDA graphs", _NO_GRAPHS),
+    "reduce-overhead": Mode("as default, launched as CUDA graphs", _NO_GRAPHS, graphs=True),
     "max-autotune": Mode(
         "a search over kernels and products of a GPU by measurement, launched as CUDA graphs",
-        _NO_GRAPHS, searches=True,
+        _NO_GRAPHS, graphs=True, searches=True,
     ),
     "max-autotune-no-cudagraphs": Mode(
         "a search over kernels and products of a GPU by measurement", searches=True

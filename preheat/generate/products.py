@@ -12,7 +12,8 @@
 
 A program computes a block of rows by columns, `depth` positions of the walk at once, by the matrix
 units: 16-bit operands exactly, their products added in float32; float32 by float32 arithmetic
-("ieee", never tf32). What the operands take besides loads is the prologue, computed for each block;
+("ieee", never tf32), each block of the walk added up apart, so that errors grow with its square root
+as the library's do. What the operands take besides loads is the prologue, computed for each block;
 all that is not in the walk is the epilogue, computed after it, so its loads hold no registers during
 the walk. Blocks are visited so that programs that run together share rows and columns in L2.
 
@@ -218,7 +219,10 @@ def write_walk(writer: Any, product: Product) -> None:
     right = _side(writer, product.right, replace(
         tile, down=product.walked, rows=tile.depth), {"y": "kt"}, count)
     a = f"a{total.id}"
-    writer.emit(f'{a} = tl.dot({left}, {right}, {a}, input_precision="ieee")')
+    if product.dtype == "float32":
+        writer.emit(f'{a} += tl.dot({left}, {right}, input_precision="ieee")')
+    else:
+        writer.emit(f'{a} = tl.dot({left}, {right}, {a}, input_precision="ieee")')
     writer.depth -= 1
     writer.emit(f"v{total.id} = {a}")
 

@@ -17,6 +17,7 @@ from preheat.ir.loop import Kernel
 from preheat.ir.plan import Target
 
 MOST_ELEMS_A_THREAD = 128  # more would spill
+LONG_ELEMS = 8192  # of a row that may be walked block by block
 
 
 def tile_of(kernel: Kernel, target: Target) -> Tile:
@@ -56,6 +57,8 @@ def changes_bits(kernel: Kernel) -> bool:
 def _neighbours(tile: Tile) -> list[Tile]:
     """Tiles with more or fewer warps, and with more or fewer rows or columns at once."""
     found = [replace(tile, warps=tile.warps * 2), replace(tile, warps=tile.warps // 2)]
+    if tile.down and not tile.grid and extent_of(tile.down) > 1 and extent_of(tile.along) >= LONG_ELEMS:
+        found.append(_other_walk(tile))
     is_flat = not tile.down
     for up, down in ((2, 1), (1, 2)):
         if is_flat and not tile.grid:
@@ -66,6 +69,14 @@ def _neighbours(tile: Tile) -> list[Tile]:
             rows = min(tile.rows * up // down, power_of_two(extent_of(tile.down)))
             found.append(replace(tile, rows=rows))
     return list(dict.fromkeys(t for t in found if t != tile))
+
+
+def _other_walk(tile: Tile) -> Tile:
+    """A row that a program holds, walked block by block; and the other way round."""
+    if tile.is_looped:
+        length = power_of_two(extent_of(tile.along))
+        return replace(tile, rows=1, columns=length, is_looped=False, warps=max(8, length // 1024))
+    return replace(tile, rows=1, columns=tiles.BLOCK_ELEMS, is_looped=True, warps=8)
 
 
 def _is_sound(tile: Tile, warp: int) -> bool:

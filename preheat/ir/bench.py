@@ -15,6 +15,7 @@ class Bench:
     table(device name, versions) what has been measured (`store.tuned.Tuned`)
     seconds                      that the search for one graph may take
     is_deterministic             only choices that do not change bits are searched
+    is_graphed                   plans will be launched as graphs: the host's time does not count
     """
 
     name: str
@@ -22,3 +23,4 @@ class Bench:
     table: Callable[[str, str], Any]
     seconds: float
     is_deterministic: bool = False
+    is_graphed: bool = False

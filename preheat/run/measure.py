@@ -7,7 +7,7 @@
 Data are random where they are floats and zeros elsewhere, so that every index is in range; the
 program's random state is left alone. A kernel is launched behind a wait that hides the host, so its
 time is the device's; a plan is called as a program calls it, so what counts is the slower of the
-two. L2: whatever a kernel touches was just written or read in a small program, and is long gone in
+two, unless a graph launches it. L2: whatever a kernel touches was just written or read in a small program, and is long gone in
 one whose memory exceeds the cache, weights most of all. So `is_cold` kernels go through copies of
 their data, twice the cache in all, and others use one set (research/gpu.md measures likewise).
 
@@ -43,6 +43,7 @@ _MOST_LAUNCHES = 20
 _PLAN_ROUND_S = 0.012
 _MOST_PLAN_CALLS = 200
 _LAUNCH_CYCLES = 60_000  # in which the host is sure to launch once from Python
+_HIDDEN_S, _CYCLES_A_SECOND = 0.01, 2e9  # of the host's work behind a wait; a GPU's clock, about
 _MOST_COPIES, _MOST_BYTES = 32, 1 << 30
 _SEED = 20221
 
@@ -132,8 +133,13 @@ class Measure:
             for _ in range(max(copies, 1) if is_cold else 1)]
 
     # ------------------------------------------------------------------ plans
-    def plans_us(self, plans: Sequence[tuple[Plan, Image | None]]) -> list[float | None]:
-        """The time of a call of each plan, of calls one after the other: all have the same inputs."""
+    def plans_us(
+        self, plans: Sequence[tuple[Plan, Image | None]], is_graphed: bool = False,
+    ) -> list[float | None]:
+        """The time of a call of each plan, of calls one after the other: all have the same inputs.
+
+        is_graphed   the device's time alone, since a graph will launch it all at once
+        """
         with self._apart():
             generator = torch.Generator(self.device).manual_seed(_SEED)
             try:
@@ -146,7 +152,8 @@ class Measure:
             for _ in range(PLAN_ROUNDS):
                 for place, (call, count) in enumerate(zip(calls, counts)):
                     if count:
-                        times[place].append(_seconds(call, inputs, count) / count * 1e6)
+                        took = self._device_us if is_graphed else _call_us
+                        times[place].append(took(call, inputs, count))
             return [_median(found) if found else None for found in times]
 
     def _call(self, plan: Plan, image: Image | None, inputs: list) -> Callable | None:
@@ -160,6 +167,23 @@ class Measure:
         except (PreheatError, RuntimeError):
             return None
         return call
+
+    def _device_us(self, call: Callable, inputs: list, count: int) -> float:
+        """The device's time of a call, which a wait separates from the host's."""
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        call(*inputs)
+        host_s = time.perf_counter() - began
+        count = max(1, min(count, int(_HIDDEN_S / max(host_s, 1e-6))))
+        torch.cuda.synchronize()
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        _wait(int(1.5 * count * host_s * _CYCLES_A_SECOND))
+        begin.record()
+        for _ in range(count):
+            call(*inputs)
+        end.record()
+        end.synchronize()
+        return begin.elapsed_time(end) * 1e3 / count
 
     def _count(self, call: Callable, inputs: list) -> int:
         once = min(_seconds(call, inputs, 2) / 2 for _ in range(2))
@@ -234,6 +258,10 @@ def _refuse(reason: int, detail: int, arguments: tuple, names: tuple) -> Any:
 
 def _median(values: list[float]) -> float:
     return sorted(values)[len(values) // 2]
+
+
+def _call_us(call: Callable, inputs: list, count: int) -> float:
+    return _seconds(call, inputs, count) / count * 1e6
 
 
 def _seconds(call: Callable, inputs: list, count: int) -> float:

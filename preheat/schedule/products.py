@@ -72,7 +72,7 @@ def _is_fit(product: Product, types: Mapping[int, Type]) -> bool:
     sizes = (*type.sizes, types[product.a].sizes[-1])
     return (
         type.dtype in DTYPES and type.device != "cpu" and all(isinstance(n, int) and n for n in sizes)
-        and type.rank in (2, 3))
+        and type.rank >= 2)
 
 
 def _is_prologue(

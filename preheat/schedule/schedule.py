@@ -23,6 +23,7 @@ from preheat.ir.graph import Graph, OutputAlias, Ref, device_of, map_refs
 from preheat.ir.loop import Kernel
 from preheat.ir.pack import digest
 from preheat.ir.plan import Call, KernelCall, LibraryCall, Output, Plan, ProductCall, Target
+from preheat.schedule.activations import with_activations
 from preheat.schedule.alignment import aligned_products
 from preheat.schedule.biases import biases_apart
 from preheat.schedule.fuse import fuse
@@ -48,7 +49,7 @@ def schedule(graph: Graph, target: Target, fused: Collection[int] = ()) -> Plan:
         raise Unsupported("no_kernel", f"tensors on {device_of(graph)}, code for {target.kind}")
     sums = products_as_kernels(graph, fused) if target.is_gpu else products_as_sums(graph)
     graph = sums.graph
-    for prepare in (biases_apart, channels_last, aligned_products):
+    for prepare in (biases_apart, channels_last, with_activations, aligned_products):
         graph = prepare(graph, target)
     graph = split_reductions(graph, target, sums.products)
     problem, units = fuse(graph, target, sums.operands, sums.products)

@@ -156,7 +156,8 @@ def test_the_mode(deterministic, tmp_path, monkeypatch):
                 for _ in range(3):
                     torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-4)
             measured = [e for e in told if "table" in e.data]
-            assert not [e for e in told if e.kind == "fallback"] and measured
+            assert not [e for e in told if e.kind == "fallback"]
+            assert bool(measured) is not deterministic  # every kernel of it adds up
             told.clear()
             # other code, equal kernels: the table has them
             third = preheat.compile(lambda y: model(y), **settings)
