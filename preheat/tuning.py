@@ -3,7 +3,8 @@
     plan, image = tuned(core, whole, target, bench)
 
     1. each distinct kernel, its tiles:      128x64x64 warps 4 stages 4: 11.2 us   64x64x64 ..: 13.0 us
-    2. each kind of product:                 the library and a kernel after it, or one kernel
+    2. each kind of product:                 the library and a kernel after it, or one kernel, or that in
+                                             parts whose sums another kernel adds up
     3. the plan, against eager's own calls by the same driver: what is slower does not run
 
 Kernels are compiled in threads and timed alone; plans are timed whole, as a program calls them, since
@@ -30,14 +31,16 @@ from preheat.generate.tiles import Tile
 from preheat.generate.triton import source_of
 from preheat.generate.tuned import changes_bits, choices
 from preheat.ir.bench import Bench
+from preheat.ir.devices import device_of as device_facts
 from preheat.ir.graph import Graph, device_of
 from preheat.ir.loop import Kernel
 from preheat.ir.pack import digest
 from preheat.ir.plan import Binary, Image, KernelCall, Plan, Target
-from preheat.schedule.products import products_of
+from preheat.schedule.products import parts_of, products_of
 from preheat.schedule.schedule import schedule
 
 EAGER, LIBRARY, FUSED = "eager", "library", "fused"
+Choice = frozenset[tuple[int, int]]  # the products that are kernels, each with its parts: 1 for whole
 GAIN = 0.98  # what is not faster by as much is not worth another choice
 
 
@@ -93,8 +96,11 @@ class _Search:
         self._tune([plain])
         if self.bench.is_deterministic or not self._may_measure():
             return plain, self._image(plain)
-        choice, plan, why = self._search(plain)
-        if self._may_measure():  # else the search was cut short: the next process goes on
+        try:
+            choice, plan, why = self._search(plain)
+        except RuntimeError as error:  # of the device: no memory left to measure in, say
+            choice, plan, why = "", plain, f"the search failed, so the rules decide: {error}"
+        if choice and self._may_measure():  # else the search was cut short: the next process goes on
             self.table.put("plan", key, choice)
         emit("tune", name=self.bench.name, choice=why, done=self.progress.done,
              total=self.progress.total, seconds_left=0.0)
@@ -102,42 +108,35 @@ class _Search:
 
     def _stored(self, text: str) -> tuple[Plan, Image] | None:
         """The plan that was chosen before, or None for a text that makes no sense here."""
-        kind, _, values = text.partition(" ")
-        try:
-            fused = frozenset(map(int, values.split())) if kind == FUSED else frozenset()
-        except ValueError:
+        kind, _, pairs = text.partition(" ")
+        choice = _read(pairs) if kind == FUSED else frozenset()
+        if kind not in (EAGER, LIBRARY, FUSED) or choice is None:
             return None
-        if kind not in (EAGER, LIBRARY, FUSED) or not fused <= products_of(self.core).keys():
+        if kind == EAGER:
+            plan = schedule(self.whole(), self.target)
+            self._tune([plan])
+        else:
+            plan = self._fused(choice)
+        if plan is None:
             return None
-        graph = self.whole() if kind == EAGER else self.core
-        plan = schedule(graph, self.target, fused)
-        self._tune([plan])
-        emit("tune", name=self.bench.name, choice=f"{_told(kind, fused)}, from the table",
+        emit("tune", name=self.bench.name, choice=f"{_told(kind, choice)}, from the table",
              done=0, total=0, seconds_left=0.0)
         return plan, self._image(plan)
 
     # ------------------------------------------------------------------ plans
     def _search(self, plain: Plan) -> tuple[str, Plan, str]:
         """(the choice for the table, the plan, the reason in words)."""
-        best: frozenset[int] = frozenset()
-        plans: dict[frozenset[int], Plan | None] = {best: plain}
-        time_of: dict[frozenset[int], float] = {}
-        for fused in self._sets():
-            if not self._may_measure():
-                break
-            wanted = fused(best)
-            if wanted in plans:
+        best: Choice = frozenset()
+        plans: dict[Choice, Plan | None] = {best: plain}
+        for changed in self._changes():
+            wanted = changed(best)
+            if wanted in plans or not self._may_measure():
                 continue
             plans[wanted] = self._fused(wanted)
-            if plans[wanted] is None:
-                continue
-            now, other = self._times(plans[best], plans[wanted])
-            if now is None or other is None:
-                continue
-            time_of.setdefault(best, now)
-            if other < now * GAIN:
-                best = wanted
-                time_of[best] = other
+            if plans[wanted] is not None:
+                now, other = self._times(plans[best], plans[wanted])
+                if now is not None and other is not None and other < now * GAIN:
+                    best = wanted
         plan = plans[best]
         eager = self._eager()
         if eager is not None and self._may_measure():
@@ -146,29 +145,34 @@ class _Search:
                 told = f"{ours:.1f} us, eager's calls {theirs:.1f} us"
                 if theirs < ours * GAIN:
                     return EAGER, eager, f"{_told(EAGER, best)}: {told}"
-                return self._choice(best), plan, f"{_told(FUSED, best)}: {told}"
-        return self._choice(best), plan, _told(FUSED, best)
+                return _text(best), plan, f"{_told(FUSED, best)}: {told}"
+        return _text(best), plan, _told(FUSED, best)
 
-    def _choice(self, fused: frozenset[int]) -> str:
-        return " ".join((FUSED, *map(str, sorted(fused)))) if fused else LIBRARY
-
-    def _sets(self) -> Iterator[Callable[[frozenset[int]], frozenset[int]]]:
-        """The sets of products to try as kernels, given the best so far: all, then each kind changed,
-        the one with most products first."""
-        kinds: dict[str, set[int]] = {}
+    def _changes(self) -> Iterator[Callable[[Choice], Choice]]:
+        """What to try, given the best so far: all products as kernels, then each kind changed, the one
+        with most products first, then kinds that are too few blocks in parts."""
+        kinds: dict[str, list[int]] = {}
         for value, kind in products_of(self.core).items():
-            kinds.setdefault(kind, set()).add(value)
-        every = frozenset().union(*kinds.values())
-        if every:
-            yield lambda best: every
-        if len(kinds) > 1:
-            for values in sorted(kinds.values(), key=len, reverse=True):
-                yield lambda best, values=frozenset(values): best ^ values
+            kinds.setdefault(kind, []).append(value)
+        groups = sorted(kinds.values(), key=len, reverse=True)
+        if groups:
+            yield lambda best: frozenset((value, 1) for group in groups for value in group)
+        if len(groups) > 1:
+            for group in groups:
+                yield lambda best, values=tuple(group): _flipped(best, values)
+        parts = parts_of(self.core, device_facts(self.target.arch).units)
+        for group in groups:
+            for count in parts.get(group[0], ()):
+                yield lambda best, values=tuple(group), count=count: _without(best, values) | {
+                    (value, count) for value in values}
 
-    def _fused(self, fused: frozenset[int]) -> Plan | None:
+    def _fused(self, choice: Choice) -> Plan | None:
         """The plan with these products as kernels; None where the schedule or Triton refuses."""
+        parts = {value: count for value, count in choice if count > 1}
         try:
-            plan = schedule(self.core, self.target, fused)
+            if not {value for value, _ in choice} <= products_of(self.core).keys():
+                return None
+            plan = schedule(self.core, self.target, {value for value, _ in choice}, parts)
             self._tune([plan])
             return plan
         except (Unsupported, InternalError):
@@ -260,7 +264,35 @@ def _has_check(kernel: Kernel) -> bool:
     return any(op.op == "check" for stage in kernel.stages for op in stage.body)
 
 
-def _told(kind: str, fused: frozenset[int]) -> str:
+def _without(choice: Choice, values: Sequence[int]) -> Choice:
+    return frozenset(pair for pair in choice if pair[0] not in values)
+
+
+def _flipped(choice: Choice, values: Sequence[int]) -> Choice:
+    """Library calls as kernels, or the other way round."""
+    rest = _without(choice, values)
+    return rest if rest != choice else rest | {(value, 1) for value in values}
+
+
+def _text(choice: Choice) -> str:
+    """The choice as the table keeps it: "fused 3 7:4"."""
+    pairs = (f"{value}:{count}" if count > 1 else f"{value}" for value, count in sorted(choice))
+    return " ".join((FUSED, *pairs)) if choice else LIBRARY
+
+
+def _read(text: str) -> Choice | None:
+    """The choice of which `text` is, None for a text that is none."""
+    try:
+        pairs = [(pair.partition(":")[0], pair.partition(":")[2] or "1") for pair in text.split()]
+        return frozenset((int(value), int(count)) for value, count in pairs)
+    except ValueError:
+        return None
+
+
+def _told(kind: str, choice: Choice) -> str:
     if kind == EAGER:
         return "eager's own library calls run"
-    return f"{len(fused)} products are kernels" if fused else "products are library calls"
+    parts = sum(count > 1 for _, count in choice)
+    told = f", {parts} of them in parts" if parts else ""
+    many = "1 product is a kernel" if len(choice) == 1 else f"{len(choice)} products are kernels"
+    return f"{many}{told}" if choice else "products are library calls"

@@ -89,7 +89,7 @@ def test_the_fastest_tile_and_the_product_that_wins(tmp_path):
     assert library_calls(plan) == 0 and len(plan.calls) == 1
     tile = image.binaries[0]
     assert tile.rows * tile.columns == 64 * 64 and device.kernels > 4 and device.plans == 2
-    assert events[-1].data["choice"].startswith("1 products are kernels")
+    assert events[-1].data["choice"].startswith("1 product is a kernel")
     counted = [e.data for e in events if "seconds_left" in e.data]
     assert counted[-1]["done"] == counted[-1]["total"] and counted[0]["seconds_left"] >= 0.0
 
@@ -127,6 +127,17 @@ def test_each_kind_of_product_is_tried():
     assert [product_of(k).along[0].extent for k in plan.kernels if product_of(k)] == [64]
 
 
+def test_a_long_product_with_few_results_may_be_cut(tmp_path):
+    graph = linear(64, 2048, 128)
+    device = Device(largest, lambda plan: 10.0 + 20 * library_calls(plan) - 3 * len(plan.calls))
+    table = Tuned(Disk(tmp_path), "A device", "1")
+    plan, _ = search(graph, device, table)
+    assert len(plan.calls) == 2 and library_calls(plan) == 0
+    assert any(text.startswith("fused") and ":2" in text for text in table.rows.values())
+    again, _ = search(graph, None, Tuned(Disk(tmp_path), "A device", "1"))
+    assert again == plan
+
+
 def test_eager_runs_where_it_is_faster(tmp_path):
     graph, table = linear(128, 256, 256), Tuned(Disk(tmp_path), "A device", "1")
     m = Make()
@@ -159,6 +170,19 @@ def test_without_time_the_rules_decide_and_nothing_is_kept(tmp_path):
     plan, image = search(graph, device, table, seconds=0.0)
     assert plan == schedule(graph, TARGET) and set(image.binaries) == {None}
     assert (device.kernels, device.plans, table.rows) == (0, 0, {})
+
+
+def test_a_device_that_fails_costs_the_search_alone():
+    def fails(plan):
+        raise RuntimeError("out of memory")
+
+    graph, table = linear(128, 256, 256), Tuned(None, "", "")
+    events = []
+    stop = bus.subscribe(events.append, {"tune"})
+    plan, _ = search(graph, Device(largest, fails), table)
+    stop()
+    assert plan == schedule(graph, TARGET) and "out of memory" in events[-1].data["choice"]
+    assert not any(kind == "plan" for kind, _ in table.rows)
 
 
 def test_a_kernel_that_may_assert_is_not_run():

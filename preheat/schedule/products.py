@@ -15,6 +15,7 @@ is loaded, and rounded as it would be in memory.
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 from preheat.ir.graph import Builder, Graph, Op
 from preheat.ir.ops import CORE
@@ -22,11 +23,14 @@ from preheat.ir.pack import digest
 from preheat.ir.types import TensorType, Type
 from preheat.schedule import cost
 from preheat.schedule.affine import known
+from preheat.schedule.split import split_in_two
 from preheat.schedule.sums import Product, Sums, product_in, write_sum
 
 DTYPES = ("float32", "bfloat16", "float16")  # that matrix units or float32 arithmetic multiply
 MOST_PROLOGUE_CYCLES = 24.0  # of a vector: a sigmoid or two
 MOST_PROLOGUE_READS = 3
+PARTS, LEAST_PART = (2, 4, 8), 256  # of a long sum; the least that is worth a part
+BLOCK_ELEMS = 32 * 64  # results of one block of a product, about
 
 
 def products_of(graph: Graph) -> dict[int, str]:
@@ -40,8 +44,10 @@ def products_of(graph: Graph) -> dict[int, str]:
     }
 
 
-def products_as_kernels(graph: Graph, fused: Collection[int]) -> Sums:
-    """`graph` with the products that give `fused` as sums."""
+def products_as_kernels(
+    graph: Graph, fused: Collection[int], parts: Mapping[int, int] = MappingProxyType({}),
+) -> Sums:
+    """`graph` with the products that give `fused` as sums, those of `parts` as sums of so many sums."""
     types, by_value = graph.types(), {r: op for op in graph.ops for r in op.results}
     readers: dict[int, int] = {}
     for op in graph.ops:
@@ -63,8 +69,40 @@ def products_as_kernels(graph: Graph, fused: Collection[int]) -> Sums:
             operands.add(product.a)
         first = len(ops)
         write_sum(builder, product, rounds=True)
-        products |= {made.results[0] for made in ops[first:] if made.name == "sum"}
+        if op.results[0] in parts:
+            _cut(builder, _sum_after(ops, first), parts[op.results[0]])
+        products.add(ops[_sum_after(ops, first)].results[0])
     return Sums(replace(graph, ops=tuple(ops)), frozenset(operands), frozenset(products))
+
+
+def parts_of(graph: Graph, units: int) -> dict[int, tuple[int, ...]]:
+    """For the products of `graph` that are long and give a device of so many `units` too few blocks to
+    do: into how many sums each might be cut."""
+    types, found = graph.types(), {}
+    for op in graph.ops:
+        product = product_in(op, types) if len(op.results) == 1 else None
+        if product is not None and _is_fit(product, types):
+            inner = types[product.a].sizes[-1]
+            blocks = -(-known(op.type.elems) // BLOCK_ELEMS)
+            choices = tuple(
+                k for k in PARTS if inner % k == 0 and inner // k >= LEAST_PART and k * blocks <= 4 * units)
+            if choices and blocks < units:
+                found[op.result] = choices
+    return found
+
+
+def _cut(builder: Builder, place: int, parts: int) -> None:
+    """The sum at `place` in two."""
+    rest = builder.ops[place:]
+    del builder.ops[place:]
+    total = rest[0]
+    split_in_two(builder, total, builder.type_of[total.args[0].id], total.attr("axes")[0], parts)
+    builder.ops.extend(rest[1:])
+
+
+def _sum_after(ops: list[Op], first: int) -> int:
+    """The place of the first sum from `first` on."""
+    return next(k for k in range(first, len(ops)) if ops[k].name == "sum")
 
 
 def _is_fit(product: Product, types: Mapping[int, Type]) -> bool:

@@ -17,6 +17,7 @@ reads of an input precede its write, and checks precede every write; kernels are
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 from preheat.base.errors import Unsupported
 from preheat.ir.graph import Graph, OutputAlias, Ref, device_of, map_refs
@@ -37,17 +38,21 @@ from preheat.schedule.split import split_reductions
 from preheat.schedule.sums import products_as_sums
 
 
-def schedule(graph: Graph, target: Target, fused: Collection[int] = ()) -> Plan:
+def schedule(
+    graph: Graph, target: Target, fused: Collection[int] = (),
+    parts: Mapping[int, int] = MappingProxyType({}),
+) -> Plan:
     """The plan that computes `graph` on `target`.
 
     fused   products (`schedule.products.products_of`) that kernels of a GPU compute, with what is done
             to their results
+    parts   into how many sums those of some are cut, which are added up by another kernel
     Raises Unsupported for symbolic sizes where a number must be known, and for ops and dtypes that
     neither a kernel nor a library overload computes.
     """
     if device_of(graph).partition(":")[0] != target.kind and device_of(graph) != "cpu":
         raise Unsupported("no_kernel", f"tensors on {device_of(graph)}, code for {target.kind}")
-    sums = products_as_kernels(graph, fused) if target.is_gpu else products_as_sums(graph)
+    sums = products_as_kernels(graph, fused, parts) if target.is_gpu else products_as_sums(graph)
     graph = sums.graph
     for prepare in (biases_apart, channels_last, with_activations, aligned_products):
         graph = prepare(graph, target)

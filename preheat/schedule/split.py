@@ -43,7 +43,7 @@ def split_reductions(
         if parts is None:
             ops.append(op)
         else:
-            _split(builder, op, types[op.args[0].id], *parts)
+            split_in_two(builder, op, types[op.args[0].id], *parts)
     return replace(graph, ops=tuple(ops))
 
 
@@ -98,7 +98,7 @@ def _divisor(size: int, least: int, best: int, most: int) -> int | None:
     return min(found, key=lambda k: abs(k - best), default=None)
 
 
-def _split(builder: Builder, op: Op, type: TensorType, axis: int, parts: int) -> None:
+def split_in_two(builder: Builder, op: Op, type: TensorType, axis: int, parts: int) -> None:
     """Appends the two reductions; the second gives `op`'s own value."""
     value, axes = op.args[0].id, op.attr("axes")
     dtype = op.type.dtype

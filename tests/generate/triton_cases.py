@@ -23,9 +23,9 @@ from preheat.generate.products import product_of
 from preheat.generate.tuned import choices
 from preheat.ir.graph import Graph
 from preheat.ir.ops import CORE, FUSABLE
-from preheat.ir.plan import Target
+from preheat.ir.plan import KernelCall, Target
 from preheat.ir.types import tensor
-from preheat.schedule.products import products_of
+from preheat.schedule.products import parts_of, products_of
 from preheat.schedule.schedule import schedule
 
 TARGET = Target("cuda", "sm_90")
@@ -128,6 +128,9 @@ def products() -> Iterator[Graph]:
     x = m.input(20, 32)
     gate = m.op("sigmoid", m.matmul(x, m.input(32, 40)))
     yield m.graph(m.op("mul", gate, m.matmul(x, m.input(32, 40))))
+    m = Make()  # long, with few results: in parts
+    y = m.op("add", m.matmul(m.input(4, 1024), m.input(1024, 8)), m.input(8))
+    yield m.graph(m.op("tanh", y))
 
 
 GROUPS = {"products": products, "rows": rows, "movement": movement, "elementwise": elementwise, "graphs": graphs}
@@ -141,7 +144,9 @@ def given(graph: Graph) -> list[torch.Tensor]:
 def check(graph: Graph, ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> None:
     """The plan's results are the graph's; both fault or neither does."""
     moved = on_gpu(graph)
-    plan = schedule(moved, TARGET, products_of(moved))
+    fused, cut = products_of(moved), parts_of(moved, 132)
+    assert not fused or all(isinstance(call, KernelCall) for call in schedule(moved, TARGET, fused).calls)
+    plan = schedule(moved, TARGET, fused, {value: counts[-1] for value, counts in cut.items()})
     divides = any(op.name in ("floordiv", "truncdiv", "remainder", "fmod") for op in graph.ops)
     try:
         expected = run(graph, theirs)

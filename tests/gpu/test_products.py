@@ -14,7 +14,7 @@ from preheat.generate.tuned import choices
 from preheat.ir.plan import LibraryCall
 from preheat.run.executable import executable
 from preheat.run.measure import Measure
-from preheat.schedule.products import products_of
+from preheat.schedule.products import parts_of, products_of
 from preheat.schedule.schedule import schedule
 from preheat.transform.pipeline import lower
 from same import same
@@ -42,11 +42,13 @@ def core_of(fn, *args):
     return lower(outcome.captured.trace.nodes[0].body)
 
 
-def check(fn, *args, tile=None):
+def check(fn, *args, tile=None, in_parts=False):
     """All products of `fn` as kernels: no further from float64 than eager is, by a factor of 3."""
     core, target = core_of(fn, *args), gpu_target(arch())
     found = products_of(core)
-    plan = schedule(core, target, found)
+    cut = {value: counts[0] for value, counts in parts_of(core, 132).items()} if in_parts else {}
+    plan = schedule(core, target, found, cut)
+    assert bool(cut) is in_parts
     assert found and not any(
         isinstance(c, LibraryCall) and "mm" in c.op for c in plan.calls), "a product stayed whole"
     tiles = {kernel_key(k): tile for k in plan.kernels if product_of(k)} if tile else {}
@@ -100,6 +102,21 @@ def test_prologues(dtype):
 def test_stored_by_heads(dtype):
     x, w, b = cuda(4 * 32, 64, dtype=dtype), cuda(64, 64, dtype=dtype, seed=1), cuda(64, dtype=dtype, seed=2)
     check(lambda x, w, b: F.linear(x, w, b).view(4, 32, 4, 16).transpose(1, 2).contiguous(), x, w, b)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_in_parts(dtype):
+    x, w, b = cuda(48, 2048, dtype=dtype), cuda(96, 2048, dtype=dtype, seed=1), cuda(96, dtype=dtype, seed=2)
+    check(lambda x, w, b: F.gelu(F.linear(x, w, b)), x, w, b, in_parts=True)
+
+
+def test_the_librarys_relu_keeps_nan():
+    for dtype in DTYPES:
+        x, w, b = cuda(64, 64, dtype=dtype), cuda(64, 64, dtype=dtype, seed=1), cuda(64, dtype=dtype, seed=2)
+        x[3, 5], x[9, 1] = float("nan"), float("inf")
+        made, expected = torch._addmm_activation(b, x, w.t()), torch.addmm(b, x, w.t()).relu()
+        assert torch.equal(made.isnan(), expected.isnan()) and torch.equal(made.isinf(), expected.isinf())
+        same(lambda x, w, b: F.linear(F.linear(x, w, b).relu(), w, b), x, w, b, captured=True)
 
 
 def test_nan_and_infinity_reach_the_result():
