@@ -205,7 +205,10 @@ def write_walk(writer: Any, product: Product) -> None:
     """The product: blocks of the operands, multiplied and added up."""
     tile, total = writer.tile, product.total
     count = extent_of(product.walked)
-    writer.emit(f"a{total.id} = tl.zeros([{tile.rows}, {tile.columns}], tl.float32)")
+    a = f"a{total.id}"
+    writer.emit(f"{a} = tl.zeros([{tile.rows}, {tile.columns}], tl.float32)")
+    if product.dtype == "float32":  # a zero that the compiler cannot see, or it would add to `a` at once
+        writer.emit(f"none = {a} + program * 0.0")
     writer.emit(f"for start in range(0, {count}, {tile.depth}):")
     writer.depth += 1
     at = f"start + tl.arange(0, {tile.depth})"
@@ -218,9 +221,8 @@ def write_walk(writer: Any, product: Product) -> None:
         tile, along=product.walked, columns=tile.depth), {"x": "k"}, count)
     right = _side(writer, product.right, replace(
         tile, down=product.walked, rows=tile.depth), {"y": "kt"}, count)
-    a = f"a{total.id}"
     if product.dtype == "float32":
-        writer.emit(f'{a} += tl.dot({left}, {right}, input_precision="ieee")')
+        writer.emit(f'{a} += tl.dot({left}, {right}, none, input_precision="ieee")')
     else:
         writer.emit(f'{a} = tl.dot({left}, {right}, {a}, input_precision="ieee")')
     writer.depth -= 1

@@ -216,6 +216,15 @@ def test_products_fit_the_device(arch, dtype):
 
 
 @needs_triton
+def test_blocks_of_a_float32_product_are_added_up_apart():
+    """4096 products in a row would be off by ten times what the library is."""
+    (kernel,) = fused(linear(16, 4096, 16, "float32"), gpu_target("sm_90")).kernels
+    made = compile_source(source_of(kernel, TARGET), gpu_target("sm_90")).asm["ttgir"]
+    (product,) = re.findall(r"(%\S+) = tt\.dot", made)
+    assert re.search(rf"arith\.addf %\w+, {re.escape(product)} ", made)
+
+
+@needs_triton
 def test_every_tile_that_is_worth_trying_compiles():
     target, device = gpu_target("sm_90"), device_of("sm_90")
     for graph in (linear(2048, 768, 768), on_gpu(softmax(4096, 1024, "bfloat16"))):
