@@ -20,7 +20,7 @@ measured. Requires level core. Guarantees: the plan computes what `core` compute
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from preheat.base.dataclass import dataclass
@@ -57,7 +57,7 @@ def tuned(
 
 @dataclass
 class _Progress:
-    """How many measurements are done, and how long the others will take."""
+    """How much is compiled and measured, and how long the rest will take."""
 
     name: str
     began: float
@@ -214,16 +214,21 @@ class _Search:
                 elif len(found) > 1 and not _has_check(kernel):
                     open_ones.append((key, kernel, plan, calls[number], found))
         if open_ones and self._may_measure():
-            self.progress.more(sum(len(found) for *_, found in open_ones))
+            self.progress.more(2 * sum(len(found) for *_, found in open_ones))
             with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
                 waiting = [
                     (row, [pool.submit(self._compiled, row[1], tile) for tile in row[4].values()])
                     for row in open_ones]
                 # all of it before the first is timed: threads at work would delay the launches
-                made = [(row, [future.result() for future in futures]) for row, futures in waiting]
+                made = [(row, list(map(self._waited, futures))) for row, futures in waiting]
             for (key, kernel, plan, call, found), binaries in made:
                 if self._may_measure():
                     self._tile(key, kernel, plan, call, found, binaries)
+
+    def _waited(self, future: Future) -> Binary | None:
+        made = future.result()
+        self.progress.step()
+        return made
 
     def _compiled(self, kernel: Kernel, tile: Tile) -> Binary | None:
         """The binary; None for a tile that the device has no room for, and where time is up."""

@@ -211,7 +211,7 @@ def test_reports():
     progress(Event("tune", {"name": "kernel", "choice": "16x16 warps 1: 2.0 us", "table": {}}))
     progress(Event("tune", {"name": "f", "choice": "x", "done": 9, "total": 9, "seconds_left": 0.0}))
     first, *_ = told.getvalue().strip("\r").split("\r")
-    assert first == "preheat: tuning f: 3 of 9 measured, 4 s left"
+    assert first == "preheat: tuning f: 3 of 9 steps, 4 s left"
     assert told.getvalue().endswith(" \r")
     (channel,) = CHANNELS["autotune"]
     assert not channel.shows({"done": 1})

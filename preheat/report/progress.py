@@ -1,6 +1,6 @@
 """One line that tells how far a search is, and how long it will take, on a terminal.
 
-    preheat: tuning Net.forward: 41 of 120 measured, 9 s left
+    preheat: tuning Net.forward: 41 of 120 steps, 9 s left
 """
 
 import sys
@@ -23,7 +23,7 @@ class Progress:
             return
         is_over = "choice" in data
         text = "" if is_over else (
-            f"preheat: tuning {data.get('name', '?')}: {data['done']} of {data['total']} measured, "
+            f"preheat: tuning {data.get('name', '?')}: {data['done']} of {data['total']} steps, "
             f"{data['seconds_left']:.0f} s left")
         if text or self.width:
             self.stream.write("\r" + text.ljust(self.width) + ("\r" if is_over else ""))

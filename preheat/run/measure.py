@@ -32,7 +32,7 @@ from preheat.ir.types import DTYPES, TensorType
 from preheat.run.buffers import device_of, extent_bytes, is_number, places, read_buffers
 from preheat.run.device import context
 from preheat.run.entry import make_entry
-from preheat.run.executable import executable
+from preheat.run.executable import Executable, executable
 from preheat.run.gpu import load_gpu, run
 from preheat.run.recipes import compile_recipe
 
@@ -146,22 +146,39 @@ class Measure:
                 inputs = [filled(type, generator) for type in plans[0][0].inputs]
             except torch.cuda.OutOfMemoryError:
                 return [None] * len(plans)
-            calls = [self._call(plan, image, inputs) for plan, image in plans]
-            counts = [call and self._count(call, inputs) for call in calls]
-            times: list[list[float]] = [[] for _ in plans]
-            for _ in range(PLAN_ROUNDS):
-                for place, (call, count) in enumerate(zip(calls, counts)):
-                    if count:
-                        took = self._device_us if is_graphed else _call_us
-                        times[place].append(took(call, inputs, count))
-            return [_median(found) if found else None for found in times]
+            made: list[Executable] = []
+            try:
+                calls = [self._call(plan, image, inputs, made) for plan, image in plans]
+                return self._plan_times(calls, inputs, is_graphed)
+            finally:
+                torch.cuda.synchronize(self.device)
+                for one in made:
+                    if one.kernels is not None:
+                        one.kernels.unload()
 
-    def _call(self, plan: Plan, image: Image | None, inputs: list) -> Callable | None:
-        """`plan` as a program would call it; None if it is not possible to."""
+    def _plan_times(
+        self, calls: Sequence[Callable | None], inputs: list, is_graphed: bool,
+    ) -> list[float | None]:
+        """The median time of each of `calls`, which take turns."""
+        counts = [call and self._count(call, inputs) for call in calls]
+        times: list[list[float]] = [[] for _ in calls]
+        for _ in range(PLAN_ROUNDS):
+            for place, (call, count) in enumerate(zip(calls, counts)):
+                if count:
+                    took = self._device_us if is_graphed else _call_us
+                    times[place].append(took(call, inputs, count))
+        return [_median(found) if found else None for found in times]
+
+    def _call(
+        self, plan: Plan, image: Image | None, inputs: list, made: list[Executable],
+    ) -> Callable | None:
+        """`plan` as a program would call it, None if it is not possible to; `made` gets what has its
+        code in memory."""
         if not is_measurable(plan):
             return None
         try:
-            call = entry_of(plan, image, self.runtime)
+            made.append(executable(plan, image))
+            call = entry_of(made[-1], self.runtime)
             call(*inputs)
             torch.cuda.synchronize(self.device)
         except (PreheatError, RuntimeError):
@@ -197,16 +214,16 @@ class Measure:
             yield
 
 
-def entry_of(plan: Plan, image: Image | None, runtime: Image | None) -> Callable:
-    """`plan` as a function of its inputs that gives the tuple of its results, native where the process
+def entry_of(made: Executable, runtime: Image | None) -> Callable:
+    """`made` as a function of its inputs that gives the tuple of its results, native where the process
     allows it. Raises RuntimeError at a fault."""
+    plan = made.plan
     count = len(plan.outputs)
     steps = tuple(Step("value", (k,)) for k in range(count))
     recipe = Recipe((*steps, Step("tuple", tuple(range(count)))), count)
     node = Node((), tuple(range(len(plan.inputs))), None, Return(recipe))
     sources = tuple(Source(-1, "arg", k) for k in range(len(plan.inputs)))
     trace = Trace(Signature(len(sources)), sources, (node,))
-    made = executable(plan, image)
     entry = make_entry(
         trace, [None] * len(sources), _NoRows, made, compile_recipe(recipe, count), _refuse,
         runtime=runtime, context=context(), miss=None)

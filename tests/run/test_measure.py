@@ -8,6 +8,7 @@ from schedule.graphs import TARGET, Make, on_gpu
 from preheat.generate.build import build, host_target
 from preheat.ir.plan import Target
 from preheat.ir.types import tensor
+from preheat.run.executable import executable
 from preheat.run.measure import entry_of, filled, is_measurable
 from preheat.schedule.schedule import schedule
 
@@ -18,7 +19,8 @@ def test_a_plan_is_called_like_a_function_of_its_inputs(is_native):
     x, y = m.input(8, 16), m.input(16)
     graph = m.graph(m.op("add", x, y), m.softmax(x, 1))
     plan = schedule(graph, host_target())
-    call = entry_of(plan, build(plan.kernels, host_target()), runtime() if is_native else None)
+    made = executable(plan, build(plan.kernels, host_target()))
+    call = entry_of(made, runtime() if is_native else None)
     a, b = torch.randn(8, 16), torch.randn(16)
     total, soft = call(a, b)
     torch.testing.assert_close(total, a + b)
