@@ -74,6 +74,8 @@ def product_of(kernel: Kernel) -> Product | None:
     walks = [stage for stage in kernel.stages if stage.axes]
     if len(walks) != 1 or any(op.op == "reduce" for s in kernel.stages for op in s.body if not s.axes):
         return None
+    if adds_to_memory(kernel):
+        return None
     (walk,) = walks
     totals = [op for op in walk.body if op.op in ("reduce", "store", "check")]
     made = {op.id: op for stage in kernel.stages for op in stage.body if op.id >= 0}
@@ -101,6 +103,11 @@ def product_of(kernel: Kernel) -> Product | None:
     if _is_turned(kernel, one, other):
         left, right, one, other = right, left, other, one
     return Product(left, right, totals[0], rest, batch, one, other, walk.axes)
+
+
+def adds_to_memory(kernel: Kernel) -> bool:
+    """Some store joins what is there."""
+    return any(op.op == "store" and op.how for stage in kernel.stages for op in stage.body)
 
 
 def _operands(args: Iterable[int], made: Mapping[int, LoopOp]) -> list[int]:
@@ -158,7 +165,8 @@ def tiles_of_product(product: Product, device: Device) -> tuple[Tile, ...]:
         high, wide, deep = min(high, rows), min(wide, columns), min(deep, depth)
         stages = min(stages, max(2, -(-depth // deep)))
         tile = Tile(
-            product.batch, product.down, product.along, high, wide, False, warps, deep, stages)
+            product.batch, product.down, product.along, high, wide, False, warps, depth=deep,
+            stages=stages)
         if (high + wide) * deep * itemsize * stages <= device.shared_bytes:
             found[tile] = _cost(tile, device)
     return tuple(sorted(found, key=found.__getitem__)[:MOST_TILES])

@@ -10,7 +10,7 @@ results may differ in the last bits (`changes_bits`); elsewhere every tile gives
 from dataclasses import replace
 
 from preheat.generate import tiles
-from preheat.generate.products import product_of, tiles_of_product
+from preheat.generate.products import adds_to_memory, product_of, tiles_of_product
 from preheat.generate.tiles import Tile, extent_of, power_of_two
 from preheat.ir.devices import device_of
 from preheat.ir.loop import Kernel
@@ -37,7 +37,8 @@ def choices(kernel: Kernel, target: Target) -> dict[str, Tile]:
         first = tiles.tile_of(kernel, target)
         found = (first, *(
             tile for tile in _neighbours(first)
-            if 1 <= tile.warps <= device.most_warps and _is_sound(tile, device.warp)))
+            if 1 <= tile.warps <= device.most_warps and _is_sound(tile, device.warp)
+            and not adds_to_memory(kernel)))
     return {text_of(tile): tile for tile in found}
 
 
