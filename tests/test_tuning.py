@@ -9,12 +9,14 @@ from schedule.graphs import Make, on_gpu
 
 import preheat
 from preheat import tuning
+from preheat.autotune import bench_of, search_settings
 from preheat.base.events import Event, bus
 from preheat.base.options import MODES
 from preheat.generate.cubin import kernel_key
 from preheat.generate.products import product_of
 from preheat.ir.bench import Bench
 from preheat.ir.plan import Image, KernelCall, LibraryCall, Target
+from preheat.report.explain import explain_call
 from preheat.report.logs import CHANNELS
 from preheat.report.progress import Progress
 from preheat.schedule.products import products_of
@@ -217,6 +219,37 @@ def test_reports():
     assert not channel.shows({"done": 1})
     assert channel.line({"name": "k", "choice": "a: 1.0 us", "table": {"a": 1.0}}, 0.0) == (
         "k: a: 1.0 us\n    a: 1.0 us")
+
+
+def test_explanations_tell_what_was_chosen(tmp_path):
+    graph = linear(128, 256, 256)
+
+    def call():
+        search(graph, Device(largest, prefers_kernels), Tuned(None, "", ""))
+
+    told = explain_call(call, "f")
+    (choice,) = told.tuned
+    assert choice.startswith("1 product is a kernel: ") and f"tuned: {choice}" in str(told)
+    assert "1 product is a kernel: " in told.to_html(tmp_path / "page.html").read_text()
+
+
+def test_what_the_modes_ask_for():
+    options = {"autotune_seconds": 7, "deterministic": False}
+    assert search_settings("default", "preheat", options) == {}
+    assert search_settings(None, "preheat", options) == {}
+    assert search_settings("max-autotune", "eager", options) == {}
+    bench = bench_of("f", "max-autotune", "preheat", options, None, lambda: None)
+    assert (bench.seconds, bench.is_deterministic) == (7, False)
+    assert bench.measure("cpu") is None
+    table = bench.table("A device", "triton 0")
+    table.put("tile", "0", "a")
+    assert bench.table("A device", "triton 0").get("tile", "0") == "a"
+    assert bench.table("Another", "triton 0").get("tile", "0") is None
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert bench_of("f", "max-autotune", "preheat", options, None, lambda: None).is_deterministic
+    finally:
+        torch.use_deterministic_algorithms(False)
 
 
 @pytest.mark.parametrize("mode", [name for name, row in MODES.items() if row.searches])
