@@ -81,6 +81,7 @@ class _Search:
         name = self.measure.name if self.measure is not None else ""
         self.table = bench.table(name, target.compiler)
         self.began = time.monotonic()
+        self.is_blind = False  # a plan could not be timed: nothing was decided
         self.tiles: dict[str, Tile] = {}
         self.asked: set[str] = set()
         self.progress = _Progress(bench.name, self.began)
@@ -100,7 +101,7 @@ class _Search:
             choice, plan, why = self._search(plain)
         except RuntimeError as error:  # of the device: no memory left to measure in, say
             choice, plan, why = "", plain, f"the search failed, so the rules decide: {error}"
-        if choice and self._may_measure():  # else the search was cut short: the next process goes on
+        if choice and not self.is_blind and self._may_measure():  # else the search was cut short: the next process goes on
             self.table.put("plan", key, choice)
         emit("tune", name=self.bench.name, choice=why, done=self.progress.done,
              total=self.progress.total, seconds_left=0.0)
@@ -189,6 +190,7 @@ class _Search:
         images = [(plan, self._image(plan)) for plan in (one, other)]
         found = self.measure.plans_us(images, self.bench.is_graphed)
         self.progress.step()
+        self.is_blind = self.is_blind or found[0] is None
         return found[0], found[1]
 
     def _image(self, plan: Plan) -> Image:

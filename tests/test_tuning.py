@@ -187,6 +187,12 @@ def test_a_device_that_fails_costs_the_search_alone():
     assert not any(kind == "plan" for kind, _ in table.rows)
 
 
+def test_what_could_not_be_timed_is_not_decided():
+    table = Tuned(None, "", "")
+    plan, _ = search(linear(128, 256, 256), Device(largest, lambda plan: None), table)
+    assert library_calls(plan) == 1 and not any(kind == "plan" for kind, _ in table.rows)
+
+
 def test_a_kernel_that_may_assert_is_not_run():
     m = Make()
     graph = on_gpu(m.graph(m.take(m.input(100, 64), m.input(9, dtype="int64"))))
