@@ -182,7 +182,7 @@ def resources(binary):
     return tuple(int(n) for n in re.search(r"REG:(\d+) STACK:(\d+)", told.stdout).groups())
 
 
-def check_binaries(kernels, arch):
+def check_binaries(kernels, arch, most_stack=48):
     target, device = gpu_target(arch), device_of(arch)
     image = build_gpu(kernels, target)
     assert decode(encode(image)) == image
@@ -190,7 +190,7 @@ def check_binaries(kernels, arch):
         binary = image.binaries[number]
         registers, stack = resources(binary)
         # libdevice has a small array on the stack where it reduces the arguments of sine and cosine
-        assert stack <= 48, f"{name} spills {stack} bytes on {arch}"
+        assert stack <= most_stack, f"{name} spills {stack} bytes on {arch}"
         assert registers * binary.threads <= device.registers, (name, registers)
         assert binary.shared_bytes <= device.shared_bytes and binary.threads <= 1024, name
         assert binary.scratch_words in (0, 1, 2) and binary.programs >= 1
@@ -212,7 +212,7 @@ def test_products_fit_the_device(arch, dtype):
     for sizes in ((100, 70, 50), (2048, 768, 3072)):
         plan = fused(linear(*sizes, dtype), gpu_target(arch))
         assert not any(isinstance(call, LibraryCall) for call in plan.calls)
-        check_binaries(plan.kernels, arch)
+        check_binaries(plan.kernels, arch, most_stack=64)  # a few registers of a masked float32 one
 
 
 @needs_triton
