@@ -101,7 +101,7 @@ class _Search:
             choice, plan, why = self._search(plain)
         except RuntimeError as error:  # of the device: no memory left to measure in, say
             choice, plan, why = "", plain, f"the search failed, so the rules decide: {error}"
-        if choice and not self.is_blind and self._may_measure():  # else the search was cut short: the next process goes on
+        if choice and not self.is_blind and self._may_measure():  # else the next process goes on
             self.table.put("plan", key, choice)
         emit("tune", name=self.bench.name, choice=why, done=self.progress.done,
              total=self.progress.total, seconds_left=0.0)
@@ -247,8 +247,11 @@ class _Search:
         """Measures the tiles of one kernel and keeps the best."""
         texts = [text for text, one in zip(found, made) if one is not None]
         binaries = [one for one in made if one is not None]
-        times = self.measure.kernels_us(
-            binaries, plan, call, self.target, self.measure.is_cold(plan))
+        try:
+            times = self.measure.kernels_us(
+                binaries, plan, call, self.target, self.measure.is_cold(plan))
+        except RuntimeError:  # of the device; the rules' own tile is taken
+            times = [None] * len(binaries)
         self.progress.step(len(found))
         timed = {text: took for text, took in zip(texts, times) if took is not None}
         if not timed:

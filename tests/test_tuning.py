@@ -181,6 +181,7 @@ def test_a_device_that_fails_costs_the_search_alone():
     graph, table = linear(128, 256, 256), Tuned(None, "", "")
     events = []
     stop = bus.subscribe(events.append, {"tune"})
+    assert library_calls(search(graph, Device(fails, prefers_kernels), Tuned(None, "", ""))[0]) == 0
     plan, _ = search(graph, Device(largest, fails), table)
     stop()
     assert plan == schedule(graph, TARGET) and "out of memory" in events[-1].data["choice"]
