@@ -2,6 +2,7 @@
 
     python -m bench.gpu                       every row
     python -m bench.gpu softmax chain --no-compile --json out.json
+    python -m bench.gpu MLP BERT --mode max-autotune-no-cudagraphs
 
 A row is checked before it is timed: the error of each is against the same program in float64, over
 the largest value. Device time is by events around single calls, the median; host time is what
@@ -297,6 +298,9 @@ def rows() -> Iterator[Row]:
         lambda: (lambda x, w: x @ w.t(), (tensor(4096, 768), tensor(50257, 768))))
     yield Row("convolutions 64 and 256 channels, 32 of 56x56 bf16", convolutions)
     yield Row(
+        "MLP 8 x Linear(256) ReLU, batch 128 bf16",
+        lambda: (mlp().bfloat16(), (tensor(128, 256),)), host=True)
+    yield Row(
         "one kernel on 1024 f32",
         lambda: (lambda x: torch.relu(x * 2 + 1), (tensor(1024, dtype=torch.float32),)), host=True)
     yield from models()
@@ -305,8 +309,8 @@ def rows() -> Iterator[Row]:
 
 
 # ---------------------------------------------------------------------------- measuring
-def measure(row: Row, with_compile: bool, copy_bytes_per_us: float) -> Measured:
-    """The row by every backend, each checked before it is timed."""
+def measure(row: Row, with_compile: bool, copy_bytes_per_us: float, mode: str) -> Measured:
+    """The row by every backend, each checked before it is timed; both compilers in `mode`."""
     torch.manual_seed(0)
     program, args = row.make()
     step = _step(program, args) if row.trains else lambda call: call
@@ -316,8 +320,8 @@ def measure(row: Row, with_compile: bool, copy_bytes_per_us: float) -> Measured:
     backends: dict[str, Callable] = {"eager": step(program)}
     if with_compile:
         torch._dynamo.reset()
-        backends["torch.compile"] = step(torch.compile(program))
-    backends["preheat"] = step(preheat.compile(program, options={"cache": False}))
+        backends["torch.compile"] = step(torch.compile(program, mode=mode))
+    backends["preheat"] = step(preheat.compile(program, mode=mode, options={"cache": False}))
     truth = _trained_truth(row, program, args) if row.trains else _truth(program, args)
     try:
         with torch.set_grad_enabled(row.trains):
@@ -413,8 +417,9 @@ def _truth(program: Callable, args: tuple) -> list[torch.Tensor] | None:
     try:
         with torch.no_grad():
             if isinstance(program, torch.nn.Module):
+                dtype = next((p.dtype for p in program.parameters()), torch.float32)
                 made = program.double()(*_doubled(args))
-                program.float()
+                program.to(dtype)
             else:
                 made = program(*_doubled(args))
         return [v.double() for v in _tensors(made)]
@@ -479,6 +484,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.gpu")
     parser.add_argument("words", nargs="*", help="rows whose names have one of these words")
     parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
+    parser.add_argument("--mode", default="default", help="of torch.compile and Preheat")
     parser.add_argument("--json", help="writes everything that was measured to this file")
     chosen = parser.parse_args(arguments)
     rate = copy_rate()
@@ -490,7 +496,7 @@ def main(arguments: list[str]) -> int:
         if chosen.words and not any(word in row.name for word in chosen.words):
             continue
         try:
-            made = measure(row, not chosen.no_compile, rate)
+            made = measure(row, not chosen.no_compile, rate, chosen.mode)
         except Exception as error:
             made = Measured(row.name, notes=[f"{type(error).__name__}: {str(error)[:300]}"])
         results.append(made)

@@ -22,6 +22,7 @@ from preheat.generate.build import host_target
 from preheat.generate.emit import module_text
 from preheat.generate.runtime import build_runtime
 from preheat.ir.artifact import Artifact, artifact
+from preheat.ir.bench import Bench
 from preheat.ir.graph import Graph, device_of
 from preheat.ir.hinted import Book
 from preheat.ir.pack import decode, encode
@@ -32,7 +33,8 @@ from preheat.ir.trace import Outcome, Point, Trace
 from preheat.schedule.schedule import schedule
 from preheat.targets import image_of, target_of
 from preheat.templates import merged, with_other_hints
-from preheat.transform.pipeline import lower
+from preheat.transform.pipeline import WHOLE, lower
+from preheat.tuning import tuned
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,7 @@ class Request:
     is_known(point, objects)   whether a capture that reaches the point stops there; objects: what
                                `Live(k)` of the point means
     dynamic                    paths of numbers that change from call to call
+    bench                      with what the fastest kernels are searched for; None: no search
     """
 
     name: str
@@ -49,6 +52,7 @@ class Request:
     limits: Any = None
     is_known: Callable[[Point, tuple], bool] = lambda point, objects: False
     dynamic: frozenset[str] = frozenset()
+    bench: Bench | None = None
 
 
 @dataclass(frozen=True)
@@ -102,10 +106,12 @@ def _compiled(run: Callable[..., Outcome], call: tuple, request: Request) -> Mad
 
 
 def _artifact(trace: Trace, request: Request) -> Artifact:
-    return artifact(trace) if request.backend == "eager" else compile_trace(trace, request.name)
+    if request.backend == "eager":
+        return artifact(trace)
+    return compile_trace(trace, request.name, request.bench)
 
 
-def compile_trace(trace: Trace, name: str) -> Artifact:
+def compile_trace(trace: Trace, name: str, bench: Bench | None = None) -> Artifact:
     """The artifact of a one-node trace. A graph that the compiler cannot lower, or whose gradients
     it cannot tell apart, runs op by op, reported."""
     (node,) = trace.nodes
@@ -122,7 +128,7 @@ def compile_trace(trace: Trace, name: str) -> Artifact:
             return artifact(trace)
         if training.wiring.is_joined:
             return artifact(trace, training=training)
-    made = _generated(node.body, name)
+    made = _generated(node.body, name, bench)
     return artifact(trace) if made is None else artifact(trace, *made)
 
 
@@ -137,11 +143,13 @@ def _sized(trace: Trace, name: str) -> Artifact:
     return artifact(trace) if made is None else artifact(trace, *made)
 
 
-def compile_sizes(graph: Graph, name: str) -> tuple[Plan, Image] | None:
+def compile_sizes(
+    graph: Graph, name: str, bench: Bench | None = None,
+) -> tuple[Plan, Image] | None:
     """The plan and the image of a graph whose sizes change: for all of them, or for some, if its
     symbols have got their values. None if it has to run op by op."""
     try:
-        return _generated(graph, name)
+        return _generated(graph, name, bench)
     except Exception as fault:  # ours: it goes on op by op, as before
         if is_strict():
             raise
@@ -149,7 +157,7 @@ def compile_sizes(graph: Graph, name: str) -> tuple[Plan, Image] | None:
         return None
 
 
-def _generated(graph: Graph, name: str) -> tuple[Plan, Image] | None:
+def _generated(graph: Graph, name: str, bench: Bench | None) -> tuple[Plan, Image] | None:
     """Plan and image of `graph`; None, reported, if it has to run op by op."""
     with timed("compile", name=name) as event, paused_collector():
         try:
@@ -158,8 +166,7 @@ def _generated(graph: Graph, name: str) -> tuple[Plan, Image] | None:
             symbols, whole = tuple(name for name, _ in graph.symbols), graph
             if symbols:
                 whole = with_hinted_sizes(graph, symbols, graph.hints, book)
-            plan = compile_graph(whole, target, bool(symbols))
-            image = image_of(plan.kernels, target)
+            plan, image = compile_graph(whole, target, bench, bool(symbols))
         except Unsupported as reason:
             emit("fallback", what=f"the graph of {name}", why=str(reason))
             return None
@@ -173,9 +180,11 @@ def _generated(graph: Graph, name: str) -> tuple[Plan, Image] | None:
     return plan, image
 
 
-def compile_graph(graph: Graph, target: Target, is_for_many: bool = False) -> Plan:
-    """A plan for `graph` (level aten). `is_for_many`: its sizes are hinted, and what was told to be
-    the same for all of them is checked again."""
+def compile_graph(
+    graph: Graph, target: Target, bench: Bench | None = None, is_for_many: bool = False,
+) -> tuple[Plan, Image]:
+    """A plan for `graph` (level aten) and its code. A CPU has nothing to search. `is_for_many`: its
+    sizes are hinted, and what was told to be the same for all of them is checked again."""
     is_checked = is_strict() or is_for_many
     try:
         core = lower(graph, is_checked=is_checked, observe=lambda step, made: _stage(step.name, made))
@@ -183,9 +192,13 @@ def compile_graph(graph: Graph, target: Target, is_for_many: bool = False) -> Pl
         if not is_for_many:
             raise
         raise Unsupported("symbolic", f"sizes do not follow from each other: {why}") from why
-    plan = schedule(core, target)
+    if target.is_gpu and bench is not None:
+        plan, image = tuned(core, lambda: lower(graph, passes=WHOLE), target, bench)
+    else:
+        plan = schedule(core, target)
+        image = image_of(plan.kernels, target)
     _stage("plan", plan)
-    return plan
+    return plan, image
 
 
 def runtime_image() -> Image:

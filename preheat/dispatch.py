@@ -27,6 +27,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from preheat.autotune import bench_of, search_settings
 from preheat.base.callers import leaves_us
 from preheat.base.collector import paused_collector
 from preheat.base.errors import InternalError, RecompileError, UserError, is_strict
@@ -37,6 +38,7 @@ from preheat.base.stance import present
 from preheat.bridge.ambient import AMBIENT, steps_aside
 from preheat.bridge.tensors import call_facts, module_facts, without_sizes
 from preheat.ir.artifact import Artifact, from_bytes, to_bytes
+from preheat.ir.bench import Bench
 from preheat.ir.graph import Graph
 from preheat.ir.plan import Image, Plan
 from preheat.ir.points import is_portable, point_key
@@ -224,7 +226,7 @@ class Compiled:
 
         moving = self._moving(kind, place, args, kwargs)
         request = Request(
-            self.name, self.backend, self._limits(), self._is_known(place), moving)
+            self.name, self.backend, self._limits(), self._is_known(place), moving, self._bench())
         if place.point is None:
             made = compile_call(self.target, args, kwargs, request)
         else:
@@ -430,7 +432,7 @@ class Compiled:
         with paused_collector(is_lasting=True):
             from preheat.compiler import compile_sizes  # lazy: see _capture
 
-        return compile_sizes(graph, self.name)
+        return compile_sizes(graph, self.name, self._bench())
 
     def _front_of(self, kind: Place, bound: Bound) -> Callable:
         """What `__call__` tries first: the entry itself where a call is one node."""
@@ -587,9 +589,14 @@ class Compiled:
     def _runtime(self) -> Image | None:
         return runtime_image(self._disk) if self.backend == "preheat" else None
 
+    def _bench(self) -> Bench | None:
+        return bench_of(
+            self.name, self.mode, self.backend, self.options, self._disk, self._runtime)
+
     @functools.cached_property
     def _key(self) -> Key:
         settings = {"backend": self.backend, "dynamic": self.dynamic}
+        settings |= search_settings(self.mode, self.backend, self.options)
         return call_key(self.target, settings, machine_name())
 
 

@@ -109,8 +109,7 @@ def compile(
     }
     if MODES[settings["mode"]].missing:
         warnings.warn(
-            f"preheat: mode {settings['mode']!r} compiles as 'default': "
-            f"{MODES[settings['mode']].missing}",
+            f"preheat: mode {settings['mode']!r} is not whole: {MODES[settings['mode']].missing}",
             UserWarning,
             stacklevel=2,
         )

@@ -208,7 +208,7 @@ def test_wrong_targets(target):
         preheat.compile(target)
 
 
-@pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"])
+@pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune"])
 def test_modes_say_what_they_lack(mode):
     with pytest.warns(UserWarning, match=f"{mode}.*not there yet") as caught:
         compiled = preheat.compile(plus, mode=mode, options=NO_CACHE)

@@ -29,11 +29,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "differentiate": {
         "base", "ir", "bridge", "capture", "transform", "schedule", "generate", "targets"},
     "templates": {"ir"},
+    "tuning": {"base", "ir", "schedule", "generate"},
     "compiler": {
         "base", "ir", "bridge", "capture", "transform", "schedule", "generate", "targets",
-        "differentiate", "templates"},
+        "differentiate", "templates", "tuning"},
     "runtime": {"ir", "run", "store"},
-    "dispatch": {"base", "ir", "bridge", "run", "store", "report", "runtime"},
+    "autotune": {"base", "ir", "bridge", "run", "store"},
+    "dispatch": {"base", "ir", "bridge", "run", "store", "report", "runtime", "autotune"},
     "module": {"base"},
     "buckets": {"base", "bridge"},
     "warm": {"base", "dispatch", "module"},

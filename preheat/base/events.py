@@ -17,7 +17,9 @@ carry the text of a stage's product, which costs time to print: ask `wants("stag
     compile        name, kernels, calls, bytes (of machine code)
     kernel         name, text (the generated code)
     cache          name, hit (True, False, or None for neither: not stored, evicted), why, bytes
-    tune           name, choice, table
+    tune           name (a kernel, or the function), choice (in words), table (what each took, in us);
+                   of the function's search also done, total, seconds_left, without a choice until
+                   it is over
     replay         name, resumed or interpreted (True): a call went on, watched or not, from a place
                    in its middle that no compiled node fitted
     fallback       what, why: a part that runs op by op

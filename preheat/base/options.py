@@ -22,10 +22,16 @@ class Option(NamedTuple):
 
 
 class Mode(NamedTuple):
-    """A row of `MODES`. `missing` says what of it is not there yet; "" means all of it is."""
+    """A row of `MODES`. `missing` says what of it is not there yet; "" means all of it is.
+
+    graphs     plans of a GPU are launched as CUDA graphs where that is safe
+    searches   the fastest kernels of a GPU are searched for; a CPU has the default ones
+    """
 
     meaning: str
     missing: str = ""
+    graphs: bool = False
+    searches: bool = False
 
 
 OPTIONS: dict[str, Option] = {
@@ -42,6 +48,14 @@ OPTIONS: dict[str, Option] = {
         int, 64, "compiled parts of one function between its host calls, over all paths; a call "
         "that needs another then runs eager", 1
     ),
+    "autotune_seconds": Option(
+        int, 120, "what the search of the modes \"max-autotune\" may take for one graph; then the "
+        "rules decide about what was not measured, and a later process goes on", 0
+    ),
+    "deterministic": Option(
+        bool, False, "the modes \"max-autotune\" choose only where results have the same bits either "
+        "way; torch.use_deterministic_algorithms(True) asks for it too"
+    ),
     "max_ops": Option(
         int, 100_000, "tensor operations in one capture; beyond it the call runs eager", 1
     ),
@@ -51,14 +65,16 @@ OPTIONS: dict[str, Option] = {
 }
 
 _NO_GRAPHS = "CUDA graphs are not there yet"
-_NO_SEARCH = "the search over kernels and products is not there yet"
 MODES: dict[str, Mode] = {
     "default": Mode("fused kernels, library products"),
-    "reduce-overhead": Mode("as default, launched as CUDA graphs", _NO_GRAPHS),
+    "reduce-overhead": Mode("as default, launched as CUDA graphs", _NO_GRAPHS, graphs=True),
     "max-autotune": Mode(
-        "wide search over kernels, and CUDA graphs", f"{_NO_SEARCH}, nor are CUDA graphs"
+        "a search over kernels and products of a GPU by measurement, launched as CUDA graphs",
+        _NO_GRAPHS, graphs=True, searches=True,
     ),
-    "max-autotune-no-cudagraphs": Mode("wide search over kernels", _NO_SEARCH),
+    "max-autotune-no-cudagraphs": Mode(
+        "a search over kernels and products of a GPU by measurement", searches=True
+    ),
 }
 
 BACKENDS: dict[str, str] = {

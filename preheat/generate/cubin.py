@@ -13,13 +13,15 @@ import importlib
 import linecache
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from preheat.base.errors import InternalError, UserError
 from preheat.base.events import emit, wants
+from preheat.generate.tiles import Tile
 from preheat.generate.triton import Source, source_of
 from preheat.ir.devices import device_of
 from preheat.ir.loop import Kernel
@@ -37,19 +39,22 @@ def gpu_target(arch: str) -> Target:
     return Target(device.maker, arch, (), ALIGN_BYTES, f"triton {_triton().__version__}")
 
 
-def build_gpu(kernels: Sequence[Kernel], target: Target) -> Image:
+def build_gpu(
+    kernels: Sequence[Kernel], target: Target, tiles: Mapping[str, Tile] = MappingProxyType({}),
+) -> Image:
     """The binaries of `kernels`, one entry a name.
 
+    tiles   by `kernel_key`, those that are not the rules' own
     Raises InternalError for a kernel that Triton refuses.
     """
     numbers: dict[str, int] = {}
     entries: list[tuple[str, int]] = []
     sources: list[Source] = []
     for kernel in kernels:
-        key = digest(replace(kernel, name=""))
+        key = kernel_key(kernel)
         if key not in numbers:
             numbers[key] = len(sources)
-            sources.append(source_of(kernel, target))
+            sources.append(source_of(kernel, target, tiles.get(key)))
         entries.append((kernel.name, numbers[key]))
     if wants("stage"):
         for source in sources:
@@ -61,13 +66,19 @@ def _binaries(sources: Sequence[Source], target: Target) -> list[Binary]:
     """Side by side: most of a kernel's time goes by in LLVM and in ptxas, which leave Python alone."""
     count = min(len(sources), MOST_THREADS, os.cpu_count() or 1)
     if count < 2:
-        return [_binary(source, target) for source in sources]
+        return [binary(source, target) for source in sources]
     _triton()  # not from several threads at once
     with ThreadPoolExecutor(count) as pool:
-        return list(pool.map(lambda source: _binary(source, target), sources))
+        return list(pool.map(lambda source: binary(source, target), sources))
 
 
-def _binary(source: Source, target: Target) -> Binary:
+def kernel_key(kernel: Kernel) -> str:
+    """What kernels have in common that are equal but for the name."""
+    return digest(replace(kernel, name=""))
+
+
+def binary(source: Source, target: Target) -> Binary:
+    """The kernel of `source`, compiled. Threads may call at once."""
     made = compile_source(source, target)
     parameters = len(re.findall(r"\.param", made.asm["ptx"].split(".entry", 1)[1].split(")", 1)[0]))
     if made.metadata.global_scratch_size:
@@ -94,6 +105,8 @@ def compile_source(source: Source, target: Target) -> Any:
         "num_warps": source.tile.warps, "debug": source.has_check, "sanitize_overflow": False,
         "enable_reflect_ftz": False,
     }
+    if source.tile.stages:
+        options["num_stages"] = source.tile.stages
     device = device_of(target.arch)
     try:
         return triton.compile(

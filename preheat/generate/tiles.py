@@ -43,7 +43,8 @@ class Tile:
     """grid: axes of which a program has one position. down, along: axes of the two dimensions, of
     which it has `rows` and `columns` positions at once, powers of two. A program walks `steps` times
     `rows` positions down, one after another (of a kernel that folds; else 1), with the memory of so
-    many of them on its way as `ahead` says."""
+    many of them on its way as `ahead` says. depth: positions of a product's walk that are multiplied at
+    once (`products`), loaded `stages` blocks ahead."""
 
     grid: tuple[Axis, ...]
     down: tuple[Axis, ...]
@@ -54,6 +55,8 @@ class Tile:
     warps: int
     steps: int = 1
     ahead: int = 1
+    depth: int = 0
+    stages: int = 0
 
     @property
     def programs(self) -> int:

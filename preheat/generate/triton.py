@@ -29,7 +29,9 @@ from preheat.base.errors import InternalError
 from preheat.generate import triton_ops as ops
 from preheat.generate.coarse import coarse_values
 from preheat.generate.online import EXP_SUM, online
-from preheat.generate.tiles import Tile, extent_of, tile_of
+from preheat.generate.products import product_of, write_positions, write_walk
+from preheat.generate.tiles import Tile, extent_of
+from preheat.generate.tuned import tile_of
 from preheat.ir.loop import NUMBER, Axis, Index, Kernel, LoopOp, Stage
 from preheat.ir.ops import COMPARISONS
 from preheat.ir.plan import Target
@@ -63,12 +65,13 @@ class Source:
     has_check: bool
 
 
-def source_of(kernel: Kernel, target: Target) -> Source:
-    """`kernel` as Triton source. Raises InternalError for a size that is not known."""
+def source_of(kernel: Kernel, target: Target, tile: Tile | None = None) -> Source:
+    """`kernel` as Triton source, by the tile that the rules choose unless another is given. Raises
+    InternalError for a size that is not known."""
     for axis in (*kernel.axes, *(a for stage in kernel.stages for a in stage.axes)):
         if not isinstance(axis.extent, int):
             raise InternalError(f"{kernel.name}: {axis.name} has the symbolic extent {axis.extent}")
-    return _Writer(kernel, tile_of(kernel, target)).source()
+    return _Writer(kernel, tile or tile_of(kernel, target)).source()
 
 
 class _Known(NamedTuple):
@@ -84,6 +87,7 @@ class _Writer:
     def __init__(self, kernel: Kernel, tile: Tile):
         self.coarse = coarse_values(kernel)
         self.kernel, self.tile = online(kernel) if tile.is_looped else kernel, tile
+        self.product = product_of(kernel) if tile.depth else None
         self.is_flat = tile.rows == 1  # `y` is one position: tensors have one dimension
         self.lines: list[str] = []
         self.depth = 1
@@ -91,6 +95,7 @@ class _Writer:
         self.values: dict[int, _Known] = {}
         self.same: dict[tuple, _Known] = {}  # what has been computed, by how
         self.stride = {a.name: n for a, n in _steps(tile)}
+        self.names = {"y": "y", "x": "x"}  # of the positions along the two dimensions
         self.masks: dict[str, str] = {}
         made = (op for stage in self.kernel.stages for op in stage.body)
         self.online = {op.args[1] for op in made if op.how == EXP_SUM}  # their largest values
@@ -98,7 +103,9 @@ class _Writer:
     def source(self) -> Source:
         self.folds = [
             op for stage in self.kernel.stages for op in stage.body if op.op == "store" and op.how]
-        if self.folds:
+        if self.product is not None:
+            self._product()
+        elif self.folds:
             self._fold()
         else:
             self._positions()
@@ -136,15 +143,17 @@ class _Writer:
             self.emit(f"y = {start}")
         else:
             self.emit(f"y = {start} * {tile.rows} + tl.arange(0, {tile.rows})[:, None]")
-            if rows % tile.rows:
-                self.emit(f"is_y = y < {rows}")
-                self.masks["y"] = "is_y"
+            self.bound("y", rows, tile.rows)
         if tile.grid:
             rest = self._rest(rest, blocks, "program_g")
             for axis in reversed(tile.grid):
-                self.emit(f"at_{axis.name} = {rest} % {axis.extent}")
-                self.same["at", axis.name] = _Known(f"at_{axis.name}", "", "")
-                rest = self._rest(rest, axis.extent, f"over_{axis.name}")
+                rest = self.grid_axis(axis, rest)
+
+    def grid_axis(self, axis: Axis, rest: str) -> str:
+        """The position along an axis of the grid; what is left of the number `rest`."""
+        self.emit(f"at_{axis.name} = {rest} % {axis.extent}")
+        self.same["at", axis.name] = _Known(f"at_{axis.name}", "", "")
+        return self._rest(rest, axis.extent, f"over_{axis.name}")
 
     def _fold(self) -> None:
         """Rows one after another: what does not depend on them is loaded before, what is summed over
@@ -158,7 +167,7 @@ class _Writer:
         for op in [op for stage in self.kernel.stages for op in stage.body if op.op == "load"]:
             terms = {term for term, _ in op.index.terms}
             if op.mask is None and op.param not in written and terms <= walked:
-                self._op(op, False)
+                self.operation(op)
         for op in self.folds:
             self.emit(f"a{op.param} = tl.zeros({self._shape('yx')}, tl.float32)")
         outside = dict(self.same)
@@ -187,9 +196,13 @@ class _Writer:
         columns, count = self.tile.columns, extent_of(self.tile.along)
         at = f"tl.arange(0, {columns})" + ("" if self.is_flat else "[None, :]")
         self.emit(f"x = {start} + {at}" if start else f"x = {at}")
-        if count % columns:
-            self.emit(f"is_x = x < {count}")
-            self.masks["x"] = "is_x"
+        self.bound("x", count, columns)
+
+    def bound(self, dim: str, count: int, size: int) -> None:
+        """The mask of the positions along `dim`, where blocks of `size` do not divide `count`."""
+        if count % size:
+            self.emit(f"is_{dim} = {dim} < {count}")
+            self.masks[dim] = f"is_{dim}"
 
     def emit(self, line: str) -> None:
         self.lines.append("    " * self.depth + line)
@@ -201,11 +214,12 @@ class _Writer:
         inner, size = extent_of(axes[last:]), extent_of(axes[first:last])
         key = ("position", dim, inner, size if first else 0)
         if key not in self.same:
-            text = dim if inner == 1 else f"{dim} // {inner}"
+            whole = self.names[dim]
+            text = whole if inner == 1 else f"{whole} // {inner}"
             if first and size > 1:
                 text = f"{text} % {size}"
-            name = dim if text == dim else f"{dim}_{first}_{last}"
-            if name != dim:
+            name = whole if text == whole else f"{whole}_{first}_{last}"
+            if name != whole:
                 self.emit(f"{name} = {text}")
             self.same[key] = _Known(name, self._dims(dim), "")
         return self.same[key]
@@ -216,6 +230,15 @@ class _Writer:
         return "".join(d for d in "yx" if d in found)
 
     # ------------------------------------------------------------------ stages
+    def _product(self) -> None:
+        """A product, then all that is done besides it."""
+        write_positions(self, self.product)
+        write_walk(self, self.product)
+        total = self.product.total
+        self.values[total.id] = _Known(f"v{total.id}", "yx", total.dtype)
+        for op in self.product.rest:
+            self.operation(op)
+
     def _stage(self, stage: Stage) -> None:
         is_loop = bool(stage.axes) and self.tile.is_looped
         outside = dict(self.same)
@@ -228,7 +251,7 @@ class _Writer:
             self.depth += 1
             self._along("start")
         for op in stage.body:
-            self._op(op, is_loop)
+            self.operation(op, is_loop)
         if is_loop:
             self.depth -= 1
             self.same = outside
@@ -236,7 +259,8 @@ class _Writer:
             for op in reductions:
                 self._finish(op)
 
-    def _op(self, op: LoopOp, is_loop: bool) -> None:
+    def operation(self, op: LoopOp, is_loop: bool = False) -> None:
+        """Writes `op`; its value, if it has one, is in `values`."""
         if op.op == "reduce":
             self._accumulate(op) if is_loop else self._reduce(op)
         elif op.op == "store" and op.how:
@@ -405,7 +429,7 @@ class _Writer:
                 values, places = (f"{v} + {self._nothing()}" for v in (wide, "x"))
                 self._reduce_pairs(op, values, places)
             else:
-                self._reduced(op, self._whole(wide, value))
+                self._reduced(op, self.whole(wide, value))
             self.same[key] = _Known(f"v{op.id}", self._dims("y"), op.dtype)
         self.values[op.id] = self.same[key]
 
@@ -449,7 +473,7 @@ class _Writer:
         if op.how != EXP_SUM:
             least = self._least(op, "float32")
             wide = f"tl.where({mask}, {wide}, {least})" if mask else wide
-            whole = self._whole(wide, self.values[op.args[0]])
+            whole = self.whole(wide, self.values[op.args[0]])
             if self.is_flat:
                 self.emit(f"g{op.id} = tl.reshape({whole}, [{self.tile.columns // LANE}, {LANE}])")
                 self.emit(f"n{op.id} = larger(a{op.id}, tl.reduce(g{op.id}, 1, larger))")
@@ -515,7 +539,7 @@ class _Writer:
         self.emit(f"w{op.id}, n{op.id} = tl.reduce(({values}, {places}), {axis}, {how}{keep})")
         self.emit(f"v{op.id} = n{op.id}.to(tl.int64)")
 
-    def _whole(self, text: str, value: _Known) -> str:
+    def whole(self, text: str, value: _Known) -> str:
         """A value at every position of the tile."""
         has_all = value.dims == self._dims("yx")
         return text if has_all or ("x" in self.masks and value.dims == self._dims("yx")) else (

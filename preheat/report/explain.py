@@ -63,6 +63,7 @@ class Explanation:
     guards       what the next call checks, as text
     kernels      kernels generated;  fallbacks  parts that run op by op, and why
     pinned       ops without a size rule for what they were given: each new size is a variant there
+    tuned        what the search of the modes "max-autotune" chose for each graph
     seconds      of capture and compile together, the eager run within
     result       what the call returned;  error  the exception it raised, or None
     """
@@ -77,6 +78,7 @@ class Explanation:
     result: Any = None
     error: BaseException | None = None
     pinned: tuple[str, ...] = ()
+    tuned: tuple[str, ...] = ()
 
     @property
     def break_count(self) -> int:
@@ -99,6 +101,7 @@ class Explanation:
             lines.append(f"  {place}{row.reason}: {row.detail}")
             told = "\n".join(text for text in (row.code.strip(), row.hint, row.cost) if text)
             lines += [f"      {line}" for line in told.splitlines()]
+        lines += [f"  tuned: {text}" for text in self.tuned]
         lines += [f"  op by op: {text}" for text in self.fallbacks]
         lines += [f"  sizes pinned by {text}, which has no size rule for them" for text in self.pinned]
         if self.error is not None:
@@ -117,7 +120,7 @@ class Explanation:
 def explain_call(call: Callable[[], Any], name: str) -> Explanation:
     """Runs `call` once and tells what was captured, compiled and broken meanwhile."""
     seen: list[Event] = []
-    unsubscribe = bus.subscribe(seen.append, ("capture", "compile", "break", "fallback", "stage"))
+    unsubscribe = bus.subscribe(seen.append, ("capture", "compile", "break", "fallback", "stage", "tune"))
     result, error = None, None
     try:
         result = call()
@@ -141,6 +144,9 @@ def _explanation(name: str, seen: list[Event], result: Any, error: Exception | N
         seconds=sum(e.seconds for e in seen if e.kind in ("capture", "compile")),
         result=result,
         error=error,
+        tuned=tuple(
+            e.data["choice"] for e in seen
+            if e.kind == "tune" and "choice" in e.data and "seconds_left" in e.data),
         pinned=tuple(dict.fromkeys(
             name for e in seen if e.kind == "capture" for name in e.data.get("pinned", ()))),
     )

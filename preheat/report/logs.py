@@ -65,6 +65,11 @@ def _fallback(data: dict, seconds: float) -> str:
     return f"{data.get('what', data.get('name', '?'))} runs op by op: {data.get('why', '')}"
 
 
+def _tuned(data: dict, seconds: float) -> str:
+    rows = "".join(f"\n    {text}: {us:.1f} us" for text, us in data.get("table", {}).items())
+    return f"{data.get('name', '?')}: {data.get('choice', '')}{rows}"
+
+
 def _took(seconds: float) -> str:
     return f" ({seconds * 1e3:.1f} ms)" if seconds else ""
 
@@ -83,7 +88,7 @@ CHANNELS: dict[str, tuple[Channel, ...]] = {
         Channel("stage", _block, lambda data: data.get("name") == "llvm"),
     ),
     "fusion": (Channel("stage", _block, lambda data: data.get("name") == "plan"),),
-    "autotune": (Channel("tune", _block),),
+    "autotune": (Channel("tune", _tuned, lambda data: "choice" in data),),
     "cache": (Channel("cache", _cache),),
     "perf_hints": (Channel("fallback", _fallback), Channel("compile", _compile)),
 }

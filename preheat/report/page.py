@@ -47,6 +47,8 @@ dt { font-weight: 600; } dd { margin: 0 0 .5rem 0; }
 </dl>
 </article>
 {% endfor %}
+{% if found.tuned %}<h2>Chosen by measurement</h2>
+<ul>{% for what in found.tuned %}<li>{{ what }}</li>{% endfor %}</ul>{% endif %}
 {% if found.fallbacks %}<h2>Parts that run op by op</h2>
 <ul>{% for why in found.fallbacks %}<li>{{ why }}</li>{% endfor %}</ul>{% endif %}
 {% if found.guards %}<details><summary>{{ found.guards | length }} guards, checked on every call

@@ -6,7 +6,7 @@
 
 Functions belong to the device's primary context, the one that torch uses; an address of one never
 leaves the process. Launches go to torch's current stream of the device. Requires that torch has
-initialised CUDA: guards on tensors of the device saw to it. Modules are not unloaded.
+initialised CUDA: guards on tensors of the device saw to it. Modules stay until `unload`.
 """
 
 import ctypes
@@ -47,6 +47,11 @@ class LoadedGpu:
         if name not in self._launches:
             raise InternalError(f"no kernel {name!r} in the image")
         return self._launches[name]
+
+    def unload(self) -> None:
+        """Gives the memory of the code back; no kernel of it may run or be launched any more."""
+        while self._modules:
+            call("cuModuleUnload", self._modules.pop())
 
 
 def load_gpu(image: Image, device: str) -> LoadedGpu:

@@ -89,6 +89,7 @@ def lower(executable: Executable, context: Context, memory: Memory, extras: int)
     writer.choose_device(executable.kernels_index)
     if executable.pointed:
         writer.align(executable.pointed)
+    writer.make_whole_arena()
     for number, call in enumerate(executable.plan.calls):
         if number == executable.first_write:
             writer.test()
@@ -145,6 +146,7 @@ class _Writer:
         self.rows: list[Row] = []
         self.outputs: list[tuple[int, ...]] = []
         self.drops: dict[int, None] = {}
+        self.has_whole_arena = False
         self.pinned: set[int] = set()
         self.constants: dict[int, int] = {}
         self.input_slots = self._slots_of_inputs()
@@ -272,12 +274,32 @@ class _Writer:
     def make_arena(self, call: Call) -> None:
         """On a GPU, tensors for the arena buffers that `call` is the first to use: torch's allocator
         gives them in turns, per stream, and takes them back after their last use."""
-        if not self.executable.is_gpu:
+        if not self.executable.is_gpu or self.has_whole_arena:
             return
         used = (*read_buffers(self.plan, call), *written_buffers(self.plan, call))
         for root in dict.fromkeys(self.places[b].root for b in used):
             if self.places[root].kind == "arena" and root not in self.objects:
                 self.make(root)
+
+    def make_whole_arena(self) -> None:
+        """Where kernels alone use the arena of a GPU: one allocation for all of it, 1 us a buffer saved.
+        A stream runs kernels in order, so buffers may share places as in the arena of a CPU."""
+        arena = [k for k, place in enumerate(self.places) if place.kind == "arena"]
+        others = (call for call in self.plan.calls if not isinstance(call, KernelCall))
+        used = {b for call in others for b in (*read_buffers(self.plan, call), *written_buffers(self.plan, call))}
+        if not self.executable.is_gpu or len(arena) < 2 or not used.isdisjoint(arena):
+            return
+        block = self.new_slot()
+        sizes = (self.executable.arena_bytes,)
+        type = TensorType("uint8", sizes, (1,), self.executable.device)
+        words = self.output_words(block, type)
+        if words is None:
+            return
+        self.append("make", (self.memory.words(words),))
+        self.drops[block] = None
+        for number in arena:
+            self.rows.append(Row("offset", (number, block, self.places[number].offset_bytes), 0))
+        self.has_whole_arena = True
 
     def make(self, slot: int) -> None:
         """A fresh tensor for `slot`, at this point of the calls."""

@@ -222,6 +222,9 @@ _CUDA: dict[str, Shim] = {
     "aten.mm.default": Shim("aoti_torch_cuda_mm_out", True, lambda: _product_example(3, 5)),
     "aten.bmm.default": Shim("aoti_torch_cuda_bmm_out", True, lambda: _product_example(2, 3, 5)),
     "aten.addmm.default": Shim("aoti_torch_cuda_addmm_out", True, lambda: _sum_example(3, 5)),
+    "aten._addmm_activation.default": Shim(
+        "aoti_torch_cuda__addmm_activation", False, lambda: _sum_example(3, 5)
+    ),
     "aten.baddbmm.default": Shim("aoti_torch_cuda_baddbmm_out", True, lambda: _sum_example(2, 3, 5)),
     "aten.convolution.default": Shim(
         "aoti_torch_cuda_convolution", False, _convolution_example

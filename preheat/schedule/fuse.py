@@ -48,17 +48,19 @@ Unit = Group | CallUnit
 
 
 def fuse(
-    graph: Graph, target: Target, factors: frozenset[int] = frozenset()
+    graph: Graph, target: Target, factors: frozenset[int] = frozenset(),
+    products: frozenset[int] = frozenset(),
 ) -> tuple[Problem, list[Unit]]:
     """The problem that `graph` is, and its kernels and calls in the order they run.
 
-    factors   values that sums read again and again: they are loaded there, never computed
+    factors    values that sums read again and again: they are loaded there, never computed
+    products   sums that share a kernel with no other reduction
     """
     late: frozenset[int] = frozenset()
     problem, extra = state(graph, late, factors), frozenset()
     shapes = Shapes(target)
     for _ in range(MOST_TRIALS):
-        fusion = _Fusion(problem, roots_of(problem, extra), shapes)
+        fusion = _Fusion(problem, roots_of(problem, extra), shapes, products)
         missing, knotted = fusion.conflicts()
         if missing:
             extra |= missing
@@ -186,8 +188,10 @@ def _bytes(type: TensorType) -> int:
 class _Fusion:
     """Groups under merging. `home` says where a root is computed."""
 
-    def __init__(self, problem: Problem, roots: tuple[int, ...], shapes: Shapes):
-        self.problem = problem
+    def __init__(
+        self, problem: Problem, roots: tuple[int, ...], shapes: Shapes, products: frozenset[int],
+    ):
+        self.problem, self.products = problem, products
         live = [r for r in roots if problem.types[r].elems != 0]
         self.roots = frozenset(live)
         self.groups = Groups(problem, self.roots, shapes)
@@ -354,6 +358,9 @@ class _Fusion:
         if any(self.links.before[k] & numbers for k in self.links.above(numbers)):  # between
             return None
         if any(self._is_factor(v, numbers) for v in roots):
+            return None
+        reductions = [r for r in roots if self.problem.ops[r].name in REDUCE]
+        if len(reductions) > 1 and not self.products.isdisjoint(reductions):
             return None
         group = self._group(tuple(roots))
         if group is None or len(group.memories) > cost.MOST_PARAMS:

@@ -8,6 +8,8 @@ A row of `IDIOMS` stands for the ops that it takes together; what is left is nam
 the arithmetic that any kernel has. Names carry no meaning: equal kernels are found by digest.
 """
 
+from collections.abc import Collection
+
 from preheat.schedule.groups import Group
 from preheat.schedule.problem import Problem
 
@@ -31,11 +33,13 @@ PLAIN = frozenset("full iota cast reshape permute expand slice flip".split())
 ARITHMETIC = frozenset("add sub mul div neg where".split())
 
 
-def kernel_name(group: Group, problem: Problem) -> str:
-    """The name of the group's kernel, without its number."""
+def kernel_name(group: Group, problem: Problem, products: Collection[int] = ()) -> str:
+    """The name of the group's kernel, without its number. products: sums that multiply matrices."""
     values = sorted(group.values, key=problem.order.__getitem__)
+    total = next((v for v in values if v in products), None)
+    values = [v for v in values if total is None or v not in (total, problem.ops[total].args[0].id)]
     found = list(dict.fromkeys(problem.ops[v].name for v in values))
-    words: list[tuple[int, str]] = []  # with the place of their first op
+    words: list[tuple[int, str]] = [] if total is None else [(-1, "product")]
     left = set(found)
     for needs, name, covers in IDIOMS:
         if needs <= left:

@@ -15,14 +15,16 @@ Requires level core. Guarantees: outputs have the strides of their types; in the
 reads of an input precede its write, and checks precede every write; kernels are distinct.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 from preheat.base.errors import Unsupported
 from preheat.ir.graph import Graph, OutputAlias, Ref, device_of, map_refs
 from preheat.ir.loop import Kernel, sizes_of
 from preheat.ir.pack import digest
 from preheat.ir.plan import Call, KernelCall, LibraryCall, Output, Plan, ProductCall, Target
+from preheat.schedule.activations import with_activations
 from preheat.schedule.alignment import aligned_products
 from preheat.schedule.biases import biases_apart
 from preheat.schedule.fuse import fuse
@@ -32,25 +34,36 @@ from preheat.schedule.memory import Layout, plan_memory
 from preheat.schedule.names import kernel_name
 from preheat.schedule.padding import padded_products
 from preheat.schedule.problem import CallUnit, Problem
+from preheat.schedule.products import products_as_kernels
 from preheat.schedule.split import split_reductions
 from preheat.schedule.sums import products_as_sums
 
 
-def schedule(graph: Graph, target: Target) -> Plan:
+def schedule(
+    graph: Graph, target: Target, fused: Collection[int] = (),
+    parts: Mapping[int, int] = MappingProxyType({}),
+) -> Plan:
     """The plan that computes `graph` on `target`.
+
+    fused   products (`schedule.products.products_of`) that kernels of a GPU compute, with what is done
+            to their results
+    parts   into how many sums those of some are cut, which are added up by another kernel
 
     Sizes may be expressions (`ir/hinted.py`). Raises Unsupported for ops and dtypes that neither a
     kernel nor a library overload computes.
     """
     if device_of(graph).partition(":")[0] != target.kind and device_of(graph) != "cpu":
         raise Unsupported("no_kernel", f"tensors on {device_of(graph)}, code for {target.kind}")
-    for prepare in (biases_apart, channels_last, padded_products, aligned_products):
+    sums = products_as_kernels(graph, fused, parts) if target.is_gpu else products_as_sums(graph)
+    graph = sums.graph
+    for prepare in (
+        biases_apart, channels_last, with_activations, padded_products, aligned_products
+    ):
         graph = prepare(graph, target)
-    sums = products_as_sums(graph)
-    graph = split_reductions(sums.graph, target)
-    problem, units = fuse(graph, target, sums.operands)
+    graph = split_reductions(graph, target, sums.products)
+    problem, units = fuse(graph, target, sums.operands, sums.products)
     layout = plan_memory(graph, problem, units)
-    kernels = _Kernels(problem)
+    kernels = _Kernels(problem, sums.products)
     calls: list[Call] = []
     for place, unit in enumerate(units):
         if isinstance(unit, Group):
@@ -76,8 +89,8 @@ def schedule(graph: Graph, target: Target) -> Plan:
 class _Kernels:
     """The distinct kernels of a plan, with names."""
 
-    def __init__(self, problem: Problem):
-        self.problem = problem
+    def __init__(self, problem: Problem, products: frozenset[int]):
+        self.problem, self.products = problem, products
         self.made: list[Kernel] = []
         self.by_content: dict[str, int] = {}
         self.by_identity: dict[int, int] = {}  # groups of one shape share the object
@@ -89,7 +102,7 @@ class _Kernels:
             found = self.by_content.setdefault(digest(kernel), len(self.made))
             self.by_identity[id(kernel)] = found
             if found == len(self.made):
-                name = f"{kernel_name(group, self.problem)}_{found}"
+                name = f"{kernel_name(group, self.problem, self.products)}_{found}"
                 self.made.append(replace(kernel, name=name))
         return found
 

@@ -11,7 +11,7 @@ walking one vector of columns down all of them leaves every page and cache line 
 to fetch again. Sums become more exact: partial sums are shorter. Requires and gives level core.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from preheat.ir.graph import Builder, Graph, Op, Ref
@@ -32,8 +32,10 @@ GPU_COLUMNS, GPU_PART_ROWS, GPU_PART_ELEMS = 64, 256, 8192
 FOLD_ROWS, FOLD_COLUMNS = 8, 4096  # the fewest rows that a program walks; a row for four warps
 
 
-def split_reductions(graph: Graph, target: Target) -> Graph:
-    """`graph` with each long reduction in two."""
+def split_reductions(
+    graph: Graph, target: Target, whole: Collection[int] = frozenset(),
+) -> Graph:
+    """`graph` with each long reduction in two, but for those that give the values `whole`."""
     count_parts = _gpu_parts if target.is_gpu else _cpu_parts
     types = graph.types()
     ops: list[Op] = []
@@ -41,11 +43,12 @@ def split_reductions(graph: Graph, target: Target) -> Graph:
     rows = _row_shapes(graph, types) if target.is_gpu else frozenset()
     for op in graph.ops:
         flat = _flattened(op, types) if target.is_gpu else None
-        parts = _fold_parts(flat, rows) or _parts(op, types, count_parts)
+        is_whole = op.results[0] in whole
+        parts = None if is_whole else _fold_parts(flat, rows) or _parts(op, types, count_parts)
         if parts is None:
             ops.append(op)
         else:
-            _split(builder, op, types[op.args[0].id] if flat is None else flat, *parts)
+            split_in_two(builder, op, types[op.args[0].id] if flat is None else flat, *parts)
     return replace(graph, ops=tuple(ops))
 
 
@@ -134,7 +137,7 @@ def _divisor(size: int, least: int, best: int, most: int) -> int | None:
     return min(found, key=lambda k: abs(k - best), default=None)
 
 
-def _split(builder: Builder, op: Op, type: TensorType, axis: int, parts: int) -> None:
+def split_in_two(builder: Builder, op: Op, type: TensorType, axis: int, parts: int) -> None:
     """Appends the two reductions; the second gives `op`'s own value. `type`: of the operand, or of
     the matrix that it is."""
     value, axes = op.args[0].id, op.attr("axes")

@@ -42,10 +42,12 @@ Steps = tuple[Dim, Dim]  # strides along the rows and along the columns of a mat
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """The graph without products of few rows; `operands`: the values that these multiply."""
+    """The graph with products as sums; `operands`: the values that these multiply and that must be in
+    memory. products: the sums that are wide products, which share a kernel with no other sum."""
 
     graph: Graph
     operands: frozenset[int]
+    products: frozenset[int] = frozenset()
 
 
 def products_as_sums(graph: Graph) -> Sums:
@@ -125,13 +127,16 @@ def _steps(value: int, types: Mapping[int, Type], by_value: Mapping[int, Op]) ->
 
 
 # ---------------------------------------------------------------------------- how
-def write_sum(builder: Builder, product: Product) -> None:
-    """Appends the sum; it gives the op's own value."""
+def write_sum(builder: Builder, product: Product, rounds: bool = False) -> None:
+    """Appends the sum; it gives the op's own value.
+
+    rounds   16-bit operands are rounded to what they would be in memory, wherever they come from
+    """
     op, inner = product.op, builder.type_of[product.a].sizes[-1]
     *batch, rows, columns = op.type.sizes
     sizes = (*batch, rows, columns, inner)
     last = len(sizes) - 1
-    left, right = (_wide(builder, value) for value in (product.a, product.b))
+    left, right = (_wide(builder, value, rounds) for value in (product.a, product.b))
     left = _repeated(builder, left, last - 1, sizes)
     right = _permuted(builder, right, (*range(last - 2), last - 1, last - 2))
     right = _repeated(builder, right, last - 2, sizes)
@@ -158,13 +163,13 @@ def _reduced(value: int, axis: int, results: tuple[int, ...], types: tuple[Type,
     return Op("sum", (Ref(value),), results, types, (("axes", (axis,)), ("keepdim", False)))
 
 
-def _wide(builder: Builder, value: int) -> int:
+def _wide(builder: Builder, value: int, rounds: bool = False) -> int:
     """16-bit floats as float32."""
     type = builder.type_of[value]
     if type.dtype not in HALVES:
         return value
     wide = tensor("float32", type.sizes, device=type.device)
-    return builder.add("cast", [value], wide, dtype="float32", free=True)
+    return builder.add("cast", [value], wide, dtype="float32", free=not rounds)
 
 
 def _permuted(builder: Builder, value: int, axes: tuple[int, ...]) -> int:

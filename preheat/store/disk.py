@@ -49,10 +49,11 @@ class Disk:
     folder: Path
     limit_bytes: int = 2 << 30
 
-    def read(self, key: Key, *hints: str) -> Iterator[Found]:
+    def read(self, key: Key, *hints: str, is_told: bool = True) -> Iterator[Found]:
         """The verified entries of `key` with one of `hints`, newest first.
 
         A hint is a cheap digest of the call (shapes, dtypes); entries with others are not read.
+        is_told   that there is none is an event
         """
         shelf = self.folder / key.shelf / key.digest
         try:
@@ -62,7 +63,7 @@ class Disk:
             why = f"cannot read {shelf.name}: {error.strerror}"
             emit("cache", hit=False, name=key.name, why=why)
             return
-        if not paths:
+        if not paths and is_told:
             emit("cache", hit=False, name=key.name, why=self._why_absent(key))
         for path in paths:
             payload, why = _load(path)

@@ -8,6 +8,7 @@ the graph after every pass, an observer sees each one (for dumps, and for tests 
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 from preheat.base.errors import InternalError
@@ -15,6 +16,7 @@ from preheat.ir.graph import Graph
 from preheat.ir.verify import verify
 from preheat.transform.cleanup import cleanup
 from preheat.transform.decompose import decompose
+from preheat.transform.decompositions.movement import VIEWS
 from preheat.transform.functionalize import functionalize
 from preheat.transform.reinplace import reinplace
 
@@ -32,6 +34,12 @@ PIPELINE: tuple[Pass, ...] = (
     Pass("functionalize", "aten", "aten", functionalize),
     Pass("decompose", "aten", "core", decompose),
     Pass("cleanup", "core", "core", cleanup),
+    Pass("reinplace", "core", "core", reinplace),
+)
+# The same without rewriting: every op that eager runs is a library call, in eager's order.
+WHOLE: tuple[Pass, ...] = (
+    Pass("functionalize", "aten", "aten", functionalize),
+    Pass("decompose", "aten", "core", partial(decompose, rows=VIEWS)),
     Pass("reinplace", "core", "core", reinplace),
 )
 

@@ -54,12 +54,14 @@ LIBDEVICE = types.SimpleNamespace(**{name: _wrapped(f) for name, f in _NUMPY.ite
 class TritonRun(_Run):
     """The loop interpreter, except that kernels are generated Triton source, interpreted."""
 
-    def __init__(self, plan: Plan, inputs: list[torch.Tensor], order: random.Random, target: Target):
-        self.target = target
+    def __init__(
+        self, plan: Plan, inputs: list[torch.Tensor], order: random.Random, target: Target, tile=None,
+    ):
+        self.target, self.tile = target, tile
         super().__init__(plan, inputs, order)
 
     def _kernel(self, kernel: Kernel, call: KernelCall) -> None:
-        source = source_of(kernel, self.target)
+        source = source_of(kernel, self.target, self.tile)
         memories = [flat_of(self.value(b)) for b in call.buffers]
         arguments = [
             memory.flat[memory.start].item() if param.name == NUMBER else memory.flat[memory.start:]
@@ -85,9 +87,11 @@ def interpreted(name: str, text: str):
     return names[name]
 
 
-def run_triton(plan: Plan, inputs: list[torch.Tensor], target: Target, seed: int = 0) -> list[torch.Tensor]:
-    """As `run_plan`, by Triton's interpreter."""
-    return TritonRun(plan, inputs, random.Random(seed), target).run()
+def run_triton(
+    plan: Plan, inputs: list[torch.Tensor], target: Target, seed: int = 0, tile=None,
+) -> list[torch.Tensor]:
+    """As `run_plan`, by Triton's interpreter. tile: of every kernel, by default what the rules choose."""
+    return TritonRun(plan, inputs, random.Random(seed), target, tile).run()
 
 
 __all__ = ["Fault", "KernelCall", "run_triton", "triton"]

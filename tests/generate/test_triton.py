@@ -20,13 +20,16 @@ from bench.models import MODELS
 from preheat.base.errors import UserError
 from preheat.capture.capture import capture
 from preheat.generate.cubin import build_gpu, compile_source, gpu_target
+from preheat.generate.products import product_of
 from preheat.generate.triton import source_of
+from preheat.generate.tuned import choices, tile_of
 from preheat.ir.devices import DEVICES, device_of
 from preheat.ir.graph import Builder
 from preheat.ir.loop import NUMBER, Axis, Index, Kernel, LoopOp, Param, Stage
 from preheat.ir.pack import decode, encode
-from preheat.ir.plan import KernelCall, Target
+from preheat.ir.plan import KernelCall, LibraryCall, Target
 from preheat.ir.types import contiguous_strides, tensor
+from preheat.schedule.products import products_of
 from preheat.schedule.schedule import schedule
 from preheat.transform.pipeline import lower
 
@@ -43,6 +46,22 @@ def softmax(rows, columns, dtype="float32"):
     wide = x if dtype == "float32" else m.cast(x, "float32")
     made = m.softmax(wide, 1)
     return m.graph(made if dtype == "float32" else m.cast(made, dtype))
+
+
+def linear(rows, inner, columns, dtype="bfloat16"):
+    """relu(x @ w.T + b + r)"""
+    m = Make()
+    x, w = m.input(rows, inner, dtype=dtype), m.input(columns, inner, dtype=dtype)
+    y = m.matmul(x, m.permute(w, 1, 0))
+    for added in (m.input(columns, dtype=dtype), m.input(rows, columns, dtype=dtype)):
+        wide = (y, added) if dtype == "float32" else (m.cast(y, "float32"), m.cast(added, "float32"))
+        y = m.op("add", *wide)
+        y = y if dtype == "float32" else m.cast(y, dtype)
+    return on_gpu(m.graph(m.op("maximum", y, (0.0,))))
+
+
+def fused(graph, target=TARGET):
+    return schedule(graph, target, products_of(graph))
 
 
 def sources(graph, target=TARGET):
@@ -114,6 +133,42 @@ def test_an_architecture_without_a_row_is_an_error():
     assert set(ARCHITECTURES) <= set(DEVICES)
 
 
+def test_a_product_takes_its_epilogue_along():
+    plan = fused(linear(128, 256, 256))
+    (kernel,) = plan.kernels
+    text = source_of(kernel, TARGET).text
+    assert len(plan.calls) == 1 and text.count("tl.dot") == 1 and "mask" not in text
+    loop, _, after = text.partition("tl.dot")
+    assert loop.count("tl.load") == 2 and after.count("tl.load") == 2  # residual and bias come later
+    assert loop.count("bfloat16") == 0, "operands are multiplied as they are in memory"
+    assert kernel.name.startswith("product_relu")
+
+
+def test_products_are_kernels_only_where_that_is_asked_for():
+    graph = linear(128, 256, 256)
+    assert any(isinstance(call, LibraryCall) for call in schedule(graph, TARGET).calls)
+    assert len(set(products_of(graph).values())) == 1
+
+
+def test_two_products_of_one_operand_are_two_kernels():
+    m = Make()
+    x = m.input(64, 64)
+    graph = on_gpu(m.graph(*(m.matmul(x, m.input(64, 64)) for _ in range(3))))
+    plan = fused(graph)
+    assert len(plan.calls) == 3 and len(plan.kernels) == 1
+    assert len(set(products_of(graph).values())) == 1
+
+
+def test_a_wide_sum_of_the_users_own_is_rounded_as_written():
+    """A float32 operand that meets a 16-bit one stays float32."""
+    m = Make()
+    x, w = m.input(64, 1, 32), m.cast(m.input(48, 32, dtype="bfloat16"), "float32")
+    total = m.reduce("sum", m.op("mul", x, m.reshape(w, 1, 48, 32)), 2, keepdim=False)
+    (kernel,) = schedule(on_gpu(m.graph(total)), TARGET).kernels
+    product = product_of(kernel)
+    assert product is None or product.dtype == "float32"
+
+
 # ---------------------------------------------------------------------------- binaries
 def resources(binary):
     """(registers, bytes of stack) of a cubin, by the tool that Triton brings."""
@@ -128,7 +183,7 @@ def resources(binary):
     return tuple(int(n) for n in re.search(r"REG:(\d+) STACK:(\d+)", told.stdout).groups())
 
 
-def check_binaries(kernels, arch):
+def check_binaries(kernels, arch, most_stack=48):
     target, device = gpu_target(arch), device_of(arch)
     image = build_gpu(kernels, target)
     assert decode(encode(image)) == image
@@ -136,7 +191,7 @@ def check_binaries(kernels, arch):
         binary = image.binaries[number]
         registers, stack = resources(binary)
         # libdevice has a small array on the stack where it reduces the arguments of sine and cosine
-        assert stack <= 48, f"{name} spills {stack} bytes on {arch}"
+        assert stack <= most_stack, f"{name} spills {stack} bytes on {arch}"
         assert registers * binary.threads <= device.registers, (name, registers)
         assert binary.shared_bytes <= device.shared_bytes and binary.threads <= 1024, name
         assert binary.scratch_words in (0, 1, 2) and binary.programs >= 1
@@ -152,11 +207,43 @@ def test_softmax_fits_the_registers(arch, columns):
 
 
 @needs_triton
+@pytest.mark.parametrize("dtype", ("bfloat16", "float16", "float32"))
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_products_fit_the_device(arch, dtype):
+    for sizes in ((100, 70, 50), (2048, 768, 3072)):
+        plan = fused(linear(*sizes, dtype), gpu_target(arch))
+        assert not any(isinstance(call, LibraryCall) for call in plan.calls)
+        check_binaries(plan.kernels, arch, most_stack=64)  # a few registers of a masked float32 one
+
+
+@needs_triton
+def test_blocks_of_a_float32_product_are_added_up_apart():
+    """4096 products in a row would be off by ten times what the library is."""
+    (kernel,) = fused(linear(16, 4096, 16, "float32"), gpu_target("sm_90")).kernels
+    made = compile_source(source_of(kernel, TARGET), gpu_target("sm_90")).asm["ttgir"]
+    (product,) = re.findall(r"(%\S+) = tt\.dot", made)
+    assert re.search(rf"arith\.addf %\w+, {re.escape(product)} ", made)
+
+
+@needs_triton
+def test_every_tile_that_is_worth_trying_compiles():
+    target, device = gpu_target("sm_90"), device_of("sm_90")
+    for graph in (linear(2048, 768, 768), on_gpu(softmax(4096, 1024, "bfloat16"))):
+        for kernel in fused(graph, target).kernels:
+            found = choices(kernel, target)
+            assert 1 < len(found) <= 12 and next(iter(found.values())) == tile_of(kernel, target)
+            for tile in found.values():
+                made = compile_source(source_of(kernel, target, tile), target)
+                assert made.metadata.shared <= device.shared_bytes, tile
+
+
+@needs_triton
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_a_layer_and_random_graphs(arch):
     m = Make()
-    graph = m.graph(bert_layer(m, m.input(2, 6, 32), 2, 6, 32, 4))
-    check_binaries(schedule(on_gpu(graph), gpu_target(arch)).kernels, arch)
+    graph = on_gpu(m.graph(bert_layer(m, m.input(2, 6, 32), 2, 6, 32, 4)))
+    check_binaries(schedule(graph, gpu_target(arch)).kernels, arch)
+    check_binaries(fused(graph, gpu_target(arch)).kernels, arch)
     for seed in range(4):
         graph = Program(seed, 12).graph()
         build_gpu(schedule(on_gpu(graph), gpu_target(arch)).kernels, gpu_target(arch))
@@ -217,7 +304,7 @@ def test_a_number_of_the_host_is_passed_by_value():
 
 # ---------------------------------------------------------------------------- the interpreter
 @needs_triton
-@pytest.mark.parametrize("group", ("rows", "movement", "elementwise", "graphs", "folds"))
+@pytest.mark.parametrize("group", ("products", "rows", "movement", "elementwise", "graphs", "folds"))
 def test_interpreted(group):
     folder = Path(__file__).parent.parent
     done = subprocess.run(

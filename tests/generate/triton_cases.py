@@ -20,11 +20,14 @@ from schedule.test_fuzz import Program
 
 from preheat.bridge.interpret import run
 from preheat.generate import tiles
+from preheat.generate.products import product_of
+from preheat.generate.tuned import choices
 from preheat.ir.graph import Graph
 from preheat.ir.ops import CORE, FUSABLE
-from preheat.ir.plan import Target
+from preheat.ir.plan import KernelCall, Target
 from preheat.ir.types import tensor
 from preheat.schedule import cost
+from preheat.schedule.products import parts_of, products_of
 from preheat.schedule.schedule import schedule
 
 TARGET = Target("cuda", "sm_90")
@@ -105,8 +108,42 @@ def folds() -> Iterator[Graph]:
         yield norm_backward(Make(), *sizes)
 
 
+def products() -> Iterator[Graph]:
+    """Products as kernels: sizes that do not divide, operands and results turned, batches, epilogues
+    and prologues."""
+    for rows, inner, columns in ((16, 32, 32), (40, 70, 50), (3, 5, 90), (130, 16, 17), (2, 300, 2)):
+        for turns_a, turns_b in ((False, True), (True, False)):
+            m = Make()
+            a = m.permute(m.input(inner, rows), 1, 0) if turns_a else m.input(rows, inner)
+            b = m.permute(m.input(columns, inner), 1, 0) if turns_b else m.input(inner, columns)
+            y = m.op("add", m.matmul(a, b), m.input(columns))
+            yield m.graph(m.op("maximum", m.op("add", y, m.input(rows, columns)), (0.0,)), y)
+        m = Make()
+        y = m.matmul(m.op("mul", m.input(rows, inner), m.input(inner)), m.input(inner, columns))
+        yield m.graph(m.op("neg", m.permute(y, 1, 0)))
+        m = Make()
+        a, b = m.input(3, rows, inner), m.permute(m.input(3, columns, inner), 0, 2, 1)
+        yield m.graph(m.op("tanh", m.op("mul", m.matmul(a, b), m.input(3, rows, 1))))
+    m = Make()  # one after the other, each with its activation
+    x = m.input(20, 24)
+    for _ in range(3):
+        x = m.gelu(m.op("add", m.matmul(x, m.permute(m.input(24, 24), 1, 0)), m.input(24)))
+    yield m.graph(x)
+    m = Make()  # stored by heads
+    y = m.reshape(m.matmul(m.input(2 * 10, 24), m.input(24, 24)), 2, 10, 3, 8)
+    yield m.graph(m.op("exp", m.permute(y, 0, 2, 1, 3)))
+    m = Make()  # two products of one operand, whose results meet
+    x = m.input(20, 32)
+    gate = m.op("sigmoid", m.matmul(x, m.input(32, 40)))
+    yield m.graph(m.op("mul", gate, m.matmul(x, m.input(32, 40))))
+    m = Make()  # long, with few results: in parts
+    y = m.op("add", m.matmul(m.input(4, 1024), m.input(1024, 8)), m.input(8))
+    yield m.graph(m.op("tanh", y))
+
+
 GROUPS = {
-    "rows": rows, "movement": movement, "elementwise": elementwise, "graphs": graphs, "folds": folds}
+    "products": products, "rows": rows, "movement": movement, "elementwise": elementwise,
+    "graphs": graphs, "folds": folds}
 
 
 def given(graph: Graph) -> list[torch.Tensor]:
@@ -116,7 +153,10 @@ def given(graph: Graph) -> list[torch.Tensor]:
 
 def check(graph: Graph, ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> None:
     """The plan's results are the graph's; both fault or neither does."""
-    plan = schedule(on_gpu(graph), TARGET)
+    moved = on_gpu(graph)
+    fused, cut = products_of(moved), parts_of(moved, 132)
+    assert not fused or all(isinstance(call, KernelCall) for call in schedule(moved, TARGET, fused).calls)
+    plan = schedule(moved, TARGET, fused, {value: counts[-1] for value, counts in cut.items()})
     divides = any(op.name in ("floordiv", "truncdiv", "remainder", "fmod") for op in graph.ops)
     try:
         expected = run(graph, theirs)
@@ -133,8 +173,26 @@ def check(graph: Graph, ours: list[torch.Tensor], theirs: list[torch.Tensor]) ->
         same(a, b)
 
 
+def check_tiles() -> None:
+    """Every tile of a product that is worth trying gives the same."""
+    m = Make()
+    y = m.matmul(m.input(50, 70), m.permute(m.input(33, 70), 1, 0))
+    graph = m.graph(m.op("maximum", m.op("add", y, m.input(33)), (0.0,)))
+    moved = on_gpu(graph)
+    plan = schedule(moved, TARGET, products_of(moved))
+    (kernel,) = plan.kernels
+    assert product_of(kernel) is not None and len(plan.calls) == 1
+    found = choices(kernel, TARGET)
+    assert len(found) > 4
+    for tile in found.values():
+        for a, b in zip(run_triton(plan, given(graph), TARGET, tile=tile), run(graph, given(graph))):
+            same(a, b)
+
+
 def main(group: str) -> None:
     count = 0
+    if group == "products":
+        check_tiles()
     for graph in GROUPS[group]():
         check(graph, given(graph), given(graph))
         count += 1

@@ -86,7 +86,7 @@ def template(program, target):
     assert body.hints == (HINTS[0],), body.hints
     book = Book()
     graph = with_hinted_sizes(body, symbols, calls, book)
-    plan = compile_graph(graph, target, is_for_many=True)
+    plan, _ = compile_graph(graph, target, is_for_many=True)
     image = build(plan.kernels, target)
     plan = replace(plan, symbols=symbols, conditions=book.conditions)
     read = decode(encode(plan))

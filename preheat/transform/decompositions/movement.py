@@ -207,7 +207,8 @@ def triangle(name: str) -> Callable:
     return row
 
 
-ROWS: dict[str, Callable] = {
+# Rows that move nothing, and those that functional writes to a part of a tensor are made of.
+VIEWS: dict[str, Callable] = {
     **{f"aten.{name}": reshape for name in (
         "view.default", "_unsafe_view.default", "reshape.default", "_reshape_alias.default",
         "unsqueeze.default",
@@ -217,9 +218,11 @@ ROWS: dict[str, Callable] = {
     "aten.expand.default": expand, "aten.expand_copy.default": expand,
     "aten.transpose.int": transpose, "aten.t.default": transpose_matrix,
     "aten.permute.default": permute, "aten.diagonal.default": diagonal,
-    "aten.unfold.default": unfold,
     "aten.slice.Tensor": slice_axis, "aten.select.int": select,
     "aten.slice_scatter.default": slice_scatter, "aten.select_scatter.default": select_scatter,
+}
+ROWS: dict[str, Callable] = {
+    **VIEWS, "aten.unfold.default": unfold,
     "aten.cat.default": cat, "aten.stack.default": stack, "aten.constant_pad_nd.default": pad,
     "aten.flip.default": flip, "aten.roll.default": roll, "aten.repeat.default": repeat,
     "aten.repeat_interleave.self_int": repeat_interleave,

@@ -1,0 +1,269 @@
+"""Matrix products among kernels: sums over a walk of what depends on rows times what on columns.
+
+    kernel over i0:128, i1:512                       rows (i0), columns (i1), walked (j)
+      stage                                          left   v2: bf16 = load p1[i0*256 + j]
+        v1 = load p0[i1]                             right  v4: bf16 = load p2[i1*256 + j]
+      stage j:256                                    rest   v1, v8 = add v7, v1, store
+        v2: bf16 = load p1[i0*256 + j]; v3 = cast v2
+        v4: bf16 = load p2[i1*256 + j]; v5 = cast v4
+        v6 = mul v3, v5; v7: f32 = reduce sum v6
+      stage
+        v8 = add v7, v1; store p3[i0*512 + i1] = v8
+
+A program computes a block of rows by columns, `depth` positions of the walk at once, by the matrix
+units: 16-bit operands exactly, their products added in float32; float32 by float32 arithmetic
+("ieee", never tf32), each block of the walk added up apart, so that errors grow with its square root
+as the library's do. What the operands take besides loads is the prologue, computed for each block;
+all that is not in the walk is the epilogue, computed after it, so its loads hold no registers during
+the walk. Blocks are visited so that programs that run together share rows and columns in L2.
+
+Guarantees: `product_of` is None for what is not such a sum; the kernel's meaning is the same either
+way. Source: Triton's matmul tutorial (the order of blocks); research/gpu.md, G4.
+"""
+
+import copy
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from preheat.generate.triton_ops import constant
+from preheat.generate.tiles import Tile, extent_of, power_of_two
+from preheat.ir.devices import Device
+from preheat.ir.loop import Axis, Kernel, LoopOp
+from preheat.ir.types import DTYPES
+
+HALVES = ("bfloat16", "float16")
+LEAST = 16  # of a block's sides: what the matrix units take
+GROUP = 8  # blocks of rows that are visited together
+MOST_TILES = 10  # that are worth trying
+FULL_ELEMS = 128  # results that a thread holds
+# rows, columns, depth, warps, stages: what wins somewhere between a layer of 256 and one of 8192
+_HALF_TILES = (
+    (16, 32, 128, 2, 4), (16, 64, 128, 4, 4), (16, 128, 64, 4, 4), (32, 32, 64, 2, 4),
+    (32, 32, 128, 4, 3), (32, 64, 64, 4, 4), (32, 64, 128, 4, 3), (64, 32, 64, 4, 4),
+    (64, 64, 64, 4, 4), (64, 64, 128, 4, 3), (64, 128, 64, 4, 4), (128, 64, 64, 4, 4),
+    (128, 128, 64, 8, 3), (128, 128, 64, 8, 4), (64, 256, 64, 8, 4), (128, 256, 64, 8, 3),
+)
+_FLOAT_TILES = (
+    (16, 32, 64, 2, 3), (16, 64, 32, 4, 3), (32, 32, 32, 2, 3), (32, 32, 64, 4, 3),
+    (32, 64, 32, 4, 3), (64, 32, 32, 4, 3), (64, 64, 16, 4, 3), (64, 64, 32, 8, 3),
+    (128, 64, 16, 8, 3),
+)
+
+
+class Product(NamedTuple):
+    """left, right: the ops that make the two operands, the last one the operand; rest: all others, in
+    order. batch, down, along, walked: the axes of both, of rows, of columns, of the sum."""
+
+    left: tuple[LoopOp, ...]
+    right: tuple[LoopOp, ...]
+    total: LoopOp
+    rest: tuple[LoopOp, ...]
+    batch: tuple[Axis, ...]
+    down: tuple[Axis, ...]
+    along: tuple[Axis, ...]
+    walked: tuple[Axis, ...]
+
+    @property
+    def dtype(self) -> str:
+        """Of the operands."""
+        return self.left[-1].dtype
+
+
+def product_of(kernel: Kernel) -> Product | None:
+    """The product that `kernel` is, with whatever is done to its result, or None."""
+    walks = [stage for stage in kernel.stages if stage.axes]
+    if len(walks) != 1 or any(op.op == "reduce" for s in kernel.stages for op in s.body if not s.axes):
+        return None
+    if adds_to_memory(kernel):
+        return None
+    (walk,) = walks
+    totals = [op for op in walk.body if op.op in ("reduce", "store", "check")]
+    made = {op.id: op for stage in kernel.stages for op in stage.body if op.id >= 0}
+    if len(totals) != 1 or (totals[0].op, totals[0].how, totals[0].dtype) != ("reduce", "sum", "float32"):
+        return None
+    times = made[totals[0].args[0]]
+    if times.op != "mul" or times.dtype != "float32":
+        return None
+    sides = [_closure(value, made) for value in _operands(times.args, made)]
+    depends = [_axes_of(side) for side in sides]
+    names = {axis.name for axis in walk.axes}
+    if any(not names & found for found in depends) or any(_is_effect(op) for s in sides for op in s):
+        return None
+    batch, one, other = (
+        tuple(a for a in kernel.axes if (a.name in depends[0], a.name in depends[1]) == which)
+        for which in ((True, True), (True, False), (False, True)))
+    if not one or not other or len(batch) + len(one) + len(other) != len(kernel.axes):
+        return None
+    inside = {op.id for op in walk.body}
+    rest = tuple(
+        op for stage in kernel.stages for op in stage.body if op.id not in inside or op.op == "store")
+    if any(_reads(op) & inside - {totals[0].id} for op in rest):
+        return None
+    left, right = sides
+    if _is_turned(kernel, one, other):
+        left, right, one, other = right, left, other, one
+    return Product(left, right, totals[0], rest, batch, one, other, walk.axes)
+
+
+def adds_to_memory(kernel: Kernel) -> bool:
+    """Some store joins what is there."""
+    return any(op.op == "store" and op.how for stage in kernel.stages for op in stage.body)
+
+
+def _operands(args: Iterable[int], made: Mapping[int, LoopOp]) -> list[int]:
+    """The factors; two of one 16-bit dtype as they are before they are widened."""
+    narrow = [made[a].args[0] if made[a].op == "cast" else a for a in args]
+    dtypes = {made[v].dtype for v in narrow}
+    return narrow if len(dtypes) == 1 and dtypes <= set(HALVES) else list(args)
+
+
+def _closure(value: int, made: Mapping[int, LoopOp]) -> tuple[LoopOp, ...]:
+    """The ops that `value` is computed by, in order, itself last."""
+    found: dict[int, LoopOp] = {}
+    pending = [value]
+    while pending:
+        number = pending.pop()
+        if number not in found:
+            found[number] = made[number]
+            pending += _reads(made[number])
+    order = {number: place for place, number in enumerate(made)}
+    return tuple(found[number] for number in sorted(found, key=order.__getitem__))
+
+
+def _reads(op: LoopOp) -> set[int]:
+    terms = {t for t, _ in op.index.terms if isinstance(t, int)} if op.index else set()
+    return {*op.args, *terms, *(() if op.mask is None else (op.mask,))}
+
+
+def _axes_of(side: Iterable[LoopOp]) -> set[str]:
+    found = {op.axis for op in side} - {""}
+    for op in side:
+        found |= {t for t, _ in op.index.terms if isinstance(t, str)} if op.index else set()
+    return found
+
+
+def _is_effect(op: LoopOp) -> bool:
+    return op.op in ("store", "check", "reduce")
+
+
+def _is_turned(kernel: Kernel, rows: tuple[Axis, ...], columns: tuple[Axis, ...]) -> bool:
+    """Results are consecutive along `rows`."""
+    stores = [op.index for stage in kernel.stages for op in stage.body if op.op == "store"]
+    return any(index.stride(axis.name) == 1 for index in stores for axis in rows) and not any(
+        index.stride(axis.name) == 1 for index in stores for axis in columns)
+
+
+# ---------------------------------------------------------------------------- tiles
+def tiles_of_product(product: Product, device: Device) -> tuple[Tile, ...]:
+    """The tiles that are worth trying, the most promising first."""
+    rows, columns, depth = (
+        max(LEAST, power_of_two(extent_of(axes)))
+        for axes in (product.down, product.along, product.walked))
+    itemsize = DTYPES[product.dtype].itemsize
+    found: dict[Tile, float] = {}
+    for high, wide, deep, warps, stages in _HALF_TILES if itemsize == 2 else _FLOAT_TILES:
+        high, wide, deep = min(high, rows), min(wide, columns), min(deep, depth)
+        stages = min(stages, max(2, -(-depth // deep)))
+        tile = Tile(
+            product.batch, product.down, product.along, high, wide, False, warps, depth=deep,
+            stages=stages)
+        if (high + wide) * deep * itemsize * stages <= device.shared_bytes:
+            found[tile] = _cost(tile, device)
+    return tuple(sorted(found, key=found.__getitem__)[:MOST_TILES])
+
+
+def _cost(tile: Tile, device: Device) -> float:
+    """An estimate to order tiles by: rounds of programs, by what each of them loads and multiplies.
+
+    On an H200 it puts first the best tile of the layers of an MLP, BERT and GPT-2, or one within 15 %.
+    """
+    rounds, elems = -(-tile.programs // device.units), tile.rows * tile.columns
+    is_full = elems >= FULL_ELEMS * device.warp * tile.warps  # no register is left for an epilogue
+    return rounds * (elems / 64 + 2 * (tile.rows + tile.columns) + 64) * (1.15 if is_full else 1.0)
+
+
+# ---------------------------------------------------------------------------- text
+def write_positions(writer: Any, product: Product) -> None:
+    """`y` and `x` of the block that the program computes, and its matrix of a batch."""
+    tile = writer.tile
+    down, along = (-(-extent_of(axes) // size) for axes, size in (
+        (tile.down, tile.rows), (tile.along, tile.columns)))
+    writer.emit("program = tl.program_id(0)")
+    place = "program"
+    if tile.grid:
+        writer.emit(f"place = program % {down * along}")
+        writer.emit(f"matrix = program // {down * along}")
+        place = "place"
+    if down <= GROUP:
+        writer.emit(f"at_y = {place} % {down}")
+        writer.emit(f"at_x = {place} // {down}")
+    else:
+        writer.emit(f"first = {place} // {GROUP * along} * {GROUP}")
+        many = str(GROUP) if down % GROUP == 0 else f"tl.minimum({down} - first, {GROUP})"
+        writer.emit(f"at_y = first + {place} % {GROUP * along} % {many}")
+        writer.emit(f"at_x = {place} % {GROUP * along} // {many}")
+    for dim, axes, size, shape in (
+        ("y", tile.down, tile.rows, "[:, None]"), ("x", tile.along, tile.columns, "[None, :]"),
+    ):
+        writer.emit(f"{dim} = at_{dim} * {size} + tl.arange(0, {size}){shape}")
+        writer.bound(dim, extent_of(axes), size)
+    rest = "matrix"
+    for axis in reversed(tile.grid):
+        rest = writer.grid_axis(axis, rest)
+
+
+def write_walk(writer: Any, product: Product) -> None:
+    """The product: blocks of the operands, multiplied and added up."""
+    tile, total = writer.tile, product.total
+    count = extent_of(product.walked)
+    a = f"a{total.id}"
+    writer.emit(f"{a} = tl.zeros([{tile.rows}, {tile.columns}], tl.float32)")
+    if product.dtype == "float32":  # a zero that the compiler cannot see, or it would add to `a` at once
+        writer.emit(f"none = {a} + program * 0.0")
+    writer.emit(f"for start in range(0, {count}, {tile.depth}):")
+    writer.depth += 1
+    at = f"start + tl.arange(0, {tile.depth})"
+    writer.emit(f"k = {at}[None, :]")
+    writer.emit(f"kt = {at}[:, None]")
+    if count % tile.depth:
+        writer.emit(f"is_k = k < {count}")
+        writer.emit(f"is_kt = kt < {count}")
+    left = _side(writer, product.left, replace(
+        tile, along=product.walked, columns=tile.depth), {"x": "k"}, count)
+    right = _side(writer, product.right, replace(
+        tile, down=product.walked, rows=tile.depth), {"y": "kt"}, count)
+    if product.dtype == "float32":
+        writer.emit(f'{a} += tl.dot({left}, {right}, none, input_precision="ieee")')
+    else:
+        writer.emit(f'{a} = tl.dot({left}, {right}, {a}, input_precision="ieee")')
+    writer.depth -= 1
+    writer.emit(f"v{total.id} = {a}")
+
+
+def _side(
+    writer: Any, side: tuple[LoopOp, ...], tile: Tile, names: Mapping[str, str], count: int,
+) -> str:
+    """A block of an operand: the text of a tensor over rows and walk, or walk and columns."""
+    (dim, name), = names.items()
+    part = copy.copy(writer)
+    part.tile, part.names = tile, {**writer.names, dim: name}
+    part.stride = {axis.name: axis.extent for axis in (*tile.grid, *tile.down, *tile.along)}
+    part.same = {key: value for key, value in writer.same.items() if key[0] == "at"}
+    part.values = {}
+    part.masks = {d: text for d, text in writer.masks.items() if d != dim}
+    if count % tile_depth(tile, dim):
+        part.masks[dim] = f"is_{name}"
+    for op in side:
+        part.operation(op)
+    value = part.values[side[-1].id]
+    text = part.whole(value.name, value)
+    if dim in part.masks and (side[-1].op != "load" or side[-1].mask is not None):
+        zero = constant(0, side[-1].dtype)
+        text = f"tl.where({part.masks[dim]}, {text}, {zero})"
+    return text
+
+
+def tile_depth(tile: Tile, dim: str) -> int:
+    """The positions that a block has along `dim`."""
+    return tile.rows if dim == "y" else tile.columns

@@ -1,0 +1,137 @@
+"""Products that kernels of a GPU compute, each with what is done to its result.
+
+    %3: bf16[128, 256] = library(%b, %x, %w, op='aten.addmm.default'); %4 = relu of %3
+      ->
+    %9: f32[128, 256] = sum(mul(expand(x), expand(w)))      one kernel of products, bias and relu in it
+    %3 = cast(add(%9, expand(b))); %4 = relu of %3
+
+The form is that of `sums`, so fusion treats a product as any other reduction; `generate/products`
+finds it again in the kernel and gives it to the matrix units. Which products are worth it is
+measured, not guessed: nothing here is a kernel unless it is asked for.
+
+Operands lie in memory, but for a left one that is little work on what does: that is computed where it
+is loaded, and rounded as it would be in memory.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+
+from preheat.ir.graph import Builder, Graph, Op
+from preheat.ir.hinted import estimate
+from preheat.ir.ops import CORE
+from preheat.ir.pack import digest
+from preheat.ir.types import TensorType, Type
+from preheat.schedule import cost
+from preheat.schedule.split import split_in_two
+from preheat.schedule.sums import Product, Sums, product_in, write_sum
+
+DTYPES = ("float32", "bfloat16", "float16")  # that matrix units or float32 arithmetic multiply
+MOST_PROLOGUE_CYCLES = 24.0  # of a vector: a sigmoid or two
+MOST_PROLOGUE_READS = 3
+PARTS, LEAST_PART = (2, 4, 8), 256  # of a long sum; the least that is worth a part
+BLOCK_ELEMS = 32 * 64  # results of one block of a product, about
+
+
+def products_of(graph: Graph) -> dict[int, str]:
+    """The results of the products of `graph` that a kernel could compute, each with the digest of
+    what it multiplies: products of one digest are as fast as each other, epilogues apart."""
+    types = graph.types()
+    found = {op.result: product_in(op, types) for op in graph.ops if len(op.results) == 1}
+    return {
+        value: digest(tuple(types[v] for v in (product.a, product.b, value)))
+        for value, product in found.items() if product is not None and _is_fit(product, types)
+    }
+
+
+def products_as_kernels(
+    graph: Graph, fused: Collection[int], parts: Mapping[int, int] = MappingProxyType({}),
+) -> Sums:
+    """`graph` with the products that give `fused` as sums, those of `parts` as sums of so many sums."""
+    types, by_value = graph.types(), {r: op for op in graph.ops for r in op.results}
+    readers: dict[int, int] = {}
+    for op in graph.ops:
+        for ref in op.refs():
+            readers[ref] = readers.get(ref, 0) + 1
+    for value in (*graph.outputs, *(v for pair in graph.writes for v in pair)):
+        readers[value] = readers.get(value, 0) + 1
+    ops: list[Op] = []
+    builder = Builder("core", ops=ops, next_id=graph.next_id(), type_of=dict(types))
+    operands: set[int] = set()
+    products: set[int] = set()
+    for op in graph.ops:
+        product = product_in(op, types) if fused and op.results[0] in fused else None
+        if product is None or not _is_fit(product, types):
+            ops.append(op)
+            continue
+        operands.add(product.b)
+        if not _is_prologue(product.a, by_value, types, readers):
+            operands.add(product.a)
+        first = len(ops)
+        write_sum(builder, product, rounds=True)
+        if op.results[0] in parts:
+            _cut(builder, _sum_after(ops, first), parts[op.results[0]])
+        products.add(ops[_sum_after(ops, first)].results[0])
+    return Sums(replace(graph, ops=tuple(ops)), frozenset(operands), frozenset(products))
+
+
+def parts_of(graph: Graph, units: int) -> dict[int, tuple[int, ...]]:
+    """For the products of `graph` that are long and give a device of so many `units` too few blocks to
+    do: into how many sums each might be cut."""
+    types, found = graph.types(), {}
+    for op in graph.ops:
+        product = product_in(op, types) if len(op.results) == 1 else None
+        if product is not None and _is_fit(product, types):
+            inner = types[product.a].sizes[-1]
+            blocks = -(-estimate(op.type.elems) // BLOCK_ELEMS)
+            choices = tuple(
+                k for k in PARTS if inner % k == 0 and inner // k >= LEAST_PART and k * blocks <= 4 * units)
+            if choices and blocks < units:
+                found[op.result] = choices
+    return found
+
+
+def _cut(builder: Builder, place: int, parts: int) -> None:
+    """The sum at `place` in two."""
+    rest = builder.ops[place:]
+    del builder.ops[place:]
+    total = rest[0]
+    split_in_two(builder, total, builder.type_of[total.args[0].id], total.attr("axes")[0], parts)
+    builder.ops.extend(rest[1:])
+
+
+def _sum_after(ops: list[Op], first: int) -> int:
+    """The place of the first sum from `first` on."""
+    return next(k for k in range(first, len(ops)) if ops[k].name == "sum")
+
+
+def _is_fit(product: Product, types: Mapping[int, Type]) -> bool:
+    type = product.op.type
+    sizes = (*type.sizes, types[product.a].sizes[-1])
+    return (
+        type.dtype in DTYPES and type.device != "cpu" and all(isinstance(n, int) and n for n in sizes)
+        and type.rank >= 2)
+
+
+def _is_prologue(
+    value: int, by_value: Mapping[int, Op], types: Mapping[int, Type], readers: Mapping[int, int],
+) -> bool:
+    """`value` is little elementwise work on given memory, for this product alone."""
+    cycles, reads, pending = 0.0, 0, [value]
+    while pending:
+        number = pending.pop()
+        op = by_value.get(number)
+        if op is None or op.name == "library":
+            reads += 1
+            continue
+        kind = CORE[op.name].kind
+        if kind not in ("elementwise", "movement", "creation") or op.name in ("cat", "pad", "place"):
+            return False
+        if readers.get(number, 0) > 1 and kind == "elementwise":
+            return False
+        type = types[number]
+        if not isinstance(type, TensorType) or estimate(type.elems) > estimate(types[value].elems):
+            return False
+        cycles += cost.op_cycles(op.name) if kind == "elementwise" else 0.0
+        pending += op.refs()
+    return cycles <= MOST_PROLOGUE_CYCLES and reads <= MOST_PROLOGUE_READS

@@ -1,0 +1,186 @@
+"""Products as kernels on a GPU, against eager and float64: dtypes, sizes, strides, epilogues, the search."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import preheat
+from preheat.base.events import bus
+from preheat.capture.capture import capture
+from preheat.generate.cubin import binary, build_gpu, gpu_target, kernel_key
+from preheat.generate.products import product_of
+from preheat.generate.triton import source_of
+from preheat.generate.tuned import choices
+from preheat.ir.plan import LibraryCall
+from preheat.run.executable import executable
+from preheat.run.measure import Measure
+from preheat.schedule.products import parts_of, products_of
+from preheat.schedule.schedule import schedule
+from preheat.transform.pipeline import lower
+from same import same
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU that torch can use"),
+]
+DTYPES = ("bfloat16", "float16", "float32")
+SIZES = ((128, 256, 256), (100, 70, 50), (3, 33, 5), (257, 1000, 96), (2048, 768, 512), (16, 4096, 16))
+
+
+def cuda(*sizes, dtype="float32", seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(sizes, generator=generator).to(getattr(torch, dtype)).cuda()
+
+
+def arch():
+    return "sm_{}{}".format(*torch.cuda.get_device_capability())
+
+
+def core_of(fn, *args):
+    with torch.no_grad():
+        outcome = capture(fn, args, {}, limits=None)
+    return lower(outcome.captured.trace.nodes[0].body)
+
+
+def check(fn, *args, tile=None, in_parts=False):
+    """All products of `fn` as kernels: no further from float64 than eager is, by a factor of 3."""
+    core, target = core_of(fn, *args), gpu_target(arch())
+    found = products_of(core)
+    cut = {value: counts[0] for value, counts in parts_of(core, 132).items()} if in_parts else {}
+    plan = schedule(core, target, found, cut)
+    assert bool(cut) is in_parts
+    assert found and not any(
+        isinstance(c, LibraryCall) and "mm" in c.op for c in plan.calls), "a product stayed whole"
+    tiles = {kernel_key(k): tile for k in plan.kernels if product_of(k)} if tile else {}
+    with torch.no_grad():
+        inputs = [value for value in _inputs(fn, args, core)]
+        ours = executable(plan, build_gpu(plan.kernels, target, tiles))(inputs)[0]
+        eager, truth = fn(*args), fn(*(a.double() for a in args))
+    assert ours.dtype == eager.dtype and ours.stride() == eager.stride()
+    scale = truth.abs().max().item()
+    error, theirs = ((x.double() - truth).abs().max().item() / scale for x in (ours, eager))
+    step = torch.finfo(eager.dtype).eps
+    assert error <= 3 * theirs + step, (error, theirs)
+
+
+def _inputs(fn, args, core):
+    """The tensors of a graph whose inputs are the arguments, by their names "0", "1", ..."""
+    return [args[int(given.name)] for given in core.inputs]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("sizes", SIZES)
+def test_sizes_and_epilogues(sizes, dtype):
+    rows, inner, columns = sizes
+    x, w, b = cuda(rows, inner, dtype=dtype), cuda(columns, inner, dtype=dtype, seed=1), cuda(columns, dtype=dtype, seed=2)
+    r = cuda(rows, columns, dtype=dtype, seed=3)
+    check(lambda x, w, b: F.linear(x, w, b).relu(), x, w, b)
+    check(lambda x, w, b, r: F.gelu(F.linear(x, w, b)) + r, x, w, b, r)
+    check(lambda x, w: x @ w.t(), x, w)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_turned_and_strided_operands(dtype):
+    x, w = cuda(96, 128, dtype=dtype), cuda(64, 128, dtype=dtype, seed=1)
+    check(lambda x, w: x.t() @ w.t().contiguous()[:96], x, w)
+    check(lambda x, w: torch.mm(x[::2, 3:], w.t()[3:, ::2]), x, w)
+    check(lambda x, w: (w @ x.t()).t().contiguous() * 2, x, w)
+    q = cuda(6, 40, 48, dtype=dtype, seed=2)
+    check(lambda q: torch.bmm(q, q.transpose(1, 2)) * 0.125, q)
+    check(lambda q: torch.tanh(torch.bmm(q.transpose(1, 2), q)), q)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_prologues(dtype):
+    x, w = cuda(200, 128, dtype=dtype), cuda(64, 128, dtype=dtype, seed=1)
+    check(lambda x, w: F.silu(x) @ w.t(), x, w)
+    if dtype == "float32":
+        check(lambda x, w: x.bfloat16() @ w.t().bfloat16(), x, w)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_stored_by_heads(dtype):
+    x, w, b = cuda(4 * 32, 64, dtype=dtype), cuda(64, 64, dtype=dtype, seed=1), cuda(64, dtype=dtype, seed=2)
+    check(lambda x, w, b: F.linear(x, w, b).view(4, 32, 4, 16).transpose(1, 2).contiguous(), x, w, b)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_in_parts(dtype):
+    x, w, b = cuda(48, 2048, dtype=dtype), cuda(96, 2048, dtype=dtype, seed=1), cuda(96, dtype=dtype, seed=2)
+    check(lambda x, w, b: F.gelu(F.linear(x, w, b)), x, w, b, in_parts=True)
+
+
+def test_the_librarys_relu_keeps_nan():
+    for dtype in DTYPES:
+        x, w, b = cuda(64, 64, dtype=dtype), cuda(64, 64, dtype=dtype, seed=1), cuda(64, dtype=dtype, seed=2)
+        x[3, 5], x[9, 1] = float("nan"), float("inf")
+        made, expected = torch._addmm_activation(b, x, w.t()), torch.addmm(b, x, w.t()).relu()
+        assert torch.equal(made.isnan(), expected.isnan()) and torch.equal(made.isinf(), expected.isinf())
+        same(lambda x, w, b: F.linear(F.linear(x, w, b).relu(), w, b), x, w, b, captured=True)
+
+
+def test_nan_and_infinity_reach_the_result():
+    x, w, b = cuda(64, 64), cuda(64, 64, seed=1), cuda(64, seed=2)
+    x[3, 5], x[9, 1] = float("nan"), float("inf")
+    core, target = core_of(lambda x, w, b: F.linear(x, w, b).relu(), x, w, b), gpu_target(arch())
+    plan = schedule(core, target, products_of(core))
+    (ours,) = executable(plan, build_gpu(plan.kernels, target))(_inputs(None, (x, w, b), core))
+    expected = F.linear(x, w, b).relu()
+    assert torch.equal(ours.isnan(), expected.isnan()) and torch.equal(ours.isinf(), expected.isinf())
+
+
+@pytest.mark.parametrize("dtype", ("bfloat16", "float32"))
+def test_every_tile(dtype):
+    x, w, b = cuda(300, 200, dtype=dtype), cuda(180, 200, dtype=dtype, seed=1), cuda(180, dtype=dtype, seed=2)
+    program = lambda x, w, b: F.linear(x, w, b).relu()  # noqa: E731 - an argument, thrice
+    core, target = core_of(program, x, w, b), gpu_target(arch())
+    (kernel,) = schedule(core, target, products_of(core)).kernels
+    for tile in choices(kernel, target).values():
+        check(program, x, w, b, tile=tile)
+
+
+def test_measuring():
+    x, w, b = cuda(256, 256), cuda(256, 256, seed=1), cuda(256, seed=2)
+    core, target = core_of(lambda x, w, b: F.linear(x, w, b).relu(), x, w, b), gpu_target(arch())
+    plan = schedule(core, target, products_of(core))
+    (call,), (kernel,) = plan.calls, plan.kernels
+    before = torch.cuda.get_rng_state()
+    measure = Measure("cuda:0", None)
+    binaries = [binary(source_of(kernel, target, t), target) for t in list(choices(kernel, target).values())[:2]]
+    for is_cold in (False, True):
+        times = measure.kernels_us(binaries, plan, call, target, is_cold)
+        assert all(0.1 < took < 1e4 for took in times)
+    (took,) = measure.plans_us([(plan, build_gpu(plan.kernels, target))])
+    assert 0.1 < took < 1e4
+    assert torch.equal(before, torch.cuda.get_rng_state())
+
+
+@pytest.mark.parametrize("deterministic", (False, True))
+def test_the_mode(deterministic, tmp_path, monkeypatch):
+    """Searched for once; another function finds the answers in the table."""
+    monkeypatch.setenv("PREHEAT_CACHE_DIR", str(tmp_path))
+    torch.manual_seed(0)
+    parts = [m for _ in range(3) for m in (torch.nn.Linear(256, 256), torch.nn.ReLU(), torch.nn.LayerNorm(256))]
+    model = torch.nn.Sequential(*parts).cuda().eval()
+    told = []
+    stop = bus.subscribe(told.append, {"tune", "fallback"})
+    settings = {"mode": "max-autotune-no-cudagraphs", "options": {"deterministic": deterministic}}
+    try:
+        with torch.no_grad():
+            x = cuda(128, 256)
+            first, second = (preheat.compile(model, **settings) for _ in range(2))
+            for compiled in (first, second):
+                for _ in range(3):
+                    torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-4)
+            measured = [e for e in told if "table" in e.data]
+            assert not [e for e in told if e.kind == "fallback"]
+            assert bool(measured) is not deterministic  # every kernel of it adds up
+            told.clear()
+            # other code, equal kernels: the table has them
+            third = preheat.compile(lambda y: model(y), **settings)
+            for _ in range(2):
+                torch.testing.assert_close(third(x), model(x), rtol=1e-4, atol=1e-4)
+            assert not [e for e in told if "table" in e.data]
+            same(model, x, settings={"mode": "max-autotune-no-cudagraphs"}, captured=True)
+    finally:
+        stop()
