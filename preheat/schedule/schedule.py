@@ -36,8 +36,10 @@ from preheat.schedule.split import split_reductions
 from preheat.schedule.sums import products_as_sums
 
 
-def schedule(graph: Graph, target: Target) -> Plan:
+def schedule(graph: Graph, target: Target, is_lean: bool = False) -> Plan:
     """The plan that computes `graph` on `target`.
+
+    is_lean   large buffers come and go with their values instead of lying in an arena that is kept
 
     Sizes may be expressions (`ir/hinted.py`). Raises Unsupported for ops and dtypes that neither a
     kernel nor a library overload computes.
@@ -49,7 +51,7 @@ def schedule(graph: Graph, target: Target) -> Plan:
     sums = products_as_sums(graph)
     graph = split_reductions(sums.graph, target)
     problem, units = fuse(graph, target, sums.operands)
-    layout = plan_memory(graph, problem, units)
+    layout = plan_memory(graph, problem, units, is_lean)
     kernels = _Kernels(problem)
     calls: list[Call] = []
     for place, unit in enumerate(units):
