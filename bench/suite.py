@@ -25,6 +25,7 @@ from typing import Any
 import torch
 
 import preheat
+from bench import models
 
 NAMES = ("eager", "torch.compile", "preheat")
 _LIMIT_S = 420
@@ -32,13 +33,15 @@ _LIMIT_S = 420
 
 @dataclass
 class Result:
-    """Of one model: per backend, seconds of first calls, median microseconds, error, what broke."""
+    """Of one model: per backend, seconds of first calls, median microseconds, error, in training peak
+    memory, what broke."""
 
     model: str
     cold_s: dict[str, float] = field(default_factory=dict)
     warm_s: dict[str, float] = field(default_factory=dict)
     steady_us: dict[str, float] = field(default_factory=dict)
     error: dict[str, float] = field(default_factory=dict)
+    peak_bytes: dict[str, int] = field(default_factory=dict)
     counters: dict[str, dict[str, int]] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
     took_s: float = 0.0
@@ -99,6 +102,12 @@ def measure(
             )
             result.steady_us, result.error = found.get("median_us", {}), found.get("error", {})
             result.counters["steady"] = found.get("counters", {})
+        for backend in working if models.MODELS[model].kind == "training" else ():
+            progress(f"{model}: peak memory, {backend}")
+            found = _worker(
+                [model, backend], environment, result.failures, f"memory {backend}", "bench.memory")
+            if found:
+                result.peak_bytes[backend] = found["peak_bytes"]
     result.took_s = time.perf_counter() - began
     return result
 
@@ -164,9 +173,10 @@ def _worker(
     environment: dict[str, str],
     failures: dict[str, str],
     what: str,
+    module: str = "bench.worker",
 ) -> dict[str, Any]:
     """The JSON that a worker process printed last; {}, with the reason in `failures`, if none."""
-    command = [sys.executable, "-m", "bench.worker", *arguments]
+    command = [sys.executable, "-m", module, *arguments]
     try:
         done = subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=_LIMIT_S

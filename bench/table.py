@@ -28,6 +28,7 @@ def show(report: Report, console: Console) -> None:
     trained = [r for r in report.results if MODELS[r.model].kind == "training"]
     if trained:
         console.print(steady_table(trained, "Training: forward and backward, one thread, medians"))
+        console.print(memory_table(trained))
         console.print(first_call_table(trained))
     if overheads:
         console.print(steady_table(overheads, "Cost of a call: whole call on one-element tensors"))
@@ -95,6 +96,21 @@ def steady_table(results: list[Result], title: str) -> Table:
         "",
         "",
     )
+    return table
+
+
+def memory_table(results: list[Result]) -> Table:
+    table = Table(title="Training: peak memory beyond parameters, MB", title_justify="left")
+    for head in ("model", "eager", "torch", "preheat", "/ eager", "/ torch"):
+        table.add_column(head, justify="left" if head == "model" else "right")
+    for result in results:
+        peak = {name: count / 1e6 for name, count in result.peak_bytes.items()}
+        table.add_row(
+            result.model,
+            *(_number(peak.get(b), "{:.2f}") for b in ("eager", "torch.compile", "preheat")),
+            *(_number(1 / one if (one := ratio(peak, b)) else None, "{:.2f}")
+              for b in ("eager", "torch.compile")),
+        )
     return table
 
 

@@ -28,7 +28,7 @@ from preheat.ir.hinted import Book
 from preheat.ir.pack import decode, encode
 from preheat.ir.plan import Image, Plan, Target
 from preheat.ir.sized import with_hinted_sizes
-from preheat.ir.text import show
+from preheat.ir.text import stage
 from preheat.ir.trace import Outcome, Point, Trace
 from preheat.schedule.schedule import schedule
 from preheat.targets import image_of, target_of
@@ -97,7 +97,7 @@ def _compiled(run: Callable[..., Outcome], call: tuple, request: Request) -> Mad
         event.set(**outcome.counts, captured=bool(outcome.nodes))
     artifacts: list[Artifact] = []
     for captured in outcome.nodes:
-        _stage("trace", captured.trace)
+        stage("trace", captured.trace)
         try:
             artifacts.append(_artifact(captured.trace, request))
         except Exception as fault:  # the program has run: our faults must not cost its result
@@ -187,7 +187,7 @@ def compile_graph(
     sizes are hinted, and what was told to be the same for all of them is checked again."""
     is_checked = is_strict() or is_for_many
     try:
-        core = lower(graph, is_checked=is_checked, observe=lambda step, made: _stage(step.name, made))
+        core = lower(graph, is_checked=is_checked, observe=lambda step, made: stage(step.name, made))
     except InternalError as why:
         if not is_for_many:
             raise
@@ -197,15 +197,10 @@ def compile_graph(
     else:
         plan = schedule(core, target)
         image = image_of(plan.kernels, target)
-    _stage("plan", plan)
+    stage("plan", plan)
     return plan, image
 
 
 def runtime_image() -> Image:
     """The native checker and driver for this machine."""
     return build_runtime(host_target())
-
-
-def _stage(name: str, noun: Any) -> None:
-    if wants("stage"):
-        emit("stage", name=name, text=show(noun))

@@ -15,24 +15,27 @@ import torch
 
 from preheat.base.collector import paused_collector
 from preheat.base.errors import Unsupported, is_strict
-from preheat.base.events import emit, timed, wants
+from preheat.base.events import timed
 from preheat.bridge import interpret
 from preheat.bridge.ambient import no_autocast
 from preheat.bridge.generators import States, standing_at, states
 from preheat.bridge.history import check_saved, history
 from preheat.bridge.ops import schema
 from preheat.capture.joint import Nested
-from preheat.ir.graph import CARRY, Graph, Op, OutputAlias, Ref, device_of
+from preheat.ir.graph import CARRY, Graph, Op, Ref, device_of
 from preheat.ir.plan import Image, Plan
-from preheat.ir.text import show
-from preheat.ir.training import Backward, Division, Exit, Given, Joint, Training
+from preheat.ir.text import stage
+from preheat.ir.training import Backward, Division, Given, Joint, Training
 from preheat.ir.types import TensorType
 from preheat.schedule.schedule import schedule
 from preheat.targets import image_of, target_of
+from preheat.transform.compact import compact
 from preheat.transform.divide import divide, refuse_quiet_views, refuse_rebuilt_views, wire
 from preheat.transform.functionalize import functionalize
-from preheat.transform.partition import Half, partition
-from preheat.transform.pipeline import lower
+from preheat.transform.halves import halves
+from preheat.transform.partition import partition
+from preheat.transform.pipeline import HALF, WHOLE, Pass, lower
+from preheat.transform.whole import saved_values, whole, with_views
 
 Tensors = Sequence[torch.Tensor | None]
 
@@ -40,12 +43,13 @@ Tensors = Sequence[torch.Tensor | None]
 class Lesson:
     """A differentiable body, and what has been recorded of it so far."""
 
-    def __init__(self, division: Division, training: Training):
-        self.division, self.training = division, training
+    def __init__(self, division: Division, training: Training, budget: float):
+        self.division, self.training, self.budget = division, training, budget
 
     @classmethod
-    def of(cls, graph: Graph, known: Training | None = None) -> "Lesson":
-        """Raises Unsupported for a body whose gradients cannot be divided exactly."""
+    def of(cls, graph: Graph, known: Training | None = None, budget: float = 1.0) -> "Lesson":
+        """`budget`: see `transform/partition.py`. Raises Unsupported for a body whose gradients cannot
+        be divided exactly."""
         if not all(isinstance(given.type, TensorType) for given in graph.inputs):
             raise Unsupported("number_with_gradient", "a number that changes from call to call")
         refuse_quiet_views(graph)
@@ -53,7 +57,7 @@ class Lesson:
         division = divide(functionalize(graph))
         draws = any(op.name != CARRY and schema(op.name).is_random for op in division.graph.ops)
         fresh = Training(wire(division), replaced=division.replaced, draws=draws)
-        return cls(division, known if known is not None else fresh)
+        return cls(division, known if known is not None else fresh, budget)
 
     @property
     def device(self) -> str:
@@ -81,70 +85,82 @@ class Lesson:
         nested = self.run_again(inputs, state, (number, arguments))
         return nested.differentiable(number, tangents)
 
-    def learn(
-        self, forward: Graph | None, joint: Joint | None, changed: frozenset[int] = frozenset(),
-    ) -> tuple[tuple[Given, bool], ...]:
-        """Keeps what a run has recorded, if it is of the forward that is known. What the joint takes
-        of the forward, and whether it follows from inputs at the places `changed`."""
+    def learn(self, forward: Graph | None, joint: Joint | None) -> None:
+        """Keeps what a run has recorded, if it is of the forward that is known."""
         known = self.training
         if forward is None or joint is None:
-            return ()
+            return
         if known.forward is None:
             known = replace(known, forward=forward)
         is_new = all((j.number, j.key) != (joint.number, joint.key) for j in known.joints)
         if known.forward == forward and is_new:
             self.training = replace(known, joints=(*known.joints, joint))
-        (half,) = partition(forward, (joint,))[1]
+
+    def takes(
+        self, forward: Graph, joint: Joint, changed: frozenset[int],
+    ) -> tuple[tuple[Given, bool], ...]:
+        """What the formulas of `joint` take of the forward, and whether it follows from inputs at the
+        places `changed`. A value that is none of the division's has the place after all of them."""
         tainted = {given.id for place, given in enumerate(forward.inputs) if place in changed}
         for op in forward.ops:
             if not tainted.isdisjoint(op.refs()):
                 tainted.update(op.results)
         return tuple(
-            (given, value.id in tainted) for given, value in zip(half.takes, half.graph.inputs)
-            if given.kind != "tangent")
+            (given, value in tainted) for value, given in _taken(forward, joint).items())
 
     def interpreted(
         self, forward: Graph, joint: Joint, where: Mapping[Given, torch.Tensor],
     ) -> Tensors:
         """The gradients by the steps of `joint`, op by op. `where`: all that it takes."""
-        (half,) = partition(forward, (joint,))[1]
-        taken = [where[given] for given in half.takes]
+        tangents = [Given("tangent", k) for k, kind in enumerate(joint.key) if kind is not None]
+        taken = [where[given] for given in (*_taken(forward, joint).values(), *tangents)]
+        found = [
+            joint.graph.outputs[k] if k >= 0 else joint.graph.inputs[-2 - k].id
+            for k in joint.grads if k != -1]
         with torch.no_grad():
-            made = interpret.run(half.graph, taken)
-        alias = {given.id: tensor for given, tensor in zip(half.graph.inputs, taken)}
-        return [
-            None if k == -1 else made[k] if k >= 0 else alias[joint.graph.inputs[-2 - k].id]
-            for k in joint.grads]
+            made = interpret.run(
+                replace(with_views(forward, joint), outputs=tuple(found)), taken)
+        grads = iter(made)
+        return [None if k == -1 else next(grads) for k in joint.grads]
 
     def compiled(self, name: str) -> tuple[Plan, Image | None, Training]:
         """Both halves, as far as they are known. Raises Unsupported for what cannot be lowered."""
         known = self.training
         with timed("compile", name=name) as event, paused_collector():
             forward = known.forward if known.forward is not None else _unrecorded(self.division)
-            graph, halves = partition(forward, known.joints)
-            graph = _with_copies(graph, known.replaced)
-            plan, image, values = _compiled(graph)
-            backwards = tuple(map(_backward, halves))
-            plans = (plan, *(backward.plan for backward in backwards))
+            joined = whole(forward, known.joints, known.replaced)
+            core = compact(_lowered(joined.graph, WHOLE), joined)
+            ahead, backwards = halves(core, joined, partition(core, joined, self.budget))
+            plan, image = _compiled(ahead.graph)
+            made = tuple(
+                Backward(half.joint.number, half.joint.key, *_compiled(half.graph), half.takes, half.grads,
+                         half.watched, half.can_raise)
+                for half in backwards)
+            plans = (plan, *(backward.plan for backward in made))
             event.set(
                 kernels=sum(len(p.kernels) for p in plans), calls=sum(len(p.calls) for p in plans))
-        return plan, image, replace(known, values=values, backwards=backwards)
+        return plan, image, replace(known, values=ahead.values, backwards=made)
 
 
 class Lived:
     """A call that ran under autograd. A source of gradients (`run/autograd.Source`)."""
 
     def __init__(self, lesson: Lesson, inputs: Sequence[torch.Tensor]):
-        self.lesson, self.inputs = lesson, list(inputs)
-        for place in lesson.division.replaced:
+        self.lesson, division = lesson, lesson.division
+        given = list(inputs)
+        for place, _ in division.commits:  # it gets a history that leads here
+            given[place] = inputs[place].detach()
+        self.inputs = list(given)
+        for place in division.replaced:
             self.inputs[place] = inputs[place].detach().clone()
         self._state = states(lesson.device) if lesson.training.draws else None
-        self.nested = Nested(lesson.division, inputs)
+        self.nested = Nested(division, given)
 
     @property
     def values(self) -> list[torch.Tensor]:
-        """The division's values, without history."""
-        return self.nested.values
+        """The division's values, without history: tensors of the caller's own, which shall get one (one
+        that led back to this object would keep it alive)."""
+        return [value.detach() for value in self.nested.values]
 
     def is_repeatable(self, number: int) -> bool:
         """True: torch refuses a second backward of the nested graph itself."""
@@ -155,7 +171,7 @@ class Lived:
         return ()
 
     def backward(
-        self, number: int, tangents: Tensors, saved: Sequence, is_kept: bool,
+        self, number: int, tangents: Tensors, saved: list, is_kept: bool,
     ) -> list[torch.Tensor | None]:
         """The gradients of a class's arguments; a new kind of backward is learned."""
         grads, joint = self.nested.backward(number, tangents, is_kept)
@@ -187,63 +203,28 @@ def _unrecorded(division: Division) -> Graph:
     return Graph("aten", graph.inputs, tuple(ops), division.values)
 
 
-def _with_copies(graph: Graph, places: Sequence[int]) -> Graph:
-    """`graph` with copies of the inputs at `places`, made first, as its last outputs."""
-    given = [graph.inputs[place] for place in places]
-    copies = range(graph.next_id(), graph.next_id() + len(given))
-    ops = tuple(
-        Op("aten.clone.default", (Ref(one.id),), (copy,), (one.type,))
-        for one, copy in zip(given, copies))
-    return replace(graph, ops=ops + graph.ops, outputs=(*graph.outputs, *copies))
-
-
-def _compiled(graph: Graph) -> tuple[Plan, Image | None, tuple[Exit, ...]]:
-    """Plan and image of `graph`, and where each of its outputs is found: views are made outside."""
-    core = lower(graph, is_checked=is_strict(), observe=lambda step, made: _stage(step.name, made))
-    aliases = core.output_aliases or (OutputAlias(),) * len(core.outputs)
-    fresh = [place for place, alias in enumerate(aliases) if alias.kind == "fresh"]
-    place_of = {place: number for number, place in enumerate(fresh)}
-    types = core.types()
-    exits = []
-    for place, alias in enumerate(aliases[:len(graph.outputs)]):
-        if alias.kind == "fresh":
-            exits.append(Exit(Given("plan", place_of[place])))
+def _taken(forward: Graph, joint: Joint) -> dict[int, Given]:
+    """The values that the formulas of `joint` have saved, and where a call has them."""
+    inputs = {given.id: place for place, given in enumerate(forward.inputs)}
+    values = {value: place for place, value in enumerate(forward.outputs)}
+    found: dict[int, Given] = {}
+    for value in saved_values(forward, joint):
+        if value in inputs:
+            found[value] = Given("input", inputs[value])
         else:
-            is_input = alias.kind == "input"
-            given = Given("input", alias.base) if is_input else Given("plan", place_of[alias.base])
-            exits.append(Exit(given, True, False, types[core.outputs[place]], alias.offset))
-    plain = replace(core, outputs=tuple(core.outputs[place] for place in fresh), output_aliases=())
-    target = target_of(plain)
-    plan = schedule(plain, target)
-    _stage("plan", plan)
-    return plan, image_of(plan.kernels, target) if plan.kernels else None, tuple(exits)
+            found[value] = Given("value", values.get(value, len(forward.outputs) + len(found)))
+    return found
 
 
-def _stage(name: str, noun: Graph | Plan) -> None:
-    if wants("stage"):
-        emit("stage", name=name, text=show(noun))
+def _lowered(graph: Graph, passes: tuple[Pass, ...]) -> Graph:
+    return lower(
+        graph, passes=passes, is_checked=is_strict(),
+        observe=lambda step, made: stage(step.name, made))
 
 
-def _backward(half: Half) -> Backward:
-    graph = half.graph
-    used = {*graph.outputs, *(ref for op in graph.ops for ref in op.refs())}
-    kept = [k for k, given in enumerate(graph.inputs) if given.id in used]
-    takes = tuple(half.takes[k] for k in kept)
-    plan, image, exits = _compiled(
-        replace(graph, inputs=tuple(graph.inputs[k] for k in kept)))
-
-    def from_takes(exit: Exit) -> Exit:
-        is_input = exit.given.kind == "input"
-        return replace(exit, given=takes[exit.given.index]) if is_input else exit
-
-    identical = {given.id: half.takes[k] for k, given in enumerate(graph.inputs)}
-    grads = []
-    for place in half.joint.grads:
-        if place == -1:
-            grads.append(None)
-        elif place < 0:
-            value = half.joint.graph.inputs[-2 - place].id
-            grads.append(Exit(identical[value]))
-        else:
-            grads.append(from_takes(exits[place]))
-    return Backward(half.joint.number, half.joint.key, plan, image, takes, tuple(grads))
+def _compiled(graph: Graph) -> tuple[Plan, Image | None]:
+    """Plan and image of a half."""
+    target = target_of(graph)
+    plan = schedule(_lowered(graph, HALF), target, is_lean=True)
+    stage("plan", plan)
+    return plan, image_of(plan.kernels, target) if plan.kernels else None

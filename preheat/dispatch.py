@@ -423,7 +423,8 @@ class Compiled:
         """The lesson of a differentiable artifact."""
         from preheat.compiler import Lesson  # lazy: see _capture
 
-        return Lesson.of(artifact.graph(), artifact.training)
+        budget = self.options.get("memory_budget", 1.0)
+        return Lesson.of(artifact.graph(), artifact.training, budget)
 
     def _specialise(self, graph: Graph) -> tuple[Plan, Image] | None:
         """The plan and the code of `graph`, whose sizes have come again and again."""
@@ -597,6 +598,9 @@ class Compiled:
     def _key(self) -> Key:
         settings = {"backend": self.backend, "dynamic": self.dynamic}
         settings |= search_settings(self.mode, self.backend, self.options)
+        budget = self.options.get("memory_budget", 1.0)
+        if budget != 1.0:
+            settings["memory_budget"] = budget
         return call_key(self.target, settings, machine_name())
 
 

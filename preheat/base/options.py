@@ -13,12 +13,13 @@ from preheat.base.errors import UserError, nearest
 
 
 class Option(NamedTuple):
-    """A row of `OPTIONS`. `minimum` bounds numbers."""
+    """A row of `OPTIONS`. `minimum` and `maximum` bound numbers; a float may be given as an int."""
 
     type: type
     default: Any
     meaning: str
     minimum: int | None = None
+    maximum: int | None = None
 
 
 class Mode(NamedTuple):
@@ -39,6 +40,11 @@ OPTIONS: dict[str, Option] = {
     "on_miss": Option(
         str, "eager", "what a call does that a sealed function has not been prepared for: it runs "
         "\"eager\", or raises an \"error\""
+    ),
+    "memory_budget": Option(
+        float, 1.0, "in training, the bytes that a forward may keep for its backward, as a share of what "
+        "torch's formulas keep: 1 computes again only what costs no more than reading it, 0 all but "
+        "random numbers", 0, 1
     ),
     "recompile_limit": Option(
         int, 8, "variants of one function, and of one place in it where compiled code goes on "
@@ -97,13 +103,17 @@ def checked_options(given: Mapping[str, Any] | None) -> dict[str, Any]:
         option = OPTIONS.get(name)
         if option is None:
             raise UserError(f"unknown option {name!r}: {nearest(name, OPTIONS)}")
+        if option.type is float and type(value) is int:
+            value = float(value)
         if type(value) is not option.type:
             raise UserError(
                 f"option {name!r} takes {option.type.__name__}, "
                 f"got {value!r} ({type(value).__name__})"
             )
-        if option.minimum is not None and value < option.minimum:
+        if option.minimum is not None and not value >= option.minimum:
             raise UserError(f"option {name!r} must be at least {option.minimum}, got {value!r}")
+        if option.maximum is not None and not value <= option.maximum:
+            raise UserError(f"option {name!r} must be at most {option.maximum}, got {value!r}")
         values[name] = value
     return values
 

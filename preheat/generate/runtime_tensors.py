@@ -17,6 +17,8 @@ entry:
   %tensor.offset = FIELD i64 context.tensor_offset, %context
   %objects = call ptr @objects_of(ptr %program, ptr %frame)
   %deep = FIELD ptr program.deep, %program
+  %takes = FIELD i64 program.takes_inputs, %program
+  %is.taker = icmp ne i64 %takes, 0
   %has.deep = icmp ne ptr %deep, null
   br i1 %has.deep, label %dig, label %start
 
@@ -68,6 +70,14 @@ have:
   %slot = FIELD i64 input.slot, %record
   %object.at = getelementptr ptr, ptr %objects, i64 %slot
   store ptr %object, ptr %object.at
+  br i1 %is.taker, label %own, label %owned
+
+own:
+  %incref = FIELD ptr context.incref, %context
+  call void %incref(ptr %object)
+  br label %owned
+
+owned:
   %access = FIELD i64 input.access, %record
   %needs.data = icmp ne i64 %access, {access.none}
   br i1 %needs.data, label %data, label %next
@@ -87,6 +97,15 @@ next:
   br label %head
 
 done:
+  br i1 %is.taker, label %empty, label %ready
+
+empty:                                    ; what gave the inputs does not hold them any longer
+  %decref = FIELD ptr context.decref, %context
+  STORE ptr null, frame.deep, %frame
+  call void %decref(ptr %inside)
+  br label %ready
+
+ready:
   ret i64 0
 
 faulted:

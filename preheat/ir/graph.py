@@ -223,6 +223,15 @@ class Graph:
             count[value] = count.get(value, 0) + 1
         return count
 
+    def roots(self) -> dict[int, int]:
+        """The first value of the storage of each value that lies in another's (level aten)."""
+        found: dict[int, int] = {}
+        for op in self.ops:
+            for result, alias in zip(op.results, op.aliases):
+                if alias not in (-1, result):
+                    found[result] = found.get(alias, alias)
+        return found
+
     def next_id(self) -> int:
         """A number above every value's."""
         ids = [i.id for i in self.inputs] + [r for op in self.ops for r in op.results]

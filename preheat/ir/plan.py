@@ -46,7 +46,7 @@ class Buffer:
     kind "input"   the `index`-th input of the segment (may be written: an in-place write)
     kind "output"  a fresh tensor, the `index`-th result of the plan
     kind "arena"   at byte `index` of the arena that a call leases (64-byte aligned)
-    kind "owned"   made by a library call, freed after its last use
+    kind "owned"   made by a library call, or for the call that first fills it; freed after its last use
     kind "view"    of buffer `base`, `index` elements further, with the type's sizes and strides
     """
 

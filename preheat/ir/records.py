@@ -43,6 +43,7 @@ RECORDS: dict[str, tuple[str, ...]] = {
         "results", "result_count",  # slots of the values, then of the objects that `rebuild` takes
         "shape", "rebuild",  # see SHAPES
         "is_grad_off",  # 1: grad mode, which is on, is off while the calls run
+        "takes_inputs",  # 1: the call owns its inputs, all of which `deep` gives it
     ),
     # Leased by one call. Followed by a pointer a slot, an object a slot, and scratch.
     # `written` is 1 after a "write" record.

@@ -13,6 +13,7 @@ spelled in `text_loop`, traces in `text_trace`, constants and types in `words`.
 """
 
 from preheat.base.errors import UserError
+from preheat.base.events import emit, wants
 from preheat.ir.graph import Arg, Graph, Input, Item, Op, OutputAlias, Ref, Store
 from preheat.ir.loop import Kernel
 from preheat.ir.plan import Buffer, Call, KernelCall, LibraryCall, Output, Plan, ProductCall
@@ -31,6 +32,12 @@ def show(noun: Graph | Kernel | Plan | Trace) -> str:
     if isinstance(noun, Plan):
         return show_plan(noun)
     return show_trace(noun, show_graph)
+
+
+def stage(name: str, noun: Graph | Plan | Trace) -> None:
+    """Tells who listens for stages what step `name` has given."""
+    if wants("stage"):
+        emit("stage", name=name, text=show(noun))
 
 
 def parse(text: str) -> Graph | Kernel:

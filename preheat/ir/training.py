@@ -121,8 +121,11 @@ class Joint:
 class Backward:
     """The joint of class `number` for tangents of kind `key`, compiled.
 
-    takes   where each input of the plan is found: an input, a value, or a tangent
-    grads   for each argument of the class its gradient, None for none
+    takes      where each input of the plan is found: an input, a value, or a tangent
+    grads      for each argument of the class its gradient, None for none
+    watched    inputs and values that the formulas have saved and the plan does not take: a change in
+               place is an error, as in eager
+    can_raise  for some values of what it takes
     """
 
     number: int
@@ -131,6 +134,8 @@ class Backward:
     image: Image | None
     takes: tuple[Given, ...]
     grads: tuple[Exit | None, ...]
+    watched: tuple[Given, ...] = ()
+    can_raise: bool = True
 
 
 @dataclass(frozen=True, slots=True)

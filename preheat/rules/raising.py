@@ -14,8 +14,10 @@ from preheat.ir.types import DTYPES
 TOTAL = frozenset(
     f"aten.{name}" for name in (
         "convolution.default", "addmm.default", "mm.default", "bmm.default", "baddbmm.default",
-        "native_layer_norm.default",
+        "native_layer_norm.default", "embedding_dense_backward.default",
         "_scaled_dot_product_flash_attention_for_cpu.default",
+        "_scaled_dot_product_flash_attention_for_cpu_backward.default",
+        "convolution_backward.default", "max_pool2d_with_indices_backward.default",
         "_scaled_dot_product_flash_attention.default",
         "_scaled_dot_product_efficient_attention.default",
         "_scaled_dot_product_cudnn_attention.default",

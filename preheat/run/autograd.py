@@ -22,7 +22,7 @@ import torch
 from preheat.bridge.ops import decode, overload, private
 from preheat.ir.training import Exit, Given, Wiring
 
-Tangents = Sequence[torch.Tensor | None]
+Tangents = list[torch.Tensor | None]
 
 # Whether the backward that is under way keeps the graph; without the name nothing is let go early.
 _is_kept: Callable[[], bool] = private("_C._autograd._get_current_graph_task_keep_graph") or (
@@ -39,9 +39,10 @@ class Source(Protocol):
         """What class `number` keeps for its backward, with torch's checks."""
 
     def backward(
-        self, number: int, tangents: Tangents, saved: Sequence[torch.Tensor], is_kept: bool,
+        self, number: int, tangents: Tangents, saved: list[torch.Tensor], is_kept: bool,
     ) -> Sequence[torch.Tensor | None]:
-        """The gradients of the class's arguments."""
+        """The gradients of the class's arguments. `tangents` and `saved` are the source's own: it may
+        empty them."""
 
     def differentiable(
         self, number: int, arguments: Sequence[torch.Tensor], tangents: Tangents,
@@ -52,6 +53,8 @@ class Source(Protocol):
 class Node(torch.autograd.Function):
     """One gradient class of one call."""
 
+    boxed_grads_call = True  # tangents come as a list that may be emptied, where torch knows of that
+
     @staticmethod
     def forward(ctx: Any, source: Source, number: int, results: list, *arguments: Any) -> tuple:
         ctx.set_materialize_grads(False)
@@ -61,9 +64,10 @@ class Node(torch.autograd.Function):
         return tuple(results)
 
     @staticmethod
-    def backward(ctx: Any, *tangents: Any) -> tuple:
+    def backward(ctx: Any, *given: Any) -> tuple:
+        tangents = given[0] if given and type(given[0]) is list else [*given]
         # torch refuses the second look at what was let go, even if that was nothing
-        saved, is_kept = () if ctx.is_repeatable else ctx.saved_tensors, _is_kept()
+        saved, is_kept = [] if ctx.is_repeatable else [*ctx.saved_tensors], _is_kept()
         source, number = ctx.source, ctx.number
         if source is None:
             raise RuntimeError(_TWICE)

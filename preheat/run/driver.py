@@ -102,6 +102,7 @@ class Program:
             "shape": SHAPES.index(shape),
             "rebuild": self.memory.object(rebuild) if rebuild else 0,
             "is_grad_off": int(executable.is_grad_off),
+            "takes_inputs": int(executable.takes_inputs),
         }
         self._record = self.memory.record("program", self._fields)
 

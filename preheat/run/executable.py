@@ -58,15 +58,19 @@ class Executable:
     kernels       the loaded image that holds the plan's kernels, None when it has none
     is_grad_off   grad mode is on and an input requires grad: library calls run without
     is_autocast_off  library calls run outside of autocast; None: if it is on now
+    is_lean       outputs are made when they are first filled, not at the start
+    takes_inputs  the list of inputs is the call's own: it is emptied, and each is let go after its
+                  last use
 
     On a GPU the arena is not pooled: torch's allocator keeps apart what streams share.
     """
 
     def __init__(
         self, plan: Plan, kernels: Loaded | LoadedGpu | None, is_grad_off: bool = False,
-        is_autocast_off: bool | None = None,
+        is_autocast_off: bool | None = None, is_lean: bool = False, takes_inputs: bool = False,
     ):
         self.plan, self.kernels, self.is_grad_off = plan, kernels, is_grad_off
+        self.is_lean, self.takes_inputs = is_lean, takes_inputs
         self.device = device_of(plan)
         self.is_gpu = self.device != "cpu"
         self.kernels_index = torch.device(self.device).index or 0
@@ -96,8 +100,12 @@ class Executable:
                 raise InternalError(
                     f"result {number} of the plan would be memory of the plan or of its caller"
                 )
-        freed = ("owned", "arena") if self.is_gpu else ("owned",)
+        freed = ("owned", *(("arena",) if self.is_gpu else ()), *(("input",) if takes_inputs else ()))
+        self.freed = frozenset(freed)
         self.free_after = _last_uses(plan, self.places, freed)
+        # the buffers that come into being for a call that fills them, by call
+        made = ("owned", "output") if is_lean else ("owned",)
+        self.made_before = _first_uses(plan, self.places, made, self.library_results)
         self._arenas: list[torch.Tensor] = []  # append and pop are atomic: a pool without a lock
 
     def __call__(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -109,6 +117,8 @@ class Executable:
         try:
             with torch.no_grad() if self.is_grad_off else contextlib.nullcontext():
                 values = self._values(inputs, arena)
+                if self.takes_inputs:
+                    inputs.clear()
                 self._run(values)
                 return self._results(inputs, values)
         finally:
@@ -144,7 +154,7 @@ class Executable:
                 values[number] = _given(inputs[buffer.index], buffer.type)
             elif place.kind == "arena":
                 values[number] = show_bytes(arena, place.offset_bytes, buffer.type)
-            elif buffer.kind == "output" and number not in self.library_results:
+            elif buffer.kind == "output" and number not in self.library_results and not self.is_lean:
                 values[number] = empty(buffer.type)
         for number in self.pointed:
             if values[number].data_ptr() % LAUNCH_ALIGN_BYTES:
@@ -157,6 +167,8 @@ class Executable:
         for number, action in enumerate(self._actions):
             if number == self.first_write or number in self.foreign:
                 _test(values)
+            for buffer in self.made_before[number]:
+                values[buffer] = empty(self.plan.buffers[buffer].type)
             self._show_views(values, number)
             try:
                 action(values)
@@ -165,7 +177,7 @@ class Executable:
                     raise
                 raise Fault(f"call {number} of the plan raised {error!r}") from error
             for buffer in self.free_after[number]:
-                if self.places[buffer].kind == "owned":
+                if self.places[buffer].kind in self.freed:
                     values[buffer] = None
         try:
             _test(values)
@@ -189,7 +201,8 @@ class Executable:
         results: list[Any] = [None] * len(self.plan.outputs)
         for number, output in enumerate(self.plan.outputs):
             if not output.alias:
-                results[number] = values[output.buffer]
+                made = values[output.buffer]
+                results[number] = empty(output.type) if made is None else made  # it has no elements
         for number, output in enumerate(self.plan.outputs):
             if output.alias:
                 base = (inputs if output.alias == "input" else results)[output.base]
@@ -200,15 +213,17 @@ class Executable:
 
 def executable(
     plan: Plan, image: Image | None, is_grad_off: bool = False, is_autocast_off: bool | None = None,
+    is_lean: bool = False, takes_inputs: bool = False,
 ) -> Executable:
     """`plan` with its kernels in memory: the CPU's, or those of the GPU that it runs on.
 
     Raises UserError when they are for another machine.
     """
     if image is not None and image.binaries:
-        return Executable(plan, load_gpu(image, device_of(plan)), is_grad_off, is_autocast_off)
+        return Executable(
+            plan, load_gpu(image, device_of(plan)), is_grad_off, is_autocast_off, is_lean, takes_inputs)
     kernels = load(image) if image is not None and image.code else None
-    return Executable(plan, kernels, is_grad_off, is_autocast_off)
+    return Executable(plan, kernels, is_grad_off, is_autocast_off, is_lean, takes_inputs)
 
 
 def _given(value: Any, type: TensorType) -> torch.Tensor:
@@ -252,11 +267,27 @@ def _last_uses(
         used = (*_buffers(plan, call), *(call.results if isinstance(call, LibraryCall) else ()))
         last.update({where[b].root: number for b in used if b >= 0})
     kept = {where[o.buffer].root for o in plan.outputs if o.buffer >= 0}
+    lent = {o.base for o in plan.outputs if o.alias == "input"}
+    kept |= {k for k, b in enumerate(plan.buffers) if b.kind == "input" and b.index in lent}
     free: list[list[int]] = [[] for _ in plan.calls]
     for buffer, place in enumerate(where):
         if place.kind in freed and place.root not in kept and place.root in last:
             free[last[place.root]].append(buffer)
     return tuple(map(tuple, free))
+
+
+def _first_uses(
+    plan: Plan, where: tuple[Place, ...], kinds: tuple[str, ...], library_results: set[int]
+) -> tuple[tuple[int, ...], ...]:
+    """For each call the buffers of `kinds` that it is the first to use and that no library call
+    makes."""
+    seen = set(library_results)
+    found: list[tuple[int, ...]] = []
+    for call in plan.calls:
+        roots = dict.fromkeys(where[b].root for b in _buffers(plan, call))
+        found.append(tuple(r for r in roots if where[r].kind in kinds and r not in seen))
+        seen.update(roots)
+    return tuple(found)
 
 
 # ---------------------------------------------------------------------------- one action a call

@@ -52,4 +52,4 @@ class Learning:
                 source = self.lesson().run(inputs)
         except Exception as error:
             raise Fault(f"the graph raised {error!r}") from error
-        return self._join(source, inputs, list(source.values))
+        return self._join(source, inputs, source.values)

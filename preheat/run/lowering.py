@@ -26,7 +26,7 @@ from torch.autograd.graph import increment_version
 from preheat.base.dataclass import dataclass
 from preheat.base.errors import InternalError, Unsupported
 from preheat.ir.hinted import estimate, longest
-from preheat.ir.plan import Call, KernelCall, LibraryCall, Output, ProductCall
+from preheat.ir.plan import KernelCall, LibraryCall, Output, ProductCall
 from preheat.ir.records import (
     NUMBER_SLOT, RECORDS, SHIM_DOUBLE_LIMIT, SHIM_WORD_LIMIT, SHIM_WORDS,
 )
@@ -96,7 +96,7 @@ def lower(executable: Executable, context: Context, memory: Memory, extras: int)
             writer.rows.append(Row("write", (), 0))
         elif number in executable.foreign:
             writer.test()
-        writer.make_arena(call)
+        writer.make_buffers(number)
         _LOWER[type(call)](writer, call)
         writer.free(executable.free_after[number])
     writer.test()
@@ -152,6 +152,8 @@ class _Writer:
         self.input_slots = self._slots_of_inputs()
         self.access = tuple(map(self._access, self.input_slots))
         self.objects = set(self.input_slots)
+        if executable.takes_inputs:
+            self.drops = dict.fromkeys(self.input_slots)
         self.devices = {"cpu": (0, 0)}
         if executable.is_gpu and context.add_gpu():
             self.devices[executable.device] = (_CUDA, executable.kernels_index)
@@ -188,6 +190,7 @@ class _Writer:
             number
             for number, buffer in enumerate(self.plan.buffers)
             if buffer.kind == "output" and number not in self.executable.library_results
+            and not self.executable.is_lean
         ]
         for number in fresh:
             type = self.plan.buffers[number].type
@@ -271,9 +274,12 @@ class _Writer:
         start = known(self.plan.buffers[place.root].index) if place.kind == "arena" else 0
         return place.offset_bytes - start
 
-    def make_arena(self, call: Call) -> None:
-        """On a GPU, tensors for the arena buffers that `call` is the first to use: torch's allocator
-        gives them in turns, per stream, and takes them back after their last use."""
+    def make_buffers(self, number: int) -> None:
+        """Tensors for the buffers that call `number` is the first to use. On a GPU the arena's are
+        among them: torch's allocator gives them in turns, per stream, and takes them back."""
+        call = self.plan.calls[number]
+        for root in self.executable.made_before[number]:
+            self.make(root)
         if not self.executable.is_gpu or self.has_whole_arena:
             return
         used = (*read_buffers(self.plan, call), *written_buffers(self.plan, call))
@@ -353,6 +359,8 @@ class _Writer:
     def output_slots(self, outputs: Sequence[Output]) -> list[int]:
         """The slots of the results. Views come last: their base may stand further on."""
         for output in outputs:
+            if not output.alias and output.buffer not in self.objects and self.executable.is_lean:
+                self.make(output.buffer)  # without elements: no call has filled it
             if not output.alias:
                 self.object(output.buffer)
         return [self.view_slot(output) if output.alias else output.buffer for output in outputs]

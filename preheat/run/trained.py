@@ -9,6 +9,8 @@ known runs the body again under autograd, from the inputs and the random state o
 learned on the way (`relearn`).
 """
 
+import weakref
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -60,11 +62,17 @@ class Trained:
             (half.number, half.key): _Half(half, runtime) for half in training.backwards}
         taken: list[dict[Given, None]] = [{} for _ in self.wiring.classes]
         for half in training.backwards:
+            exits = (exit.given for exit in half.grads if exit is not None)
             taken[half.number].update(dict.fromkeys(
-                given for given in half.takes if given.kind != "tangent"))
+                given for given in (*half.takes, *exits) if given.kind in ("input", "value")))
         self.kept = tuple(map(tuple, taken))
         for half in self.halves.values():
-            half.find(self.kept[half.half.number])
+            number = half.half.number
+            half.find(self.kept[number], self.wiring.classes[number][0])
+        # results that formulas had saved and no plan takes
+        self.watched = sorted({
+            given.index for half in training.backwards for given in half.watched
+            if given.kind == "value"})
         # torch's formulas had saved something, even if the plans do not need it
         self.is_spent = [
             any(j.reads for j in training.joints if j.number == number)
@@ -116,28 +124,37 @@ def joined(trained: Trained, rebuild: Rebuild, values: int, inputs: Sequence[int
 class Call:
     """One call that ran compiled: a source of gradients."""
 
-    __slots__ = ("trained", "inputs", "values", "versions", "made", "state")
+    __slots__ = ("trained", "inputs", "values", "versions", "results", "old", "watched", "state")
 
     def __init__(self, trained: Trained, inputs: Sequence[torch.Tensor], values: list):
-        self.trained, self.inputs, self.values = trained, inputs, values
+        self.trained, self.inputs = trained, inputs
+        self.values = values  # until the call is over: then the classes hold what they keep of them
         self.versions: list[int] = []  # of the inputs, once the call has written to them
-        self.made: list[int] = []  # of the values
+        self.results: list[tuple[weakref.ref, int]] = []  # its own values, and their versions
+        self.old: list[torch.Tensor] = []  # elements of the replaced inputs
+        self.watched: dict[int, tuple[torch.Tensor, int]] = {}  # results' versions, without memory
         self.state = trained.state()
 
     def begin(self) -> None:
         """The call is over: what is changed from now on is changed by others.
 
-        What has got a history of this call is held without it: else the call would hold itself.
+        It holds no memory that autograd would not hold: its results are known as long as others hold
+        them. What has got a history of this call is held without it: else the call would hold itself.
         """
         trained = self.trained
-        for place in trained.results:
-            self.values[place] = self.values[place].detach()
         if trained.committed:
             self.inputs = [
                 tensor.detach() if place in trained.committed else tensor
                 for place, tensor in enumerate(self.inputs)]
         self.versions = [tensor._version for tensor in self.inputs]
-        self.made = [tensor._version for tensor in self.values]
+        self.results = [
+            (weakref.ref(tensor), tensor._version) for tensor in self.values[:trained.own_values]]
+        self.old = self.values[len(self.values) - len(trained.replaced):]
+        for place in trained.watched:
+            tensor = self.values[place].detach()  # has the version of the result, then not its memory
+            self.watched[place] = tensor, tensor._version
+            tensor.data = tensor.new_empty(0)
+        self.values = []
 
     def is_repeatable(self, number: int) -> bool:
         """Whether a second backward of class `number` is allowed without a retained graph."""
@@ -151,18 +168,25 @@ class Call:
             for given in self.trained.kept[number]]
 
     def backward(
-        self, number: int, tangents: Tangents, saved: Sequence[torch.Tensor], is_kept: bool,
+        self, number: int, tangents: Tangents, saved: list[torch.Tensor], is_kept: bool,
     ) -> Tensors:
-        """The gradients of the arguments of class `number`."""
+        """The gradients of the arguments of class `number`. Empties `saved`, and mostly `tangents`."""
         key = tuple([None if t is None else t.stride() for t in tangents])
         half = self.trained.halves.get((number, key))
         if half is None and self._changed():  # to record another, the body would have to run again
             half, tangents = self.trained.relaid(number, tangents)
         # under autocast the operands of the formulas are cast, which no compiled backward does
         if half is not None and all(map(_is_plain, tangents)) and not is_autocast_on():
+            for given in half.half.watched:
+                if given.kind == "value":
+                    _require_version(*self.watched[given.index])
+                else:
+                    _require_version(self.inputs[given.index], self.versions[given.index])
             try:
                 return half.run(saved, tangents)
             except Fault as fault:  # the user's error, if it is one, arises in torch's own formulas
+                if not tangents:
+                    raise
                 emit("fallback", what=f"a backward of {self.trained.name}", why=str(fault))
         return self._learned(number, tangents)
 
@@ -190,21 +214,25 @@ class Call:
         known, changed = lesson.training, self._changed()
         nested = lesson.run_again(self._inputs_then(), self.state)
         grads, joint = nested.backward(number, tangents, False)
-        takes = lesson.learn(nested.forward, joint, changed)
+        lesson.learn(nested.forward, joint)
         if lesson.training is not known:
             trained.relearn()
+        is_known = nested.forward is not None and joint is not None
+        takes = lesson.takes(nested.forward, joint, changed) if is_known else ()
         where = {Given("tangent", k): tangent for k, tangent in enumerate(tangents)}
         is_other = bool(changed) and joint is None
         for given, follows in takes:
             if given.kind == "input":
                 _require_version(self.inputs[given.index], self.versions[given.index])
                 where[given] = self.inputs[given.index]
-            elif given.index < trained.own_values:
-                _require_version(self.values[given.index], self.made[given.index])
-                where[given] = self.values[given.index]
-                is_other |= follows
-            else:
-                is_other |= follows  # it was not kept
+                continue
+            is_other |= follows
+            if given.index < trained.own_values:
+                result, version = self.results[given.index]
+                tensor = result()
+                if tensor is not None:  # else nobody has held it
+                    _require_version(tensor, version)
+                    where[given] = tensor.detach()
         if is_other:  # the body that ran again is not the one that ran
             if joint is None or any(given not in where for given, _ in takes):
                 for place in changed:
@@ -221,7 +249,7 @@ class Call:
     def _inputs_then(self) -> Sequence[torch.Tensor]:
         """The inputs, those that the call itself has written to as they were before."""
         inputs, replaced = list(self.inputs), self.trained.replaced
-        for place, old in zip(replaced, self.values[len(self.values) - len(replaced):]):
+        for place, old in zip(replaced, self.old):
             inputs[place] = old
         return inputs
 
@@ -230,40 +258,68 @@ class _Half:
     """A compiled backward."""
 
     def __init__(self, half: Backward, runtime: Image | None):
-        self.half, self.kept, self.views = half, (), []
+        self.half = half
         # it is never run under autocast, in which its forward may have been bound
-        made = executable(half.plan, half.image, is_autocast_off=False)
-        self.call = _native(made, runtime) or (lambda *given: made(given))
+        made = executable(
+            half.plan, half.image, is_autocast_off=False, is_lean=True, takes_inputs=True)
+        self.call = _native(made, runtime) or made
+        self.keeps_tangents = half.can_raise or made.is_gpu  # for the formulas, after a fault
         self.places: tuple[int, ...] = ()
+        # of each gradient: where it is (a result, or -1 - k for the k-th that is passed on), as which view
+        self.exits: list[tuple[int, Callable | None] | None] = []
+        self.passed: list[int] = []  # as in `places`
+        self.sums: list[list[int]] = []  # arguments that are uses of one tensor, in order
 
-    def find(self, kept: Sequence[Given]) -> None:
-        """Learns where the class keeps what this backward takes."""
+    def find(self, kept: Sequence[Given], arguments: Sequence[Given]) -> None:
+        """Learns where the class keeps what this backward takes, and which arguments are one tensor's."""
         self.places = tuple(
             -1 - given.index if given.kind == "tangent" else kept.index(given)
             for given in self.half.takes)
-        self.kept = kept
-        self.views = [
-            view_function(exit) if exit is not None and exit.is_view else None
-            for exit in self.half.grads]
+        self.exits = []
+        for exit in self.half.grads:
+            if exit is None:
+                self.exits.append(None)
+                continue
+            kind, index = exit.given.kind, exit.given.index
+            if kind != "plan":
+                self.passed.append(-1 - index if kind == "tangent" else kept.index(exit.given))
+                index = -len(self.passed)
+            self.exits.append((index, view_function(exit) if exit.is_view else None))
+        uses: dict[Given, list[int]] = {}
+        for place, (given, exit) in enumerate(zip(arguments, self.half.grads)):
+            if exit is not None:
+                uses.setdefault(given, []).append(place)
+        shared = Counter(exit[0] for exit in self.exits if exit is not None)
+        self.sums = [
+            places for places in uses.values() if len(places) > 1
+            and self.exits[places[0]][0] >= 0 and shared[self.exits[places[0]][0]] == 1
+            and self.exits[places[0]][1] is None]
 
-    def run(self, saved: Sequence[torch.Tensor], tangents: Tangents) -> Tensors:
+    def run(self, saved: list[torch.Tensor], tangents: Tangents) -> Tensors:
+        """The gradients. Empties `saved`: each of them is let go after its last use."""
         taken = [saved[k] if k >= 0 else tangents[-1 - k] for k in self.places]
-        results = self.call(*taken)
-        return [
-            None if exit is None else self._grad(exit.given, view, saved, tangents, results)
-            for exit, view in zip(self.half.grads, self.views)]
-
-    def _grad(
-        self, given: Given, view: Callable | None, saved: Sequence[torch.Tensor],
-        tangents: Tangents, results: Tensors,
-    ) -> torch.Tensor:
-        if given.kind == "plan":
-            tensor = results[given.index]
-        elif given.kind == "tangent":
-            tensor = tangents[given.index]
-        else:
-            tensor = saved[self.kept.index(given)].detach()
-        return tensor if view is None else view(tensor)
+        passed = [saved[k].detach() if k >= 0 else tangents[-1 - k] for k in self.passed]
+        saved.clear()
+        if not self.keeps_tangents:
+            tangents.clear()
+        results = self.call(taken)
+        grads: list[torch.Tensor | None] = []
+        for exit in self.exits:
+            if exit is None:
+                grads.append(None)
+                continue
+            place, view = exit
+            tensor = results[place] if place >= 0 else passed[-1 - place]
+            grads.append(tensor if view is None else view(tensor))
+        del results
+        for first, *others in self.sums:  # as autograd adds them up, but in the memory of the first
+            for place in others:
+                strides = grads[first].stride()
+                if strides != grads[place].stride() or 0 in strides:
+                    break
+                grads[first].add_(grads[place])
+                grads[place] = None
+        return grads
 
 
 def _finder(exit: Exit) -> Callable[[Sequence, Sequence], torch.Tensor]:
@@ -296,15 +352,22 @@ class _NoRows:
 
 
 def _native(executable: Executable, runtime: Image | None) -> Callable | None:
-    """`executable` as a builtin of its inputs; None where the process allows none."""
+    """`executable` as a builtin of a list of its inputs; None where the process allows none."""
     present = context()
     if runtime is None or present is None or "native" not in present.have:
         return None
     count = len(executable.plan.inputs)
     program = Program(
-        executable, present, [Origin("argument", k) for k in range(count)], (), "tuple", None, None,
-        _failed, _NoRows, Signature(count), None)
+        executable, present, [Origin("deep", k) for k in range(count)], (), "tuple", None, _emptied,
+        _failed, _NoRows, Signature(1), None)
     return builtin(program, runtime)
+
+
+def _emptied(given: list) -> tuple:
+    """What the list held."""
+    held = tuple(given)
+    given.clear()
+    return held
 
 
 def _failed(reason: int, detail: int, arguments: tuple, names: tuple) -> None:

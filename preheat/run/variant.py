@@ -165,7 +165,8 @@ class Variant:
         if artifact.plan is None:
             self.executable, self.rebuild = Learning(training, self.lesson), rebuild
             return
-        self.executable = executable(artifact.plan, artifact.image, torch.is_grad_enabled())
+        self.executable = executable(
+            artifact.plan, artifact.image, torch.is_grad_enabled(), is_lean=True)
         self.rebuild = joined(
             Trained(artifact, self._runtime, self.lesson, self._random_state, self._relearn,
                     self.name),

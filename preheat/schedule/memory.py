@@ -27,6 +27,7 @@ from preheat.schedule.problem import CallUnit, Problem
 from preheat.schedule.views import View
 
 ALIGN_BYTES = 64
+LARGE_BYTES = 16 << 10  # of a buffer that a lean plan makes and frees instead of placing it
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +50,12 @@ class Layout:
     arena_bytes: Dim
 
 
-def plan_memory(graph: Graph, problem: Problem, units: Sequence[Unit]) -> Layout:
-    """Buffers for everything that `units`, in this order, read and write."""
-    return _Planner(graph, problem, units).plan()
+def plan_memory(
+    graph: Graph, problem: Problem, units: Sequence[Unit], is_lean: bool = False
+) -> Layout:
+    """Buffers for everything that `units`, in this order, read and write. `is_lean`: what is large is
+    no part of the arena, which outlives the call."""
+    return _Planner(graph, problem, units, is_lean).plan()
 
 
 def span_bytes(type: TensorType) -> Dim:
@@ -73,8 +77,8 @@ class _Life:
 
 
 class _Planner:
-    def __init__(self, graph: Graph, problem: Problem, units: Sequence[Unit]):
-        self.graph, self.problem, self.units = graph, problem, units
+    def __init__(self, graph: Graph, problem: Problem, units: Sequence[Unit], is_lean: bool):
+        self.graph, self.problem, self.units, self.is_lean = graph, problem, units, is_lean
         self.last_use: dict[int, int] = {}
         for place, unit in enumerate(units):
             for memory in (*_read(unit, problem), *_made(unit, problem)):
@@ -133,7 +137,7 @@ class _Planner:
     def _kind(self, memory: int, offsets: Mapping[int, Dim]) -> tuple[str, Dim]:
         if memory in self.outputs:
             return "output", self.outputs[memory]
-        if memory in self.owned:
+        if memory in self.owned or self._comes_and_goes(memory):
             return "owned", 0
         return "arena", offsets.get(self._root(memory), 0)
 
@@ -159,11 +163,14 @@ class _Planner:
         elsewhere = (self.inputs, self.outputs, self.owned, self.problem.written)
         return not any(memory in kind for kind in elsewhere)
 
+    def _comes_and_goes(self, memory: int) -> bool:
+        return self.is_lean and span_bytes(self.problem.types[memory]) >= LARGE_BYTES
+
     def _place(self) -> tuple[dict[int, Dim], Dim]:
         lives: dict[int, _Life] = {}
         for place, unit in enumerate(self.units):
             for memory in _made(unit, self.problem):
-                if self._in_arena(memory):
+                if self._in_arena(memory) and not self._comes_and_goes(memory):
                     root, last = self._root(memory), self.last_use[memory]
                     size = span_bytes(self.problem.types[memory])
                     life = lives.setdefault(root, _Life(place, last, size))

@@ -41,13 +41,14 @@ from preheat.schedule.sums import products_as_sums
 
 def schedule(
     graph: Graph, target: Target, fused: Collection[int] = (),
-    parts: Mapping[int, int] = MappingProxyType({}),
+    parts: Mapping[int, int] = MappingProxyType({}), is_lean: bool = False,
 ) -> Plan:
     """The plan that computes `graph` on `target`.
 
     fused   products (`schedule.products.products_of`) that kernels of a GPU compute, with what is done
             to their results
     parts   into how many sums those of some are cut, which are added up by another kernel
+    is_lean   large buffers come and go with their values instead of lying in an arena that is kept
 
     Sizes may be expressions (`ir/hinted.py`). Raises Unsupported for ops and dtypes that neither a
     kernel nor a library overload computes.
@@ -62,7 +63,7 @@ def schedule(
         graph = prepare(graph, target)
     graph = split_reductions(graph, target, sums.products)
     problem, units = fuse(graph, target, sums.operands, sums.products)
-    layout = plan_memory(graph, problem, units)
+    layout = plan_memory(graph, problem, units, is_lean)
     kernels = _Kernels(problem, sums.products)
     calls: list[Call] = []
     for place, unit in enumerate(units):

@@ -406,18 +406,10 @@ class _State:
 
 def _unwritten_outputs(graph: Graph) -> set[int]:
     """The outputs that require grad as the op gave them: nothing writes to their memory."""
-    parents = {
-        result: alias for op in graph.ops for result, alias in zip(op.results, op.aliases)
-        if alias not in (-1, result)}
-
-    def root(value: int) -> int:
-        while value in parents:
-            value = parents[value]
-        return value
-
-    written = {root(value) for op in graph.ops for value in op.writes}
+    roots = graph.roots()
+    written = {roots.get(value, value) for op in graph.ops for value in op.writes}
     found = {graph.outputs[place] for place in graph.grad_outputs}
-    return {value for value in found if root(value) not in written}
+    return {value for value in found if roots.get(value, value) not in written}
 
 
 def _is_differentiable(type: Type) -> bool:

@@ -13,6 +13,10 @@ def test_defaults_are_complete_and_typed():
         assert type(values[name]) is option.type and option.meaning
 
 
+def test_a_float_may_be_given_as_an_int():
+    assert checked_options({"memory_budget": 0})["memory_budget"] == 0.0
+
+
 @pytest.mark.parametrize(
     "given, words",
     [
@@ -20,6 +24,9 @@ def test_defaults_are_complete_and_typed():
         ({"cache": 1}, ["cache", "bool", "1"]),
         ({"recompile_limit": True}, ["recompile_limit", "int"]),
         ({"recompile_limit": 0}, ["at least 1"]),
+        ({"memory_budget": 1.5}, ["memory_budget", "at most 1"]),
+        ({"memory_budget": float("nan")}, ["at least 0"]),
+        ({"memory_budget": True}, ["float", "bool"]),
         ({3: 4}, ["unknown option 3"]),
         ("cache", ["dict", "str"]),
     ],

@@ -56,6 +56,12 @@ def test_a_report_is_json():
     assert "ratio 0.90" in printed(report)
 
 
+def test_peak_memory_is_printed_for_training():
+    trained = suite.Result("train_mlp", peak_bytes={"eager": 4_000_000, "preheat": 3_000_000})
+    text = printed(suite.Report({}, [trained]))
+    assert "4.00" in text and "3.00" in text and "0.75" in text
+
+
 def test_leaves_and_errors():
     found = {"a": torch.tensor([1.0, 2.0]), "b": [(torch.tensor([3.0]), "text", None)]}
     assert [leaf.tolist() for leaf in worker.leaves(found)] == [[1.0, 2.0], [3.0]]

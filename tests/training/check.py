@@ -155,7 +155,10 @@ def _use(step: Step, given: dict, leaf, results, draw, log) -> object:
     if step.how == "changed":
         with torch.no_grad():
             results[step.other].mul_(1.5)
-    if step.how in ("backward", "changed"):
+    if step.how == "altered":
+        with torch.no_grad():
+            given[step.altered].mul_(1.5)
+    if step.how in ("backward", "changed", "altered"):
         torch.autograd.backward(outputs, tangents)
     elif step.how == "twice":
         # a gradient may be a view of its tangent: each backward has tangents of its own
@@ -185,7 +188,7 @@ def _is_kept(step: Step, expected, found) -> bool:
     """Whether compiled code has kept what eager finds changed. Then its gradients are those of before
     the change."""
     return (
-        step.how == "changed" and not isinstance(found, str) and isinstance(expected, str)
+        step.how in ("changed", "altered") and not isinstance(found, str) and isinstance(expected, str)
         and expected.startswith("RuntimeError: one of"))
 
 
@@ -197,7 +200,7 @@ def _is_lost(step: Step, expected, found) -> bool:
     refused = isinstance(found, str) and found.startswith("RuntimeError")
     if isinstance(expected, str) and expected.startswith("RuntimeError"):
         return refused or expected.startswith(("RuntimeError: Trying", "RuntimeError: Output"))
-    return step.how in ("double", "changed") and refused and found.startswith("RuntimeError: one of")
+    return step.how in ("double", "changed", "altered") and refused and found.startswith("RuntimeError: one of")
 
 
 def describe(error: Exception) -> str:

@@ -53,13 +53,15 @@ _OUTSIDE = (
 
 @dataclass
 class Step:
-    """One use of the results: which get a tangent, of what layout; how; with which hooks."""
+    """One use of the results: which get a tangent, of what layout; how; with which hooks. Before a
+    backward that is "changed" another result is written to, before one that is "altered" an input."""
 
     chosen: tuple[int, ...]
     layouts: tuple[str, ...]
-    how: str  # backward, twice, grad, inner (of another result), double, unused, changed
+    how: str  # backward, twice, grad, inner (of another result), double, unused, changed, altered
     hooks: tuple[str, ...]
     other: int = 0
+    altered: str = ""
 
 
 @dataclass
@@ -73,6 +75,7 @@ class Program:
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
+        self._alter = random.Random(-1 - self.seed)
         kinds = self.random.choice(("pure", "writes", "quiet", "outside", "all", "all"))
         self.kinds = kinds
         self._names = ["x", "y", "y * 1", "w"]
@@ -133,4 +136,7 @@ class Program:
             "backward", "backward", "backward", "twice", "grad", "inner", "double", "unused", "changed"))
         hooks = tuple(
             name for name in ("y", "w", "b", "r0", "r1", "post w") if self.random.random() < 0.2)
-        return Step(chosen, layouts, how, hooks, self.random.randrange(self.count))
+        other, altered = self.random.randrange(self.count), ""
+        if how == "backward" and self._alter.random() < 0.3:
+            how, altered = "altered", self._alter.choice(("x", "y", "w", "b", "s"))
+        return Step(chosen, layouts, how, hooks, other, altered)

@@ -41,8 +41,7 @@ def test_a_call_dies_with_its_results(fn, with_backward):
                 results[1].backward()
             alive = [weakref.ref(result) for result in (*results, x)]
             del results, x
-            if number > 3:
-                assert [ref() for ref in alive] == [None] * 3
+            assert [ref() for ref in alive] == [None] * 3, number
     finally:
         gc.enable()
 

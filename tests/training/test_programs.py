@@ -16,3 +16,8 @@ def test_random_programs(start):
 def test_many_random_programs(start):
     for seed in range(start, start + 50):
         check(seed)
+
+
+def test_random_programs_that_keep_little():
+    for seed in range(700, 710):
+        check(seed, {"options": {"cache": False, "memory_budget": 0.2}})

@@ -44,7 +44,9 @@ def plain_step(call, net, x, y, number):
     return loss
 
 
-def trains_alike(make=model, step=plain_step, count=6, between=None, tolerance=2e-4):
+def trains_alike(
+    make=model, step=plain_step, count=6, between=None, tolerance=2e-4, options=NO_CACHE,
+):
     """After every step of SGD: loss, parameters, gradients, buffers and random state are eager's.
 
     tolerance   of a difference, as a share of the tensor's largest element
@@ -52,7 +54,7 @@ def trains_alike(make=model, step=plain_step, count=6, between=None, tolerance=2
     seen = []
     for compiled in (False, True):
         net = make().to(DEVICE)
-        call = preheat.compile(net, options=NO_CACHE) if compiled else net
+        call = preheat.compile(net, options=options) if compiled else net
         rows = []
         for number, (x, y) in enumerate(batches(count)):
             torch.manual_seed(number)

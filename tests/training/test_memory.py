@@ -1,0 +1,236 @@
+"""What a forward keeps for its backward: few bytes, the right ones, and no longer than needed."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import preheat
+from preheat.capture.capture import capture
+from preheat.differentiate import Lesson
+from preheat.run.executable import Executable
+from tests.training.test_steps import near, trains_alike
+
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def learned(fn, *args, budget=1.0):
+    """The lesson of `fn` once its first backward has been seen, and what a compiled form saves: the
+    types of the values that are none of the results."""
+    body = capture(fn, args, {}, limits=None).captured.trace.nodes[0].body
+    lesson = Lesson.of(body, budget=budget)
+    source = lesson.run(list(body_inputs(body, args)))
+    (number,) = range(len(lesson.training.wiring.classes))
+    source.backward(number, [torch.ones_like(v) for v in source.values[:1]], [], False)
+    plan, _, training = lesson.compiled("test")
+    own = len(training.forward.outputs)
+    return training, [str(plan.outputs[exit.given.index].type) for exit in training.values[own:]]
+
+
+def body_inputs(body, args):
+    names = {given.name: tensor for given, tensor in zip(body.inputs, args)}
+    return [names[given.name] for given in body.inputs]
+
+
+def weights(*sizes):
+    return torch.randn(*sizes, requires_grad=True)
+
+
+def test_what_is_cheap_is_computed_again():
+    def mlp(x, v, w):
+        return F.gelu(x @ v) @ w
+
+    args = torch.randn(32, 16), weights(16, 64), weights(64, 4)
+    training, saved = learned(mlp, *args)
+    assert saved == ["f32[32, 64]"]  # eager keeps gelu's argument and its result
+    assert [given.kind for given in training.backwards[0].takes].count("value") == 1
+
+
+def test_draws_are_kept_as_bits():
+    def dropped(x, w):
+        return F.dropout(torch.tanh(x @ w), 0.25)
+
+    _, saved = learned(dropped, torch.randn(8, 16), weights(16, 32))
+    assert sorted(saved) == ["b8[8, 32]", "f32[8, 32]"]
+
+
+def test_halves_are_read_as_they_were_rounded():
+    def low(x, w):
+        return torch.tanh(x @ w) * 2
+
+    w = weights(16, 32).detach().bfloat16().requires_grad_()
+    _, saved = learned(low, torch.randn(8, 16).bfloat16(), w)
+    assert saved == ["bf16[8, 32]"]
+
+
+@pytest.mark.parametrize("budget, saved", [(1, 4), (0.5, 2), (0, 1)])
+def test_a_budget_bounds_the_bytes(budget, saved):
+    def deep(x, a, b, c, d, e):
+        for w in (a, b, c, d, e):
+            x = torch.tanh(x @ w)
+        return x
+
+    args = [torch.randn(8, 8), *(weights(8, 8) for _ in range(5))]  # no formula saves the first weight
+    _, found = learned(deep, *args, budget=float(budget))
+    assert len(found) <= saved
+
+
+@pytest.mark.parametrize("budget", [1, 0.5, 0.1, 0])
+def test_gradients_are_eagers_at_every_budget(budget):
+    trains_alike(options={"cache": False, "memory_budget": budget})
+
+
+def test_an_op_of_which_one_result_is_kept():
+    """Of max pooling the forward needs the values, the backward the places too."""
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.norm, self.out = nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Linear(4, 4)
+
+        def forward(self, x):
+            x = F.max_pool2d(F.relu(self.norm(self.conv(x.view(6, 1, 4, 4)))), 2)
+            return self.out(x.flatten(1))
+
+    def make():
+        torch.manual_seed(0)
+        return Net()
+
+    for budget in (1.0, 0.0):
+        before = preheat.counters()
+        trains_alike(make, options={"cache": False, "memory_budget": budget})
+        after = preheat.counters()
+        assert after["fallbacks"] == before["fallbacks"] and after["compiles"] > before["compiles"]
+
+
+def grads_after(change, fn, make, times=5):
+    """The gradients of `fn`, or the error, when `change` happens between forward and backward; eager's
+    and those of the compiled function's last call."""
+    found = []
+    for call in (fn, preheat.compile(fn, options={"cache": False})):
+        for _ in range(times):
+            args = make()
+            result = call(*args)
+            change(result, *args)
+            try:
+                result.sum().backward()
+                seen = [arg.grad for arg in args if arg.is_leaf and arg.requires_grad]
+            except RuntimeError as error:
+                seen = str(error)[:30]
+        found.append(seen)
+    return found
+
+
+def make_pair():
+    torch.manual_seed(0)
+    return torch.rand(8, 8), torch.rand(8, 8, requires_grad=True)
+
+
+def test_an_input_that_no_formula_saved_may_change():
+    def fn(x, w):
+        return torch.sin(x + 1) * torch.cos(w + x)
+
+    eager, compiled = grads_after(lambda result, x, w: x.mul_(3), fn, make_pair)
+    assert isinstance(eager, list)
+    near(compiled[0], eager[0], 1e-5, "gradient")
+
+
+def test_a_result_that_no_formula_saved_may_change():
+    def fn(x, w):
+        return x.exp() * w + 1
+
+    eager, compiled = grads_after(lambda result, x, w: result.detach().zero_(), fn, make_pair)
+    near(compiled[0], eager[0], 1e-5, "gradient")
+
+
+def test_what_a_formula_saved_may_not_change_even_if_it_is_not_read():
+    def fn(x, w):
+        return torch.sigmoid(w * x)
+
+    def change(result, x, w):
+        with torch.no_grad():
+            result.mul_(2)
+
+    eager, compiled = grads_after(change, fn, make_pair)
+    assert isinstance(eager, str) and compiled == eager
+
+
+def test_a_parameter_stepped_between_two_backwards():
+    w = torch.rand(4, 4, requires_grad=True)
+    compiled = preheat.compile(lambda x: torch.tanh(x @ w) @ w, options={"cache": False})
+    for number in range(5):
+        loss = compiled(torch.rand(3, 4)).sum()
+        loss.backward(retain_graph=True)
+        with torch.no_grad():
+            w.sub_(0.1 * w.grad)
+        w.grad = None
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()
+
+
+def test_inputs_are_let_go_after_their_last_use():
+    training, _ = learned(
+        lambda x, v, w: torch.tanh(torch.tanh(x @ v) @ w), torch.randn(64, 64), weights(64, 64),
+        weights(64, 64))
+    (backward,) = training.backwards
+    plan = backward.plan
+    executable = Executable(plan, None, is_lean=True, takes_inputs=True)
+    freed = {buffer for row in executable.free_after[:-1] for buffer in row}
+    inputs = {k for k, buffer in enumerate(plan.buffers) if buffer.kind == "input"}
+    assert freed & inputs, "nothing is let go before the end"
+    assert not any(buffer.kind == "arena" for buffer in plan.buffers)  # 16 KB and more: on their own
+
+
+STEP = """
+import bench.memory, json, sys, torch, preheat
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+class Block(nn.Module):
+    def __init__(self, width=64):
+        super().__init__()
+        self.norm, self.a, self.b = nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+    def forward(self, x):
+        return x + F.dropout(self.b(F.gelu(self.a(self.norm(x)))), 0.1, self.training)
+
+class Net(nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        self.blocks, self.kind = nn.ModuleList(Block() for _ in range(6)), kind
+    def forward(self, x):
+        for block in self.blocks:
+            if self.kind == "plain":
+                x = block(x)
+            else:
+                x = checkpoint(block, x, use_reentrant=self.kind == "reentrant")
+        return x
+
+net = Net(sys.argv[1])
+peaks = []
+for call in (net, preheat.compile(net, options={"cache": False})):
+    def step():
+        x = torch.randn(512, 64, requires_grad=True)
+        call(x).square().mean().backward()
+        for p in net.parameters():
+            p.grad = None
+    for _ in range(5):
+        step()
+    peaks.append(bench.memory.peak_bytes(step))
+print(json.dumps(peaks))
+"""
+
+
+@pytest.mark.parametrize("kind", ["plain", "checkpoint", "reentrant"])
+def test_peak_memory_is_at_most_eagers(kind):
+    done = subprocess.run(
+        [sys.executable, "-c", STEP, kind], cwd=ROOT, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    eager, compiled = map(int, done.stdout.strip().splitlines()[-1].strip("[]").split(","))
+    assert compiled <= eager * 1.01
+    if kind == "plain":
+        assert compiled < 0.8 * eager
