@@ -343,6 +343,12 @@ def _stride(value: Any, axis: int) -> int:
     return _of_tensor(value, axis).stride(axis)
 
 
+def _element(value: Any, key: Any) -> int | float | bool:
+    if type(value) not in _PLAIN_TENSORS or value.dim() or value.device.type != "cpu":
+        raise NotThere(f"a {type_name(type(value))} is no number of the CPU")
+    return value.item()
+
+
 def _of_tensor(value: Any, axis: int) -> Tensor:
     """`value`, a tensor of no class of the user's, which has that axis."""
     if type(value) not in _PLAIN_TENSORS or value.dim() <= axis:
@@ -380,4 +386,5 @@ STEPS: Mapping[str, Callable[[Any, Any], Any]] = types.MappingProxyType({
     "size": _size,
     "stride": _stride,
     "result": _result,
+    "element": _element,
 })
