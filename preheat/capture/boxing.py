@@ -195,8 +195,8 @@ class Boxing(Observer):
         if function in TENSORS_OF_NUMBERS and len(args) == 1 and not kwargs:
             if id(args[0]) in self.numbers and type(args[0]) is not str:
                 return full, ((), args[0])
-        type = self.symbolic_type(args[0]) if args and not kwargs else None
-        found = spelled_out(function, args, type.sizes) if type is not None else None
+        shown = self.symbolic_type(args[0]) if args and not kwargs else None
+        found = spelled_out(function, args, shown.sizes) if shown is not None else None
         if found is None:
             return function, args
         op, sizes, others = found

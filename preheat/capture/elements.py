@@ -18,6 +18,7 @@ from typing import Any
 
 from preheat.bridge.overloads import Overload
 from preheat.bridge.tensors import Tensor, dtype_name
+from preheat.capture.sized_recorder import tensors_in
 from preheat.ir.graph import Op, Ref
 from preheat.ir.scalar import Number, Scalar, apply
 
@@ -42,6 +43,8 @@ class ElementRecorder:
     root: dict[int, int]
     scalars: dict[int, Scalar]
     is_fixed: Callable[[Tensor], bool]
+    outside: Callable[[Tensor], int | None]
+    _input: Callable[[Tensor], int]
     paused: Callable[[], Any]
     _source_of_value: dict[int, int]
 
@@ -50,7 +53,8 @@ class ElementRecorder:
         self.element_symbol: Callable[[int, float], Scalar] | None = None
         self._elements: dict[int, Number] = {}  # value -> what it holds now
         self._rewritten: set[int] = set()  # roots of which an input's first content is gone
-        self._first: dict[int, float] = {}  # id of a tensor that is about to be written: its number
+        self._before: dict[int, float] = {}  # id of a tensor that is about to be written: its number
+        self._first: dict[int, float] = {}  # input value that was written -> what it held at first
 
     def before_writes(self, facts: Overload, args: tuple) -> None:
         """`args` are about to be written: an input's number is taken while it is there."""
@@ -58,10 +62,14 @@ class ElementRecorder:
             given = args[position] if position < len(args) else None
             for tensor in given if type(given) in (list, tuple) else (given,):
                 if is_followed(tensor) and id(tensor) not in self.values:
-                    self._first[id(tensor)] = self._present(tensor)
+                    self._before[id(tensor)] = self._present(tensor)
 
     def follow(self, op: Op, args: tuple, kwargs: dict) -> None:
         """`op`, appended just now, was called with the tensors in `args`."""
+        if self._before:
+            for tensor in tensors_in((*args, *kwargs.values())):
+                if id(tensor) in self._before:
+                    self._first[self.values[id(tensor)].value] = self._before.pop(id(tensor))
         written = op.writes[0] if len(op.writes) == 1 else -1
         number = self._calculated(op, args, kwargs) if written >= 0 or len(op.results) == 1 else None
         for value in op.writes:
@@ -80,7 +88,13 @@ class ElementRecorder:
         if self.is_fixed(tensor):
             return value, value
         known = self.values.get(id(tensor))
-        number = None if known is None else self._held(tensor, known.value)
+        if known is None and not self._rewritten:  # as the node found it, whatever it shares
+            source = self.outside(tensor)
+            if source is None or self.element_symbol is None:
+                return None
+            return self.element_symbol(source, value), value
+        place = known.value if known is not None else self._input(tensor)  # what is written is apart
+        number = self._held(tensor, place) if place >= 0 else None
         return None if number is None else (number, value)
 
     def _calculated(self, op: Op, args: tuple, kwargs: dict) -> Number | None:
@@ -131,7 +145,7 @@ class ElementRecorder:
         source = self._source_of_value.get(value)
         if source is None or self.element_symbol is None:
             return None
-        first = self._first.get(id(tensor))
+        first = self._first.get(value)
         symbol = self.element_symbol(source, self._present(tensor) if first is None else first)
         self._elements[value] = symbol
         return symbol
