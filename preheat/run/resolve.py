@@ -133,7 +133,8 @@ def moving_numbers(trace: Trace) -> frozenset[int]:
 
 def replaced(trace: Trace, found: Sequence[Any]) -> frozenset[int]:
     """The sources of tensors (and of lists and tuples) that the node itself puts other ones in
-    the place of, and what lies inside them: `self.state = f(self.state)`.
+    the place of, and what lies inside them: `self.state = f(self.state)`. Gradients, too: each
+    backward makes others.
 
     found   the objects of all sources. Numbers are not among them: see `moving_numbers`.
     """
@@ -141,10 +142,14 @@ def replaced(trace: Trace, found: Sequence[Any]) -> frozenset[int]:
     written: set[tuple[int, Any]] = set()
     for step in node.end.recipe.steps:
         written |= set(_written_places(step, node.end.recipe.steps))
-    if not written:
-        return frozenset()
     moving: set[int] = set()
     for number, source in enumerate(trace.sources):
+        if source.kind == "attr" and source.key == "grad" and type(found[number]) is Tensor:
+            moving.add(number)
+        elif source.parent in moving:
+            moving.add(number)
+        if not written:
+            continue
         above = trace.sources[source.parent] if source.parent >= 0 else source
         owner = above.parent if above.kind == "dict" else source.parent
         is_written = source.kind in _PARTS and (owner, source.key) in written

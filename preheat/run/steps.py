@@ -21,7 +21,7 @@ from preheat.ir.rows import ARGS, ZERO
 from preheat.ir.trace import Named
 from preheat.run.layout import WORD, word
 from preheat.run.members import is_small_table, member_offset
-from preheat.run.places import Place, Places, bare_place
+from preheat.run.places import Place, Places, bare_place, impl
 from preheat.run.table import NoRoom, NotNative
 
 
@@ -62,7 +62,7 @@ def _add(places: Places, number: int) -> None:
         places.undo(mark)
         return
     places.where[number] = place
-    if place.base == ZERO and places.is_held[number]:
+    if place is not None and place.base == ZERO and places.is_held[number]:
         places.table.holds.append(places.found[number])
 
 
@@ -300,6 +300,8 @@ def _attribute(places: Places, number: int, parent: int, name: str) -> Place:
         return _type(places, number, parent, None)
     if name == "__dict__":
         return _dict(places, number, parent, None)
+    if name == "grad" and issubclass(cls, torch.Tensor):
+        return _gradient(places, number, parent)
     if cls in _IMMUTABLE:
         return _unchanging(places, number, parent, None)
     descriptor = raw_attribute(cls, name)
@@ -318,6 +320,24 @@ def _attribute(places: Places, number: int, parent: int, name: str) -> Place:
     if cls is types.FunctionType and name in ("__name__", "__qualname__"):
         return _stored(places, number, places.fixed(parent), types.FunctionType.__basicsize__)
     raise NotNative
+
+
+def _gradient(places: Places, number: int, parent: int) -> Place | None:
+    """None, or a tensor that may be another one on each call: see `Places.impls`."""
+    where, value = places.tensors, places.found[number]
+    if where is None or where.grad is None:
+        raise NotNative
+    _, slot = impl(places, parent)
+    found = places.table.slot()
+    reference = places.table.call(where.grad, slot, mask=0, save=found)
+    if value is None:
+        if places.table.load(0, found, decides=True) != where.no_grad:
+            raise NotNative
+        return Place(ZERO, id(None))
+    if word(reference) != value._cdata:
+        raise NotNative
+    places.impls[number] = places.follow(Place(found, 0), 0)
+    return None
 
 
 # What an attribute of these gives follows from the object, even where it is made anew on each read.
