@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import torch
 
 from preheat.bridge.ambient import WHEN_READ
+from preheat.bridge.ops import private
 
 _C = torch._C
 
@@ -101,6 +102,7 @@ _AMBIENT = (
     _C._functorch.maybe_current_level, _C._functorch.maybe_get_level, _C._is_tracing,
     torch.get_default_dtype, torch.is_grad_enabled, torch.is_autocast_enabled,
     torch.is_inference_mode_enabled, _C._get_privateuse1_backend_name,
+    getattr(_C, "_are_functorch_transforms_active", torch.is_grad_enabled),
 )
 _SETTERS = (
     _C._set_grad_enabled, _C._set_fwd_grad_enabled, torch.set_autocast_enabled,
@@ -119,6 +121,8 @@ _PURE_TYPES = frozenset((
     torch.Size, torch.device, torch.dtype, torch.finfo, torch.iinfo, torch.layout,
     torch.memory_format,
 ))
+# Runs the backward, with what it does around it: one host call.
+ENGINE = tuple(f for f in (private("autograd.graph._engine_run_backward"),) if f is not None)
 # Mark a region for a profiler. Under one a call is plain Python, so here they do nothing.
 PROFILER_MARKS = (torch.autograd.profiler.record_function,)
 _OVERLOADS = (torch._ops.OpOverload.__call__, torch._ops.OpOverloadPacket.__call__)

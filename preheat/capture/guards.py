@@ -524,6 +524,12 @@ class Guards:
         for position, cell in enumerate(function.__closure__ or ()):
             sources.know(cell, sources.step(source, "closure", position))
 
+    def wrapped(self, function: Any) -> None:
+        """What `function` wraps runs in its place."""
+        sources = self.sources
+        namespace = sources.know(function.__dict__, sources.step(sources.of(function), "dict"))
+        self.meet(sources.step(namespace, "item", "__wrapped__"), function.__wrapped__)
+
     def globals_of(self, function: types.FunctionType) -> None:
         """What leads to the globals of a function that the call made."""
         sources = self.sources

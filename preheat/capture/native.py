@@ -304,9 +304,7 @@ def _cached(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -
     constants = [_constant(watcher, arg) for arg in args]
     names = [("=", name, _constant(watcher, arg)) for name, arg in kwargs.items()]
     wrapper = watcher.sources.of(function)
-    namespace = watcher.sources.know(function.__dict__, watcher.sources.step(wrapper, "dict"))
-    wrapped = watcher.sources.step(namespace, "item", "__wrapped__")
-    watcher.guards.meet(wrapped, function.__wrapped__)
+    watcher.guards.wrapped(function)
     watcher.pin_function(function.__wrapped__)
     with watcher.recorder.paused():  # what it makes outlives the call
         result = watcher.perform(function, args, kwargs)

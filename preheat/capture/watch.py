@@ -153,8 +153,12 @@ class Watcher(Reads, Raises, Looks, Boxing, Observer):
     def attached(self, machine: Any) -> None:
         self.machine = machine
 
-    def is_native(self, function: Any) -> bool:
-        return is_native(function)
+    def is_native(self, function: Any) -> bool | types.FunctionType:
+        found = is_native(function)
+        if found and found is not True and function.__dict__.get("__wrapped__") is found:
+            self.entered(function)
+            self.guards.wrapped(function)
+        return found
 
     def native_function(self, function: Any, why: str) -> None:
         """Judged by `c_call`: no row allows it, so it is a host call."""

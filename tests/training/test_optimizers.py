@@ -627,3 +627,118 @@ def test_a_mark_that_is_left_by_plain_python():
         return sum(program(x))
 
     agree(consumed, *[lambda: (torch.ones(2),)] * 3)
+
+
+# --------------------------------------------------------------------------------- the whole step
+def training(make, net=None):
+    """Model, optimizer and the step that trains it, twice, from the same start."""
+    found = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(
+            torch.nn.Linear(6, 8), torch.nn.LayerNorm(8), torch.nn.GELU(), torch.nn.Linear(8, 3))
+        optimizer, loss_of = make(model.parameters()), torch.nn.CrossEntropyLoss()
+
+        def step(x, y, model=model, optimizer=optimizer, loss_of=loss_of):
+            optimizer.zero_grad()
+            loss = loss_of(model(x), y)
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        found.append((model, optimizer, step))
+    return found
+
+
+@pytest.mark.parametrize("make", [
+    lambda p: torch.optim.SGD(p, lr=0.1),
+    lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.01),
+    lambda p: torch.optim.Adam(p, lr=0.01, amsgrad=True, foreach=False),
+    lambda p: torch.optim.AdamW(p, lr=0.01, foreach=True),
+    lambda p: torch.optim.AdamW(p, lr=0.01, fused=True),
+    lambda p: torch.optim.RMSprop(p, lr=0.01, centered=True),
+], ids=["sgd", "nesterov", "amsgrad", "foreach", "fused", "rmsprop"])
+def test_the_whole_step_as_one_function(make):
+    (model, optimizer, step), (same, other, same_step) = training(make)
+    compiled = preheat.compile(same_step, options={"cache": False})
+    generator = torch.Generator().manual_seed(1)
+    scheduler, twin = (torch.optim.lr_scheduler.ExponentialLR(o, 0.9) for o in (optimizer, other))
+    for k in range(8):
+        x = torch.randn(5, 6, generator=generator)
+        y = torch.randint(0, 3, (5,), generator=generator)
+        alike(step(x, y).detach(), compiled(x, y).detach())
+        for pair in zip(model.parameters(), same.parameters()):
+            torch.testing.assert_close(pair[1], pair[0], rtol=2e-4, atol=2e-5)
+        if k % 2 and not optimizer.defaults.get("fused"):  # its numbers are pinned
+            for one in (scheduler, twin):
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    one.step()
+        if k == 5:
+            before = captures()
+    assert captures() == before
+    assert list(optimizer.state_dict()) == list(other.state_dict())
+
+
+def test_the_whole_step_breaks_at_the_backward_alone():
+    _, (_, _, step) = training(lambda p: torch.optim.AdamW(p, lr=0.01))
+    x, y = torch.randn(5, 6), torch.randint(0, 3, (5,))
+    step(x, y)
+    explanation = preheat.explain(step)(x, y)
+    assert [(row.reason, row.code) for row in explanation.breaks] == [
+        ("host_call", "loss.backward()")]
+    assert explanation.graph_count == 2
+
+
+def test_a_tensor_that_is_a_key_and_another_one_on_the_next_call():
+    keys = torch.ones(1), torch.ones(1)
+    table = {key: torch.full((2,), float(place)) for place, key in enumerate(keys)}
+
+    def program(key):
+        return table[key] + 1
+
+    compiled = preheat.compile(program, options={"cache": False})
+    with torch.no_grad():
+        for place in (0, 0, 1, 1, 0, 1):
+            alike(program(keys[place]), compiled(keys[place]))
+        table[keys[0]] = torch.full((2,), 7.0)
+        for place in (0, 1, 0):
+            alike(program(keys[place]), compiled(keys[place]))
+
+
+def test_two_hundred_parameters_are_two_kernels():
+    from preheat.capture.capture import capture
+    from preheat.generate.build import host_target
+    from preheat.schedule.schedule import schedule
+    from preheat.transform.pipeline import lower
+
+    torch.manual_seed(0)
+    params = [torch.nn.Parameter(torch.randn(64 + 7 * k)) for k in range(200)]
+    for p in params:
+        p.grad = torch.randn_like(p)
+    optimizer = torch.optim.AdamW(params, foreach=False)
+    optimizer.step()
+    outcome = capture(optimizer.step, (), {}, limits=None)
+    (node,) = outcome.nodes
+    plan = schedule(lower(node.trace.nodes[0].body), host_target())
+    assert len(plan.kernels) == 2 and len(plan.calls) == 400
+    assert plan.arena_bytes == 0 and not plan.outputs  # all is written in place
+
+
+def test_all_guards_of_a_step_are_native():
+    from preheat.run.rows import Rows
+
+    twins = Twins(lambda params: adamw(params, foreach=False))
+    bound = []
+    make = Rows.__init__
+
+    def noting(self, *args, **kwargs):
+        make(self, *args, **kwargs)
+        bound.append(self)
+
+    Rows.__init__ = noting
+    try:
+        settled(twins)
+    finally:
+        Rows.__init__ = make
+    assert not bound[-1].in_python and len(bound[-1].words) == 2 * len(SIZES)
