@@ -173,6 +173,15 @@ FUNCTIONS: Mapping[str, Callable] = {f"op_{name}": function for name, function i
 """What the text of `python` calls."""
 
 
+def told_apart(value: Number) -> tuple:
+    """What equal numbers share, and others do not: 1 is not 1.0, nor 0.0 -0.0."""
+    if isinstance(value, Scalar):
+        if value.op == "sym":
+            return value.op, value.args[0], value.type
+        return value.op, *map(told_apart, value.args)
+    return type(value), repr(value)
+
+
 def product(dims) -> Dim:
     """The product of `dims`; 1 for none."""
     total: Dim = 1

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from preheat.ir.rows import ALL_BITS, ZERO
-from preheat.ir.scalar import Number, Scalar, evaluate, symbol, type_of
+from preheat.ir.scalar import Number, Scalar, evaluate, symbol, told_apart, type_of
 from preheat.ir.trace import Source
 from preheat.run.layout import WORD
 from preheat.run.places import Places, impl
@@ -81,7 +81,7 @@ class _Writer:
 
     def slot(self, number: Number) -> tuple[int, str]:
         """A slot with the word of `number`, and "int" or "float"."""
-        about = _told_apart(number)
+        about = told_apart(number)
         known = self.places.scalars.get(about)
         if known is None:
             known = self.places.scalars[about] = self._new_slot(number)
@@ -239,15 +239,6 @@ def _function(name: str) -> int:
     if found is None:
         raise NotNative
     return ctypes.cast(found, ctypes.c_void_p).value
-
-
-def _told_apart(number: Number) -> tuple:
-    """What equal numbers share, and others do not: 1 is not 1.0, nor 0.0 -0.0."""
-    if isinstance(number, Scalar):
-        if number.op == "sym":
-            return number.op, number.args[0]
-        return number.op, *map(_told_apart, number.args)
-    return type(number), repr(number)
 
 
 def _word(value: int | float) -> int:
