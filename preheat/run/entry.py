@@ -146,11 +146,12 @@ def _words(
     """The cells of the numbers that kernels alone take, by source: what else takes one needs a tensor."""
     plan = executable.plan
     cells = {} if executable.is_gpu else rows.words
-    read = {
-        plan.buffers[b].index
+    roots = {
+        executable.places[b].root
         for call in plan.calls if not isinstance(call, KernelCall)
-        for b in read_buffers(plan, call) if plan.buffers[b].kind == "input"
+        for b in read_buffers(plan, call)
     }
+    read = {plan.buffers[b].index for b in roots if plan.buffers[b].kind == "input"}
     read |= {o.base for o in plan.outputs if o.alias == "input"}
     taken = {
         buffer.index for buffer in plan.buffers

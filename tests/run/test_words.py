@@ -6,9 +6,13 @@ import ctypes
 import math
 import random
 import struct
+import threading
 
 import pytest
 import torch
+from torch import nn
+
+import preheat
 
 from preheat.ir.rows import ARGS, ZERO
 from preheat.run.arithmetic import _function
@@ -167,3 +171,43 @@ def test_spans_that_share_a_byte():
             at += 20 + gap
         table = spans(tensors)
         assert (native(table, *tensors) == -1) is is_apart
+
+
+def test_threads_have_words_of_their_own():
+    def scaled(x, rate):
+        return x * (rate * 2.0)
+
+    compiled, x = preheat.compile(scaled, options={"cache": False}), torch.ones(200_000)
+    wrong = []
+
+    def work(start):
+        with torch.no_grad():
+            for k in range(60):
+                rate = start + k / 64
+                if not torch.equal(compiled(x, rate), x * (rate * 2.0)):
+                    wrong.append(rate)
+
+    with torch.no_grad():
+        for rate in (0.5, 1.5, 2.5):
+            compiled(x, rate)
+    threads = [threading.Thread(target=work, args=(float(10 * k),)) for k in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_a_number_that_a_library_call_takes_is_a_tensor():
+    def program(x, count):
+        count += 1
+        level = count.item() * 0.5
+        column = torch.full((2,), level).view(2, 1).expand(2, 3)
+        return column.cumsum(1), torch.sort(x * level).values, nn.functional.softshrink(x, level)
+
+    compiled, x = preheat.compile(program, options={"cache": False}), torch.randn(7)
+    with torch.no_grad():
+        for k in range(5):
+            expected = program(x, torch.tensor(float(k)))
+            for pair in zip(compiled(x, torch.tensor(float(k))), expected):
+                torch.testing.assert_close(*pair)
