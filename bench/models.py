@@ -17,16 +17,19 @@ from torch import nn
 
 @dataclass
 class Subject:
-    """A module or function with the arguments it is measured on."""
+    """A module or function with the arguments it is measured on. `rivals` do the same by other means:
+    they are measured beside it, as they are."""
 
     call: Callable[..., Any]
     args: tuple = ()
     kwargs: dict[str, Any] = field(default_factory=dict)
+    rivals: dict[str, Callable[[], Any]] = field(default_factory=dict)
 
 
 class Row(NamedTuple):
     """kind: "model" counts in the geometric means; "overhead" measures the cost of a call, "python"
-    what it costs where Python must act, "training" a forward and a backward in training mode."""
+    what it costs where Python must act, "training" a forward and a backward in training mode,
+    "optimizer" a step."""
 
     make: Callable[[], Subject]
     meaning: str
@@ -262,6 +265,21 @@ def _sampled() -> Subject:
     return Subject(sampled, (torch.ones(32), table))
 
 
+def _adamw(count: int = 200) -> Subject:
+    """AdamW over `count` parameters of 64 to 65536 elements, more of them large."""
+
+    def optimizer(**choice: bool) -> torch.optim.Optimizer:
+        made = [
+            nn.Parameter(torch.randn(int(64 * 1024 ** ((k / (count - 1)) ** 0.4))))
+            for k in range(count)]
+        for parameter in made:
+            parameter.grad = torch.randn_like(parameter)
+        return torch.optim.AdamW(made, lr=1e-3, **choice)
+
+    return Subject(
+        optimizer(foreach=True).step, rivals={"eager fused": optimizer(fused=True).step})
+
+
 def with_labels(subject: Subject) -> Subject:
     """A language model that gives its loss on its own tokens, without a cache."""
     tokens = subject.kwargs.get("input_ids", subject.args[0] if subject.args else None)
@@ -304,6 +322,7 @@ MODELS: dict[str, Row] = {
     "train_vit": Row(lambda: _vit(), "the ViT", "training"),
     "train_convnext": Row(lambda: _convnext(), "the ConvNeXt", "training"),
     "train_resnet": Row(lambda: _resnet(), "the ResNet, batch norm in training", "training"),
+    "adamw_200": Row(_adamw, "AdamW over 200 parameters, 3.8 M elements", "optimizer"),
     "call_function": Row(
         lambda: Subject(add_one, (torch.ones(1),)), "x + 1 of one element", "overhead"
     ),

@@ -30,6 +30,10 @@ def show(report: Report, console: Console) -> None:
         console.print(steady_table(trained, "Training: forward and backward, one thread, medians"))
         console.print(memory_table(trained))
         console.print(first_call_table(trained))
+    stepped = [r for r in report.results if MODELS[r.model].kind == "optimizer"]
+    if stepped:
+        console.print(rival_table(stepped, "Optimizers: a step, one thread, medians"))
+        console.print(first_call_table(stepped))
     if overheads:
         console.print(steady_table(overheads, "Cost of a call: whole call on one-element tensors"))
     acting = [r for r in report.results if MODELS[r.model].kind == "python"]
@@ -111,6 +115,19 @@ def memory_table(results: list[Result]) -> Table:
             *(_number(1 / one if (one := ratio(peak, b)) else None, "{:.2f}")
               for b in ("eager", "torch.compile")),
         )
+    return table
+
+
+def rival_table(results: list[Result], title: str) -> Table:
+    """One row for each way to do the same, with its time over Preheat's."""
+    table = Table(title=title, title_justify="left")
+    for head in ("model", "by", "us", "/ preheat"):
+        table.add_column(head, justify="right" if head in ("us", "/ preheat") else "left")
+    for result in results:
+        for name, took in result.steady_us.items():
+            table.add_row(
+                result.model, name, f"{took:.1f}",
+                _number(ratio(result.steady_us, name), "{:.2f}x"))
     return table
 
 

@@ -46,7 +46,7 @@ def first(asked: argparse.Namespace) -> dict[str, Any]:
     """Seconds from `compile(...)` to the first result (of training: the third), and what the next
     call takes."""
     subject, count = models.make(asked.model), 1
-    if models.MODELS[asked.model].kind == "training":
+    if models.MODELS[asked.model].kind in ("training", "optimizer"):
         count = FIRST_STEPS
     began = time.perf_counter()
     call = BACKENDS[asked.backends](subject.call)
@@ -81,7 +81,7 @@ def steady(asked: argparse.Namespace) -> dict[str, Any]:
         {
             name: lambda call=call: perform(asked.model, subject, call)
             for name, call in calls.items()
-        },
+        } | subject.rivals,
         asked.rounds,
         asked.round_ms / 1e3,
     )

@@ -242,7 +242,8 @@ class Compiled:
                 f"    {row.code}\n{row.hint}")
         if self.fullgraph and outcome.breaks:
             self._count_attempt(place, outcome)  # raises: no node before the break may run alone
-        last = self._keep(place, outcome.nodes, made.artifacts)
+        with paused_collector():
+            last = self._keep(place, outcome.nodes, made.artifacts)
         if made.fault is not None:
             self._report_fault(last, made.fault)
         elif outcome.breaks or outcome.error is not None:

@@ -109,6 +109,15 @@ def _monitoring() -> Constant:
     return tuple(name for name, i in tools if name is not None and monitoring.get_events(i))
 
 
+def _accelerator() -> Constant:
+    """The type of the device that torch takes for the machine's accelerator."""
+    device = None if _get_accelerator is None else _get_accelerator()
+    return None if device is None else str(device)
+
+
+_get_accelerator = getattr(_C, "_accelerator_getAccelerator", None)
+
+
 def _stream_capture() -> Constant:
     """Whether the current CUDA stream is being captured; None where asking is an error."""
     try:
@@ -145,6 +154,7 @@ AMBIENT: MappingProxyType[str, Callable[[], Constant]] = MappingProxyType({
     "matmul_precision": _C._get_float32_matmul_precision,
     "cuda_available": torch.cuda.is_available,
     "cuda_bf16": torch.cuda.is_bf16_supported,
+    "accelerator": _accelerator,
 })
 
 def autocast_nesting() -> int:
@@ -218,6 +228,7 @@ WHEN_READ: MappingProxyType[Callable, str] = MappingProxyType({
     _C._get_float32_matmul_precision: "matmul_precision",
     torch.cuda.is_available: "cuda_available",
     torch.cuda.is_bf16_supported: "cuda_bf16",
+    _get_accelerator: "accelerator",
 })
 
 # Rows whose state sees or changes every op, line or gradient: name, the ordinary value, the reason.

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import torch
 
 from preheat.bridge.ambient import WHEN_READ
+from preheat.bridge.ops import private
 
 _C = torch._C
 
@@ -60,7 +61,7 @@ _METADATA = """
 _REFUSED: dict[str, str] = {
     # no op of the dispatcher, and the result does not betray them
     **dict.fromkeys((
-        "requires_grad_", "retain_grad", "register_hook", "_register_hook", "backward", "set_data",
+        "retain_grad", "register_hook", "_register_hook", "backward", "set_data",
         "share_memory_", "rename_", "_backward", "__setstate__",
         "register_post_accumulate_grad_hook",
         "_fix_weakref", "_make_subclass", "_make_wrapper_subclass",
@@ -73,8 +74,12 @@ _REFUSED: dict[str, str] = {
     ), "tensor_escape"),
     **dict.fromkeys(("set_", "resize_", "resize_as_"), "metadata_write"),
     **dict.fromkeys((
-        "item", "__bool__", "__int__", "__float__", "__index__", "__complex__",
+        "__bool__", "__int__", "__float__", "__index__", "__complex__",
     ), "data_dependent_number"),
+}
+# Methods that a kind of `capture/policies` treats, and what they are refused as where that fails.
+_TREATED: dict[str, tuple[str, str]] = {
+    "requires_grad_": ("unchanged", "tensor_escape"), "item": ("element", "data_dependent_number"),
 }
 # Attributes of a tensor that its guard covers, and those that are ops.
 TENSOR_ATTRIBUTES = frozenset("""
@@ -97,6 +102,7 @@ _AMBIENT = (
     _C._functorch.maybe_current_level, _C._functorch.maybe_get_level, _C._is_tracing,
     torch.get_default_dtype, torch.is_grad_enabled, torch.is_autocast_enabled,
     torch.is_inference_mode_enabled, _C._get_privateuse1_backend_name,
+    getattr(_C, "_are_functorch_transforms_active", torch.is_grad_enabled),
 )
 _SETTERS = (
     _C._set_grad_enabled, _C._set_fwd_grad_enabled, torch.set_autocast_enabled,
@@ -115,6 +121,10 @@ _PURE_TYPES = frozenset((
     torch.Size, torch.device, torch.dtype, torch.finfo, torch.iinfo, torch.layout,
     torch.memory_format,
 ))
+# Runs the backward, with what it does around it: one host call.
+ENGINE = tuple(f for f in (private("autograd.graph._engine_run_backward"),) if f is not None)
+# Mark a region for a profiler. Under one a call is plain Python, so here they do nothing.
+PROFILER_MARKS = (torch.autograd.profiler.record_function,)
 _OVERLOADS = (torch._ops.OpOverload.__call__, torch._ops.OpOverloadPacket.__call__)
 # Python functions of torch that are not interpreted: a call of C and nothing else, and what looks
 # at the machine and gives ambient state.
@@ -138,6 +148,7 @@ _PARTIAL_ROWS = {
     **{f: Call("set_ambient") for f in _SETTERS},
     **{f: Call("asked") for f in WHEN_READ},
     **{f: Call("nothing") for f in _NOTHING},
+    _C._group_tensors_by_device_and_dtype: Call("pure"),
     **{f: Call("pure") for f in _PURE},
     **{f: Call("reader") for f in _OVERLOADS},
     _C._len_torch_dispatch_stack: Call("dispatch_depth"),
@@ -165,6 +176,8 @@ def torch_call(function: Any) -> Call | None:
             return Call("pure")
         if not (isinstance(owner, type) and issubclass(torch.Tensor, owner)) or owner is object:
             return None
+    if name in _TREATED:
+        return Call(*_TREATED[name])
     if name in _REFUSED:
         return Call("refuse", _REFUSED[name])
     if name in _METADATA:
@@ -225,10 +238,16 @@ _READERS: dict[str, Callable[[tuple], bool]] = {
 }
 
 
-def is_tensor_attribute(name: str) -> bool:
-    """Whether reading C-level attribute `name` of a tensor is covered by its guard or recorded
-    as ops."""
-    return name in TENSOR_ATTRIBUTES
+def is_tensor_attribute(owner: torch.Tensor, name: str, value: Any) -> bool:
+    """Whether C-level attribute `name` of `owner`, which is `value`, is covered by its guard, recorded
+    as ops, or a source of its own (`grad`)."""
+    if name == "grad":  # of others, asking for it is a warning
+        return value is None and not owner.requires_grad or owner.is_leaf or owner.retains_grad
+    return name in TENSOR_ATTRIBUTES or name in _WITHOUT_GRAD and not owner.requires_grad
+
+
+# What a tensor that does not require grad gives for these: None and True.
+_WITHOUT_GRAD = frozenset(("grad_fn", "is_leaf"))
 
 
 def name_hint(value: Any) -> tuple[str, str] | None:

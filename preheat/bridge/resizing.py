@@ -1,4 +1,4 @@
-"""Resizing: what torch computes sizes for where it takes no symbolic ones, spelled out.
+"""Resizing: what torch computes where it takes no symbolic numbers, spelled out.
 
     upsample_nearest2d(x, None, [2.0, 2.0])  ->  aten.upsample_nearest2d(x, [2*h, 2*w], 2.0, 2.0)
 
@@ -7,6 +7,8 @@ Source: `compute_output_size` of ATen/native/UpSample.h: the size times the fact
 
 from collections.abc import Callable, Sequence
 from typing import Any
+
+import torch
 
 from preheat.bridge.ops import overload, private
 from preheat.ir.scalar import Dim, apply
@@ -54,4 +56,7 @@ def _scaled(size: Dim, factor: float) -> Dim | None:
     return None
 
 
+TENSORS_OF_NUMBERS = frozenset((torch.tensor, torch.as_tensor))
+"""Of one number, they are `full` without sizes, which takes symbolic ones."""
+full = torch.full
 _KINDS = frozenset(map(type, _FUNCTIONS))

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from typing import Any
 
 from preheat.bridge.calls import BY_TYPES, Call
-from preheat.bridge.resizing import spelled_out
-from preheat.bridge.symint import is_safe, plain, reshaped_copy, show, unboxed
+from preheat.bridge.resizing import TENSORS_OF_NUMBERS, full, spelled_out
+from preheat.bridge.symint import is_available, is_safe, plain, reshaped_copy, show, unboxed
 from preheat.bridge.tensors import Parameter, Size, Tensor, tensor_facts
 from preheat.capture.guards import Guards
 from preheat.capture.numbers import OPERATIONS
@@ -58,6 +58,21 @@ class Boxing(Observer):
     _shown: dict[int, Any]  # in the call under way: what C sees for a tensor, by its id
 
     # ------------------------------------------------------------------ tensors with symbols
+    def begin_recording(self, has_tests: bool = False) -> None:
+        """A new node: the recorder asks for numbers, and tells of sizes, of its guards."""
+        self.recorder.begin(has_tests)
+        self.recorder.element_symbol = self.guards.element if is_available() else None
+        self.guards.has_sizes = self.begin_sizes
+
+    def element(self, tensor: Any) -> float | None:
+        """The number in `tensor`, a runtime number where it follows from what is outside; None if it
+        is not known how."""
+        found = self.recorder.element_of(tensor)
+        if found is None:
+            return None
+        number, value = found
+        return self.guards.numbers.made(number, value)
+
     def begin_sizes(self) -> None:
         """The node has sizes that change: rules find the types of what ops give."""
         if self.recorder.rules is None:
@@ -176,9 +191,12 @@ class Boxing(Observer):
         return call(self, function, args, kwargs, row)
 
     def _spelled_out(self, function: Any, args: tuple, kwargs: dict) -> tuple[Any, tuple]:
-        """The call itself, or one that does the same and takes sizes that are symbols."""
-        type = self.symbolic_type(args[0]) if args and not kwargs else None
-        found = spelled_out(function, args, type.sizes) if type is not None else None
+        """The call itself, or one that does the same and takes numbers that are symbols."""
+        if function in TENSORS_OF_NUMBERS and len(args) == 1 and not kwargs:
+            if id(args[0]) in self.numbers and type(args[0]) is not str:
+                return full, ((), args[0])
+        shown = self.symbolic_type(args[0]) if args and not kwargs else None
+        found = spelled_out(function, args, shown.sizes) if shown is not None else None
         if found is None:
             return function, args
         op, sizes, others = found

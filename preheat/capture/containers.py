@@ -207,11 +207,22 @@ def update_from_mapping(m, target: dict, mapping: Any, function: Any) -> None:
 def unpack_sequence(m, frame, count):
     value = frame.stack[-1]
     if type(value) in (tuple, list) and len(value) == count:
-        if m.read_whole is not None and id(value) in m.known:
-            m.read_whole(value)
-        frame.stack[-1:] = value[::-1]
+        frame.stack[-1:] = read_items(m, value)[::-1] if id(value) in m.known else value[::-1]
         return
     frame.stack[-1:] = unpack(m, value, count, count)[::-1]
+
+
+def read_items(m, value: tuple | list) -> list:
+    """The items of `value`, as the program shall see them: there must be so many."""
+    if m.read_length is not None:
+        length = m.read_length(value, len(value))
+        if length is not None and m.look_at is not None:
+            m.look_at(length)
+    found = list(value)
+    for index, item in enumerate(value) if m.read_item is not None else ():
+        other = m.read_item(value, index, item)
+        found[index] = item if other is None else other
+    return found
 
 
 @handles("UNPACK_EX")

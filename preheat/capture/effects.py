@@ -14,6 +14,7 @@ old memory and new (the length of a list that grew) must end the node first (`to
 from typing import Any
 
 from preheat.base.dataclass import dataclass
+from preheat.bridge.tensors import Parameter, Tensor
 from preheat.capture.observer import ABSENT, NOT_DONE
 from preheat.capture.sources import PRIMITIVES
 
@@ -46,6 +47,7 @@ class Effects:
         self.list: list[Effect] = []
         self.targets: dict[int, Any] = {}  # objects written to, by id
         self._values: dict[tuple, Any] = {}  # (id of container, type of key, key) -> value or ABSENT
+        self._keys: dict[int, Any] = {}  # what is in `_values` by id
         self._changed: dict[int, Any] = {}  # containers of which more changed than single entries
         self.class_names: set[str] = set()
 
@@ -58,13 +60,15 @@ class Effects:
 
     def entry(self, container: Any, key: Any, value: Any, is_new: bool = False) -> None:
         """`container[key]` is now `value`, or gone if ABSENT; `is_new`: its keys have changed."""
-        if type(key) in PRIMITIVES:
-            self._values[id(container), type(key), key] = value
-            if is_new or value is ABSENT:
-                self._values[id(container), "keys"] = True
-            self.targets.setdefault(id(container), container)
-        else:
+        place = _place(container, key)
+        if place is None:
             self.changed(container)
+            return
+        self._values[place] = value
+        self._keys[id(key)] = key
+        if is_new or value is ABSENT:
+            self._values[id(container), "keys"] = True
+        self.targets.setdefault(id(container), container)
 
     def changed(self, container: Any) -> None:
         """Any part of `container` may have changed."""
@@ -72,9 +76,8 @@ class Effects:
 
     def value(self, container: Any, key: Any) -> Any:
         """What this node wrote there: a value, ABSENT if it deleted it, NOT_DONE if nothing."""
-        if type(key) not in PRIMITIVES:
-            return NOT_DONE
-        return self._values.get((id(container), type(key), key), NOT_DONE)
+        place = _place(container, key)
+        return NOT_DONE if place is None else self._values.get(place, NOT_DONE)
 
     def touches(self, container: Any) -> bool:
         """Whether a read of all of `container`, its length or its keys would see a write."""
@@ -84,6 +87,17 @@ class Effects:
     def has_changed(self, container: Any) -> bool:
         """Whether any part of `container` may have changed."""
         return id(container) in self._changed
+
+
+def _place(container: Any, key: Any) -> tuple | None:
+    """What tells an entry apart from others; None for a key that may be equal to another object."""
+    kind = type(key)
+    if kind in PRIMITIVES:
+        return id(container), kind, key
+    return (id(container), Tensor, id(key)) if kind in _BY_IDENTITY else None
+
+
+_BY_IDENTITY = frozenset((Tensor, Parameter))  # they hash by identity, and so dicts find them
 
 
 def consumed(method: str, args: tuple) -> tuple | None:

@@ -30,7 +30,7 @@ from preheat.bridge.ambient import AMBIENT
 from preheat.bridge.calls import IDENTITY_TYPES, VALUE_TYPES
 from preheat.bridge.symint import is_available
 from preheat.bridge.tensors import Tensor, has_marks, is_plain, marks_of, tensor_facts
-from preheat.capture.numbers import TOLD, Numbers
+from preheat.capture.numbers import TOLD, Numbers, symbol_of
 from preheat.capture.observer import ABSENT, GiveUp
 from preheat.capture.policies import is_bound
 from preheat.capture.sizes import is_symbolic, moving_axes, now, shown_type
@@ -166,6 +166,12 @@ class Guards:
         if self.dynamic and source_path(self.sources, source) in self.dynamic:
             return self.numbers.of_source(source, value)
         return None
+
+    def element(self, tensor: int, value: float) -> Scalar:
+        """The symbol of the number in the tensor at source `tensor`, which was `value` at first."""
+        source = self.sources.step(tensor, "element")
+        self.claim(source, "type", self.sources.name(type(value)))
+        return symbol_of(source, self.numbers.of_source(source, value))
 
     def _read_at(self, place: tuple, number: int | float | None) -> int | float | None:
         """What the program sees at `place`, now and whenever it reads there again."""
@@ -517,6 +523,12 @@ class Guards:
                 self.whole(value)
         for position, cell in enumerate(function.__closure__ or ()):
             sources.know(cell, sources.step(source, "closure", position))
+
+    def wrapped(self, function: Any) -> None:
+        """What `function` wraps runs in its place."""
+        sources = self.sources
+        namespace = sources.know(function.__dict__, sources.step(sources.of(function), "dict"))
+        self.meet(sources.step(namespace, "item", "__wrapped__"), function.__wrapped__)
 
     def globals_of(self, function: types.FunctionType) -> None:
         """What leads to the globals of a function that the call made."""

@@ -17,7 +17,7 @@ from typing import Any
 
 from preheat.base.names import raw_attribute
 from preheat.bridge.symint import is_box
-from preheat.bridge.tensors import Device, Size, Tensor
+from preheat.bridge.tensors import Device, Parameter, Size, Tensor
 from preheat.capture.guards import Guards, has_identity
 from preheat.capture.observer import GiveUp
 from preheat.capture.policies import is_fresh_iterator
@@ -27,6 +27,7 @@ from preheat.capture.sources import PRIMITIVES
 BLIND_TYPES = PRIMITIVES | {Tensor, Device, range, re.Pattern, types.UnionType, types.GenericAlias}
 _CONTAINERS = frozenset((list, tuple, dict, set, frozenset, Size, OrderedDict, defaultdict, deque))
 _VIEWS = frozenset((type({}.keys()), type({}.values()), type({}.items())))
+KEYS_BY_IDENTITY = frozenset((Tensor, Parameter))
 _MAX_DEPTH = 50
 
 
@@ -123,6 +124,9 @@ class Looks:
                 self.compare(part)
         else:
             self.look(value, 0)
+
+    def is_key_by_identity(self, key: Any) -> bool:
+        return type(key) in KEYS_BY_IDENTITY
 
     def compare_first(self, pair: Any) -> None:
         """C makes an entry of a dict of `pair`."""

@@ -55,7 +55,7 @@ DECODE = Decoder(HANDLERS)
 PERFORMING = frozenset({"c_call", "operate", "calculate", "test_truth"})
 ALWAYS = frozenset({
     "is_native", "is_library", "gave_up", "known", "numbers", "bytecode_limit", "attached",
-    "is_opaque", "is_opaque_member", "is_indexed_by_boxes",
+    "is_opaque", "is_opaque_member", "is_indexed_by_boxes", "is_key_by_identity",
 })
 length_hint = operator.length_hint
 DEEP = 16  # so many native loops inside each other: time to give native code more stack

@@ -202,6 +202,24 @@ def _refuse(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -
     raise GiveUp(row.reason, describe(function))
 
 
+def _element(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
+    """The number in a tensor: known, a runtime number, or asked for on every call."""
+    operands = _operands(function, args)
+    number = watcher.element(operands[0]) if len(operands) == 1 and not kwargs else None
+    if number is None:
+        raise GiveUp(row.reason, describe(function))
+    return number
+
+
+def _unchanged(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
+    """`requires_grad_` of a tensor that is so already."""
+    operands = _operands(function, args)
+    wanted = operands[1] if len(operands) > 1 else kwargs.get("requires_grad", True)
+    if type(wanted) is not bool or operands[0].requires_grad is not wanted:
+        raise GiveUp(row.reason, describe(function))
+    return watcher.perform(function, args, kwargs)
+
+
 def _referent(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
     """A weak reference: what it refers to is asked again whenever guards are checked."""
     result = watcher.perform(function, (), {})
@@ -286,9 +304,7 @@ def _cached(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -
     constants = [_constant(watcher, arg) for arg in args]
     names = [("=", name, _constant(watcher, arg)) for name, arg in kwargs.items()]
     wrapper = watcher.sources.of(function)
-    namespace = watcher.sources.know(function.__dict__, watcher.sources.step(wrapper, "dict"))
-    wrapped = watcher.sources.step(namespace, "item", "__wrapped__")
-    watcher.guards.meet(wrapped, function.__wrapped__)
+    watcher.guards.wrapped(function)
     watcher.pin_function(function.__wrapped__)
     with watcher.recorder.paused():  # what it makes outlives the call
         result = watcher.perform(function, args, kwargs)
@@ -354,7 +370,7 @@ CALLS: dict[str, Callable] = {
     "identity": _perform, "fill": _fill, "get": _get, "contains": _contains, "again": _again, "cached": _cached,
     "abc": _abstract, "refuse": _refuse, "signature": _signature, "inference_mode": _inference_mode,
     "set_context": _set_context, "reset_context": _reset_context, "constant": _perform,
-    "referent": _referent, "import": _import, "view": _view, "class": _class,
+    "referent": _referent, "element": _element, "unchanged": _unchanged, "import": _import, "view": _view, "class": _class,
     "operator": _operator, "id": _identity_number,
     "acquire": _acquire, "release": _release, "dispatch_depth": _dispatch_depth,
 }

@@ -138,6 +138,14 @@ class Numbers:
         self.table[id(value)] = (value, symbol_of(source, value))
         return value
 
+    def made(self, scalar: Number, value: int | float) -> int | float:
+        """The number that is `scalar`, `value` now: that of the source, if it is one's."""
+        if not isinstance(scalar, Scalar):
+            return scalar
+        if scalar.op == "sym":
+            return self._values[source_of(scalar.args[0])]
+        return self.make(scalar, value)
+
     def make(self, scalar: Scalar, value: int | float | str) -> int | float | str:
         """A new number, equal to `value`, that is `scalar`."""
         made = copied(value)
@@ -385,6 +393,7 @@ def _as_it_is(value: Any) -> Any:
 
 
 def symbol_of(source: int, value: int | float) -> Scalar:
+    """The symbol of the number at source `source`, which is `value` now."""
     return Scalar("sym", (f"s{source}",), type(value).__name__)
 
 

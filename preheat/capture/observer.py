@@ -228,7 +228,7 @@ class Observer:
     def read_whole(self, container: Any) -> None:
         """[known: container] C looks at all of a builtin container, or iteration begins.
 
-        Told for `for`, unpacking, `*args`, `**kwargs`, displays with stars, and for arguments of
+        Told for `for`, unpacking (of an exact list or tuple the items are read), `*args`, `**kwargs`, displays with stars, and for arguments of
         modelled builtins. For arguments of `c_call` the observer decides itself what C may look at.
         """
 
@@ -291,6 +291,10 @@ class Observer:
 
     def is_opaque(self, container: Any, method: str, args: tuple, kwargs: dict) -> bool:
         """True: the mutating method is not told to `mutate` but made by `c_call`."""
+        return False
+
+    def is_key_by_identity(self, key: Any) -> bool:
+        """True: dicts find `key`, which they are asked for now, by its identity, and run no Python."""
         return False
 
     # ----------------------------------------------------------------------------------- control

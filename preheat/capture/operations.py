@@ -13,6 +13,7 @@ attempts (a subclass's reflected dunder goes first) and its error messages. Sour
 
 import operator
 import types
+from collections import defaultdict
 from collections.abc import Callable
 from types import FunctionType
 from typing import Any
@@ -406,6 +407,7 @@ def contains(m, container: Any, value: Any) -> Any:
     if issubclass(cls, CONTAINERS_WITH_LENGTH):
         is_plain = type(value) in PLAIN and (
             not issubclass(cls, (list, tuple)) or all(type(part) in PLAIN for part in container))
+        is_plain = is_plain or issubclass(cls, dict) and m.observer.is_key_by_identity(value)
         answer = (
             value in container if is_plain else operate(m, operator.contains, container, value))
         if m.read_contains is not None and id(container) in m.known:
@@ -441,6 +443,9 @@ def subscript(m, container: Any, key: Any) -> Any:
     return result
 
 
+DEFAULT_MISSING = defaultdict.__dict__["__missing__"]
+
+
 def subscript_builtin(m, container: Any, key: Any, cls: type) -> Any:
     """`container[key]` of a list, tuple or dict, or of a subclass that does not override it."""
     is_known = id(container) in m.known
@@ -451,13 +456,15 @@ def subscript_builtin(m, container: Any, key: Any, cls: type) -> Any:
         if m.born is not None:
             m.born(result, "result")
         return result
-    is_plain = type(key) in PLAIN
+    is_plain = type(key) in PLAIN or issubclass(cls, dict) and m.observer.is_key_by_identity(key)
     is_subclass = cls is not dict and issubclass(cls, dict)
     if is_subclass and is_plain and not dict.__contains__(container, key):
         missing = m.lookup(container, cls, "__missing__")
-        if runs_python(missing):
+        if runs_python(missing) or missing is DEFAULT_MISSING:
             if is_known and m.miss_item is not None:
                 m.miss_item(container, key)
+            if missing is DEFAULT_MISSING:
+                return invoke(m, polyfills.missing_by_factory, (container, key))
             return call_dunder(m, missing, container, key)
     try:
         result = container[key] if is_plain else operate(m, operator.getitem, container, key)
@@ -499,7 +506,9 @@ def change_item(m, function: Callable, tell: Callable | None, container: Any, *a
         return call_dunder(m, raw, container, *args)
     if m.numbers and not m.observer.is_indexed_by_boxes(container):
         look_at(m, args[0])
-    is_exact = type(args[0]) in PLAIN and type(container) in (list, dict)
+    cls = type(container)
+    is_exact = type(args[0]) in PLAIN and cls in WRITTEN_BY_C
+    is_exact = is_exact or cls in DICTS and m.observer.is_key_by_identity(args[0])
     if is_exact or not m.observer.is_opaque(container, name, args, {}):
         if tell is not None:
             tell(container, *args)
@@ -507,6 +516,10 @@ def change_item(m, function: Callable, tell: Callable | None, container: Any, *a
             function(container, *args)
             return None
     return operate(m, function, container, *args)
+
+
+DICTS = frozenset((dict, defaultdict))
+WRITTEN_BY_C = DICTS | {list}
 
 
 # ------------------------------------------------------------------------------------ iteration

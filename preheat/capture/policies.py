@@ -9,6 +9,8 @@ op            torch op: the recorder sees it, arguments are looked at deeply, it
 reader        torch op that, for some arguments, reads elements unseen: it is then refused
 metadata      reads what a tensor's guard covers
 ambient       reads state that the entry guards (bridge/ambient)
+element       reads the number in a tensor (capture/elements)
+unchanged     changes a flag of a tensor, unless it is so already
 asked         reads state that the entry guards because of this call (its WHEN_READ)
 set_ambient   sets such state; at the end of the call it must be as it was
 nothing       has no effect that matters and yields nothing
@@ -56,7 +58,7 @@ import _thread
 
 from preheat.base import marks
 from preheat.base.names import raw_attribute
-from preheat.bridge.calls import NATIVE, Call, torch_call
+from preheat.bridge.calls import ENGINE, NATIVE, PROFILER_MARKS, Call, torch_call
 from preheat.capture import polyfills
 
 PURE, SHALLOW, IDENTITY, FILL = Call("pure"), Call("shallow"), Call("identity"), Call("fill")
@@ -163,23 +165,41 @@ _NATIVE: dict[Any, Call] = {
         traceback.print_exc, traceback.format_exc, traceback.print_exception,
         traceback.format_exception, traceback.print_tb, traceback.format_tb, traceback.extract_tb,
     )},
+    **{f: HOST for f in ENGINE},
     logging.Logger._log: HOST,  # it looks at its caller's line, the time and the thread
     logging.Logger.isEnabledFor: AGAIN, logging.Logger.getEffectiveLevel: AGAIN,
     marks.is_compiling: Call("constant"),
+    typing._SpecialForm.__getitem__: IDENTITY,  # Optional[int]
     typing.cast: IDENTITY, typing.get_origin: IDENTITY, typing.get_args: IDENTITY,
     typing.get_type_hints: Call("signature"),
+}
+
+
+# Where torch keeps its own compiler from looking into functions of its own; the machine may.
+_OPENED = ("torch.optim.",)
+_MARKED_BY_TORCH = "_disable_dynamo.<locals>.inner"
+# Python functions of which another is interpreted instead.
+_INSTEAD: dict[Any, types.FunctionType] = {
+    **{mark.__enter__: polyfills.enter_mark for mark in PROFILER_MARKS},
+    **{mark.__exit__: polyfills.leave_mark for mark in PROFILER_MARKS},
 }
 
 
 def is_native(function: Any) -> bool | types.FunctionType:
     """Whether a Python function is called natively, by a row or by the user's mark; or which one
     is interpreted instead."""
-    if function.__code__.co_qualname == "Compiled.__call__":
+    instead = _INSTEAD.get(function)
+    if instead is not None:
+        return instead
+    qualname = function.__code__.co_qualname
+    if qualname == _MARKED_BY_TORCH and (function.__module__ or "").startswith(_OPENED):
+        return function.__wrapped__
+    if qualname == "Compiled.__call__":
         if function.__module__ == "preheat.dispatch":
             return polyfills.call_target
     if function in _NATIVE or function in NATIVE:
         return True
-    if function.__code__.co_qualname in _BY_NAME and _named(function) is not None:
+    if qualname in _BY_NAME and _named(function) is not None:
         return True
     return bool(function.__dict__) and _is_left_alone(function)
 

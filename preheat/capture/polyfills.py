@@ -19,6 +19,27 @@ def call_target(compiled: Any, *args: Any, **kwargs: Any) -> Any:
     return compiled.target(*args, **kwargs)
 
 
+def enter_mark(manager: Any) -> Any:
+    """`__enter__` of a mark for profilers (`record_function`), without one. What leaves it may be
+    torch's own function, once the call is interpreted no longer: it finds nothing to do."""
+    manager.run_callbacks_on_exit = False
+    return manager
+
+
+def leave_mark(manager: Any, *error: Any) -> None:
+    """`__exit__` of one."""
+    manager.run_callbacks_on_exit = True
+
+
+def missing_by_factory(container: Any, key: Any) -> Any:
+    """defaultdict.__missing__."""
+    factory = container.default_factory
+    if factory is None:
+        raise KeyError(key)
+    container[key] = value = factory()
+    return value
+
+
 def reduce_by_state(
     value: Any, names: tuple, has_state: bool, has_dict: bool, is_list: bool, is_dict: bool
 ) -> tuple:

@@ -7,6 +7,7 @@ it was and half as the node left it ends the node, and is a read of the next one
 
 from abc import ABCMeta
 from collections import namedtuple
+from collections.abc import Callable
 from typing import Any
 
 from preheat.base.names import mro_of, raw_attribute
@@ -14,11 +15,14 @@ from preheat.bridge.calls import is_tensor_attribute
 from preheat.bridge.tensors import Tensor
 from preheat.capture.effects import Effects
 from preheat.capture.guards import Guards
+from preheat.capture.looks import KEYS_BY_IDENTITY
 from preheat.capture.observer import ABSENT, NOT_DONE, GiveUp, Observer
 from preheat.capture.policies import is_bookkeeping, is_bound
 from preheat.capture.sources import Sources
 
 HISTORY = frozenset(("__traceback__", "__context__"))  # what raising an exception changes
+_NAMING = KEYS_BY_IDENTITY | {str}
+_OF_ITS_OWN = frozenset(("__dict__", "grad"))  # attributes of tensors that are sources
 _TUPLE_FIELD = type(namedtuple("_Pair", "a").a)  # how a namedtuple reads a field: C, by position
 
 
@@ -30,6 +34,7 @@ class Reads(Observer):
     sources: Sources
     made: dict[int, tuple[Any, Any]]
     risen: dict[int, tuple[BaseException, Any, Any]]
+    compare: Callable[[Any], None]
 
     def go_on(self, reason: str, detail: str) -> None:
         """Ends the node before the present instruction."""
@@ -105,7 +110,7 @@ class Reads(Observer):
             self.go_on("own_write_read", f"reads {name} of an exception that it raised")
         if issubclass(type(owner), Tensor):
             self.check()
-            if name != "__dict__":
+            if name not in _OF_ITS_OWN:
                 return self.read_size(owner, name)  # its guard covers it, or it was recorded as an op
         elif isinstance(owner, tuple):
             field = raw_attribute(type(owner), name)
@@ -140,6 +145,8 @@ class Reads(Observer):
             return None
         if self.effects and type(key) is int and key < 0 and not isinstance(container, dict):
             self.end_if_touched(container)
+        if type(key) in KEYS_BY_IDENTITY:
+            self.compare(key)
         if not self.is_own(container, key, value):
             return self.guards.item(container, key, value)
         return None
@@ -149,6 +156,8 @@ class Reads(Observer):
             return
         if not isinstance(container, dict):
             self.end_if_touched(container)
+        elif type(key) in KEYS_BY_IDENTITY:
+            self.compare(key)
         if not self.is_own(container, key, ABSENT):
             self.guards.no_item(container, key)
 
@@ -159,7 +168,9 @@ class Reads(Observer):
     def read_contains(self, container: Any, value: Any, answer: bool) -> None:
         if self._is_answer():
             return
-        is_named = type(value) is str and issubclass(type(container), dict)
+        if type(value) in KEYS_BY_IDENTITY:
+            self.compare(value)
+        is_named = type(value) in _NAMING and issubclass(type(container), dict)
         if not is_named or self.effects.has_changed(container):
             self.end_if_touched(container)
         elif self.effects and self.effects.value(container, value) is not NOT_DONE:
@@ -206,7 +217,7 @@ def is_opaque_member(owner: Any, name: str, value: Any) -> bool:
     """Attributes of tensors that no guard covers and no op records (`t.data`)."""
     if not issubclass(type(owner), Tensor):
         return False
-    return not (is_tensor_attribute(name) or _is_method_of(value, owner))
+    return not (is_tensor_attribute(owner, name, value) or _is_method_of(value, owner))
 
 
 def _is_method_of(value: Any, owner: Any) -> bool:

@@ -32,19 +32,19 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from preheat.bridge.failures import fails_by_type
 from preheat.bridge.history import history
-from preheat.bridge.ops import overload
 from preheat.bridge.overloads import Overload, facts_of
 from preheat.bridge.symint import Shown, has_offset, is_box, scalar_of, taken, unboxed
 from preheat.bridge.tensors import dtype_name, extent, is_plain, overlap_in_part, storage_key, type_of
 from preheat.ir.graph import Arg, Builder, Graph, Op, Ref, Token, refs_of
+from preheat.capture.branches import BranchRecorder
+from preheat.capture.elements import ElementRecorder
+from preheat.capture.foreach import spread
 from preheat.capture.literals import runs, vector
 from preheat.capture.size_call import LAYOUT_QUESTIONS
 from preheat.capture.sized_recorder import SizedRecorder, holds_scalar, tensors_in
-from preheat.capture.sizes import finished
 from preheat.ir.scalar import Scalar
 from preheat.ir.types import NoneType, ScalarType, TensorType, Type
 
-MAX_TEST_OPS = 4  # a branch of the entry that so few ops on inputs decide becomes a guard
 MAX_CONSTANT_ELEMS = 64  # a longer list of numbers in the program is kept as a live tensor
 
 _is_grad_enabled = torch.is_grad_enabled
@@ -70,7 +70,7 @@ _READS_ONE = frozenset((
 ))
 
 
-class Recorder(SizedRecorder, TorchDispatchMode):
+class Recorder(BranchRecorder, SizedRecorder, ElementRecorder, TorchDispatchMode):
     """Records the ops that run while it is entered. See the module docstring."""
 
     def __init__(
@@ -112,51 +112,12 @@ class Recorder(SizedRecorder, TorchDispatchMode):
         self._needs_grad: dict[int, bool] = {}  # value -> whether it did when it was first read
         self._numbers: dict[int, int] = {}  # source -> input value
         self.begin_sizes()
+        self.begin_elements()
 
     def is_fixed(self, tensor: torch.Tensor) -> bool:
         """Whether the elements of `tensor` are the same in every replay, whatever the inputs."""
         known = self.values.get(id(tensor))
         return known is not None and self.root[known.value] in self._fixed
-
-    def is_tested(self, tensor: torch.Tensor) -> bool:
-        """Whether the truth of `tensor` could be made a guard; it then is one."""
-        found = self.test_of(tensor)
-        if found is None:
-            return False
-        with self.paused():
-            self.tested(*found, bool(tensor))
-        return True
-
-    def test_of(self, tensor: torch.Tensor) -> tuple[Graph, tuple[int, ...]] | None:
-        """The few pure ops from inputs to a bool of one element, and the sources of the inputs.
-
-        None if it takes more than `MAX_TEST_OPS` ops, if chance takes part, or if anything that
-        takes part was written to: then the answer cannot be had from the inputs alone, before the
-        call. None if floats decide: their answer changes from call to call, and a host call that
-        the compiled ops come before is cheaper than a guard that runs them one by one.
-        """
-        known = self.values.get(id(tensor))
-        if known is None or tensor.dtype is not torch.bool or tensor.numel() != 1:
-            return None
-        if not self.has_tests:
-            return None
-        wanted, taken = {known.value}, []
-        for op in reversed(self.builder.ops):
-            if wanted.isdisjoint(op.results):
-                continue
-            taken.append(op)
-            wanted.update(op.refs())
-            if len(taken) > MAX_TEST_OPS or facts_of(overload(op.name)).is_random:
-                return None
-        roots = {self.root[value] for value in wanted}
-        if any(self.root[value] in roots for op in self.builder.ops for value in op.writes):
-            return None
-        given = [(i, s) for i, s in zip(self.builder.inputs, self.input_sources) if i.id in wanted]
-        if not all(_is_mask(i.type) for i, _ in given):
-            return None
-        graph = Graph("aten", tuple(i for i, _ in given), tuple(reversed(taken)), (known.value,))
-        sources = tuple(s for _, s in given)
-        return finished(graph, self.rules.numbers, sources) if self.rules else (graph, sources)
 
     def made(self, tensor: torch.Tensor) -> bool:
         """Whether an op of this recording gave `tensor`."""
@@ -257,6 +218,11 @@ class Recorder(SizedRecorder, TorchDispatchMode):
     # ------------------------------------------------------------------ one op
     def record(self, facts: Overload, args: tuple, kwargs: dict, out: Any) -> None:
         """Appends the op that took `args` and gave `out`."""
+        parts = spread(facts, args, kwargs, out)
+        if parts is not None:
+            for part in parts:
+                self.record(*part)
+            return
         encode = self._encode
         encoded = tuple([encode(a) for a in args])
         attrs = tuple([(k, encode(v)) for k, v in kwargs.items()]) if kwargs else ()
@@ -284,6 +250,7 @@ class Recorder(SizedRecorder, TorchDispatchMode):
             name, encoded, tuple(results), tuple(types), attrs, writes, tuple(aliases),
             _is_grad_enabled(),
         ))
+        self.follow(self.builder.ops[-1], args, kwargs)
         if len(self.builder.ops) > self.limit_ops:
             self.stop("limit_ops", f"{self.limit_ops} ops")
 
@@ -560,6 +527,7 @@ def _run(
     elif facts.name == "aten.index.Tensor" and _has_mask(recorder, args[1]):
         recorder.stop("data_dependent_shape", "indexing with a boolean mask")
     recorder.has_acted |= bool(facts.writes) or facts.is_random
+    recorder.before_writes(facts, args)
     try:
         out = func(*args, **kwargs)
     except Exception as error:
@@ -586,11 +554,6 @@ def _lift(recorder: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
     if out is not tensor and recorder.value_of(out) is None:
         recorder._learn(out, known)
     return out
-
-
-def _is_mask(type: Type) -> bool:
-    """Whether a value is of integers or bools, as masks and lengths are."""
-    return isinstance(type, TensorType) and not type.dtype.startswith(("float", "bfloat", "complex"))
 
 
 def _has_mask(recorder: Recorder, indices: Any) -> bool:

@@ -17,7 +17,7 @@ from preheat.base.names import name_of
 from preheat.bridge.calls import name_hint
 from preheat.bridge.tensors import Tensor
 from preheat.ir.dims import source_of
-from preheat.ir.scalar import Scalar
+from preheat.ir.scalar import Scalar, told_apart
 from preheat.ir.trace import At, Constant, Live, Named, Source
 
 PRIMITIVES = frozenset((int, float, bool, str, bytes, complex, type(None), type(Ellipsis)))
@@ -68,7 +68,7 @@ class Sources:
         """The source whose object is the value of `scalar`."""
         if scalar.op == "sym":
             return source_of(scalar.args[0])
-        place = ("number", repr(scalar))  # 0.0 and -0.0 are equal and yet two
+        place = ("number", told_apart(scalar))
         index = self._index.get(place)
         if index is None:
             index = self._index[place] = len(self.table)

@@ -85,7 +85,7 @@ class Watcher(Reads, Raises, Looks, Boxing, Observer):
         self.recorder = Recorder(
             self.known_source, self.note, self.live_source, self.tested, limits.max_ops,
             self.number_source, self.outside_type)
-        self.guards.has_sizes = self.begin_sizes
+        self.begin_recording(has_tests=True)
         self.nodes = Nodes(self, is_known)
         self.machine: Any = None
         self.bytecode_limit = limits.max_bytecodes
@@ -153,8 +153,12 @@ class Watcher(Reads, Raises, Looks, Boxing, Observer):
     def attached(self, machine: Any) -> None:
         self.machine = machine
 
-    def is_native(self, function: Any) -> bool:
-        return is_native(function)
+    def is_native(self, function: Any) -> bool | types.FunctionType:
+        found = is_native(function)
+        if found and found is not True and function.__dict__.get("__wrapped__") is found:
+            self.entered(function)
+            self.guards.wrapped(function)
+        return found
 
     def native_function(self, function: Any, why: str) -> None:
         """Judged by `c_call`: no row allows it, so it is a host call."""
@@ -210,7 +214,7 @@ class Watcher(Reads, Raises, Looks, Boxing, Observer):
             self.effects.class_names.add(name)
         elif namespace is not None:
             self.effects.entry(namespace, name, value, name not in namespace)
-        elif issubclass(type(owner), Tensor):
+        elif issubclass(type(owner), Tensor) and name != "grad":
             self._is_stale = True  # t.data = other: ops that follow see other memory
         else:
             self.effects.entry(owner, name, value)
@@ -475,8 +479,7 @@ class Watcher(Reads, Raises, Looks, Boxing, Observer):
         self.guards = Guards(self.sources, self.limits.max_guards)
         self.guards.carried, self.guards.carried_axes = carried, axes
         self.effects = Effects()
-        self.recorder.begin(has_tests=False)
-        self.guards.has_sizes = self.begin_sizes
+        self.begin_recording()
         self.machine.forget_views()
         try:
             return self._meet_slots(values, frames_of(self.machine))
@@ -549,7 +552,7 @@ class Watcher(Reads, Raises, Looks, Boxing, Observer):
     def begin_at(self, point: Point, values: tuple, frames: Sequence[Frame]) -> None:
         """The guards of a node that starts at `point`, where a call has got to without us."""
         self.nodes.begin(point)
-        self.recorder.begin(has_tests=False)
+        self.begin_recording()
         held = values[:-1] if point.has_answer else values
         self.guards.carried = {id(value): value for value in held if type(value) in TOLD}
         seen = self._meet_slots(values, frames)

@@ -14,7 +14,7 @@ into the table, so rows are memory of one process and never shared.
 import re
 
 from preheat.generate.runtime_numbers import numbers_text
-from preheat.ir.rows import SLOTS, VERDICT
+from preheat.ir.rows import SLOTS, SPAN_HEAD, SPAN_WORDS, VERDICT
 
 CHECK_TEXT = """
 %Row = type { i64, i64, i64, i64 }  ; address, expected, mask, route
@@ -81,6 +81,9 @@ other:
     i64 7, label %compute
     i64 8, label %version
     i64 9, label %refresh
+    i64 10, label %function.of.two
+    i64 11, label %keep.word
+    i64 12, label %spans
   ]
 
 call:
@@ -172,9 +175,29 @@ refresh:
   store i64 %renewed, ptr %expects.at
   br label %next
 
+function.of.two:
+  %left = bitcast i64 %base to double
+  %right = bitcast i64 %second to double
+  %double.function = inttoptr i64 %address to ptr
+  %double = call double %double.function(double %left, double %right)
+  %double.rest = fsub double %double, %double
+  %is.finite = fcmp oeq double %double.rest, 0.0
+  %double.word = bitcast double %double to i64
+  br i1 %is.finite, label %compare, label %fail
+
+keep.word:
+  %cell = inttoptr i64 %address to ptr
+  store i64 %base, ptr %cell
+  br label %next
+
+spans:
+  %are.apart = call i64 @spans_apart(i64 %address, ptr %slots)
+  br label %compare
+
 compare:
   %word = phi i64 [ %loaded, %load ], [ %answer, %call ], [ %difference, %same ],
-                  [ %equal.word, %apart ], [ %advanced, %advance ], [ %computed, %compute ]
+                  [ %equal.word, %apart ], [ %advanced, %advance ], [ %computed, %compute ],
+                  [ %double.word, %function.of.two ], [ %are.apart, %spans ]
   %bits = xor i64 %word, %expected
   %counted = and i64 %bits, %mask
   %passes = icmp eq i64 %counted, 0
@@ -209,8 +232,130 @@ pass:
 """
 
 
+_SPANS_TEXT = """
+; 1 if no two spans of the table share a byte. Their order at the last check is kept in the table:
+; most calls find it as it was, and sorting is one pass.
+define internal i64 @spans_apart(i64 %table.word, ptr %slots) {
+entry:
+  %table = inttoptr i64 %table.word to ptr
+  %count = load i64, ptr %table
+  %storage.at = getelementptr i64, ptr %table, i64 1
+  %to.storage = load i64, ptr %storage.at
+  %data.at = getelementptr i64, ptr %table, i64 2
+  %to.data = load i64, ptr %data.at
+  %spans = getelementptr i64, ptr %table, i64 HEAD
+  %entry.words = mul i64 %count, WORDS
+  %order = getelementptr i64, ptr %spans, i64 %entry.words
+  br label %first
+
+first:
+  %i = phi i64 [ 0, %entry ], [ %i.next, %first ]
+  %i.words = mul i64 %i, WORDS
+  %span = getelementptr i64, ptr %spans, i64 %i.words
+  %slot = load i64, ptr %span
+  %slot.at = getelementptr i64, ptr %slots, i64 %slot
+  %moving = load i64, ptr %slot.at
+  %fixed.at = getelementptr i64, ptr %span, i64 1
+  %fixed = load i64, ptr %fixed.at
+  %is.fixed = icmp eq i64 %slot, 0
+  %impl = select i1 %is.fixed, i64 %fixed, i64 %moving
+  %storage.place = add i64 %impl, %to.storage
+  %storage.ptr = inttoptr i64 %storage.place to ptr
+  %storage = load i64, ptr %storage.ptr
+  %data.place = add i64 %storage, %to.data
+  %data.ptr = inttoptr i64 %data.place to ptr
+  %data = load i64, ptr %data.ptr
+  %offset.at = getelementptr i64, ptr %span, i64 2
+  %offset = load i64, ptr %offset.at
+  %start = add i64 %data, %offset
+  %start.at = getelementptr i64, ptr %span, i64 4
+  store i64 %start, ptr %start.at
+  %i.next = add nuw nsw i64 %i, 1
+  %more = icmp slt i64 %i.next, %count
+  br i1 %more, label %first, label %sort
+
+sort:
+  %k = phi i64 [ 1, %first ], [ %k.next, %placed ]
+  %unsorted = icmp slt i64 %k, %count
+  br i1 %unsorted, label %take, label %compare.all
+
+take:
+  %k.at = getelementptr i64, ptr %order, i64 %k
+  %which = load i64, ptr %k.at
+  %which.words = mul i64 %which, WORDS
+  %which.start = add i64 %which.words, 4
+  %which.at = getelementptr i64, ptr %spans, i64 %which.start
+  %from = load i64, ptr %which.at
+  br label %shift
+
+shift:
+  %j = phi i64 [ %k, %take ], [ %j.less, %move ]
+  %is.first = icmp eq i64 %j, 0
+  br i1 %is.first, label %placed, label %look
+
+look:
+  %j.less = sub i64 %j, 1
+  %below.at = getelementptr i64, ptr %order, i64 %j.less
+  %below = load i64, ptr %below.at
+  %below.words = mul i64 %below, WORDS
+  %below.start = add i64 %below.words, 4
+  %below.from.at = getelementptr i64, ptr %spans, i64 %below.start
+  %below.from = load i64, ptr %below.from.at
+  %is.later = icmp ugt i64 %below.from, %from
+  br i1 %is.later, label %move, label %placed
+
+move:
+  %j.at = getelementptr i64, ptr %order, i64 %j
+  store i64 %below, ptr %j.at
+  br label %shift
+
+placed:
+  %place.at = getelementptr i64, ptr %order, i64 %j
+  store i64 %which, ptr %place.at
+  %k.next = add nuw nsw i64 %k, 1
+  br label %sort
+
+compare.all:
+  %n = phi i64 [ 0, %sort ], [ %n.next, %next.span ]
+  %n.next = add nuw nsw i64 %n, 1
+  %has.next = icmp slt i64 %n.next, %count
+  br i1 %has.next, label %pair, label %apart
+
+pair:
+  %one.at = getelementptr i64, ptr %order, i64 %n
+  %one = load i64, ptr %one.at
+  %one.words = mul i64 %one, WORDS
+  %one.span = getelementptr i64, ptr %spans, i64 %one.words
+  %size.at = getelementptr i64, ptr %one.span, i64 3
+  %size = load i64, ptr %size.at
+  %begin.at = getelementptr i64, ptr %one.span, i64 4
+  %begin = load i64, ptr %begin.at
+  %end = add i64 %begin, %size
+  %two.at = getelementptr i64, ptr %order, i64 %n.next
+  %two = load i64, ptr %two.at
+  %two.words = mul i64 %two, WORDS
+  %two.start = add i64 %two.words, 4
+  %two.from.at = getelementptr i64, ptr %spans, i64 %two.start
+  %two.from = load i64, ptr %two.from.at
+  %is.behind = icmp ule i64 %end, %two.from
+  br i1 %is.behind, label %next.span, label %meet
+
+next.span:
+  br label %compare.all
+
+meet:
+  ret i64 0
+
+apart:
+  ret i64 1
+}
+"""
+
+
 def check_text() -> str:
     """The LLVM IR text of the checker; its only function is `@preheat_check`."""
-    numbers = {"SLOTS": SLOTS, "LAST": SLOTS - 1, "KINDS": 0xFFFF & ~VERDICT}
-    text = re.sub("|".join(numbers), lambda match: str(numbers[match[0]]), CHECK_TEXT)
+    numbers = {"SLOTS": SLOTS, "LAST": SLOTS - 1, "KINDS": 0xFFFF & ~VERDICT, "HEAD": SPAN_HEAD,
+               "WORDS": SPAN_WORDS}
+    names = rf"\b({'|'.join(numbers)})\b"
+    text = re.sub(names, lambda match: str(numbers[match[0]]), _SPANS_TEXT + CHECK_TEXT)
     return numbers_text() + text

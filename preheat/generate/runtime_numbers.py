@@ -37,6 +37,21 @@ _FLOAT = {
     "float_sqrt": "%ok = fcmp uge double %x, 0.0\n"
                   "  %f = call double @llvm.sqrt.f64(double %x)",
 }
+_READ = {
+    "single_at": "%p = inttoptr i64 %a to ptr\n  %s = load float, ptr %p, align 1\n"
+                 "  %f = fpext float %s to double",
+    "double_at": "%p = inttoptr i64 %a to ptr\n  %r = load i64, ptr %p, align 1",
+    "single": "%s = fptrunc double %x to float\n  %f = fpext float %s to double",
+    "wrapper_class": """%p = inttoptr i64 %a to ptr
+  %tagged = load i64, ptr %p, align 1
+  %object = and i64 %tagged, -2
+  %some = icmp ne i64 %object, 0
+  %class.at = add i64 %object, 8
+  %safe = select i1 %some, i64 %class.at, i64 %a
+  %class.ptr = inttoptr i64 %safe to ptr
+  %class = load i64, ptr %class.ptr, align 1
+  %r = select i1 %some, i64 %class, i64 %b""",
+}
 _COMPARED = {"float_eq": "oeq", "float_lt": "olt", "float_le": "ole"}
 
 
@@ -116,7 +131,7 @@ def _block(name: str) -> str:
     elif name in _COMPARED:
         body = f"%t = fcmp {_COMPARED[name]} double %x, %y\n  %r = zext i1 %t to i64"
     else:
-        body = _INT.get(name) or _FLOAT.get(name) or _OTHERS[name]
+        body = _INT.get(name) or _FLOAT.get(name) or _READ.get(name) or _OTHERS[name]
     if "%f = " in body:
         body += "\n  %r = bitcast double %f to i64"
     if "%ok = " in body:

@@ -16,6 +16,29 @@ entry:
   %count = FIELD i64 program.input_count, %program
   %tensor.offset = FIELD i64 context.tensor_offset, %context
   %objects = call ptr @objects_of(ptr %program, ptr %frame)
+  %words = FIELD ptr program.words, %program
+  %word.count = FIELD i64 program.word_count, %program
+  br label %word.head
+
+word.head:                                ; another call may leave its own as soon as Python runs
+  %w = phi i64 [ 0, %entry ], [ %w.next, %word ]
+  %more.words = icmp slt i64 %w, %word.count
+  br i1 %more.words, label %word, label %inner
+
+word:
+  %word.bytes = mul i64 %w, {size.number}
+  %word.record = getelementptr i8, ptr %words, i64 %word.bytes
+  %cell = FIELD ptr number.cell, %word.record
+  %word.slot = FIELD i64 number.slot, %word.record
+  %left = load i64, ptr %cell
+  %word.at = getelementptr i64, ptr %objects, i64 %word.slot
+  store i64 %left, ptr %word.at
+  %word.pointer.at = call ptr @pointer_at(ptr %frame, i64 %word.slot)
+  store ptr %word.at, ptr %word.pointer.at
+  %w.next = add i64 %w, 1
+  br label %word.head
+
+inner:
   %deep = FIELD ptr program.deep, %program
   %takes = FIELD i64 program.takes_inputs, %program
   %is.taker = icmp ne i64 %takes, 0
@@ -33,7 +56,7 @@ dig:                                      ; one Python call for all that lies in
   br i1 %is.dug, label %start, label %lost
 
 start:
-  %inside = phi ptr [ null, %entry ], [ %dug, %dig ]
+  %inside = phi ptr [ null, %inner ], [ %dug, %dig ]
   br label %head
 
 head:
@@ -49,6 +72,7 @@ take:
   switch i64 %origin, label %bound [
     i64 {origin.argument}, label %argument
     i64 {origin.deep}, label %within
+    i64 {origin.member}, label %member
   ]
 
 bound:
@@ -65,8 +89,19 @@ within:
   %part = call ptr %tuple.get(ptr %inside, i64 %value)
   br label %have
 
+member:
+  %pair = inttoptr i64 %value to ptr
+  %owner = load ptr, ptr %pair
+  %name.at = getelementptr ptr, ptr %pair, i64 1
+  %name = load ptr, ptr %name.at
+  %get.attribute = FIELD ptr context.get_attribute, %context
+  %attribute = call ptr %get.attribute(ptr %owner, ptr %name)      ; the slot owns it
+  %is.got = icmp ne ptr %attribute, null
+  br i1 %is.got, label %have, label %lost
+
 have:
-  %object = phi ptr [ %bound.object, %bound ], [ %arg, %argument ], [ %part, %within ]
+  %object = phi ptr [ %bound.object, %bound ], [ %arg, %argument ], [ %part, %within ],
+      [ %attribute, %member ]
   %slot = FIELD i64 input.slot, %record
   %object.at = getelementptr ptr, ptr %objects, i64 %slot
   store ptr %object, ptr %object.at

@@ -18,7 +18,8 @@ The outer `axes` are independent of each other; the flattened range of the first
 is what threads share: the native form is `void kernel(ptr args, i64 begin, i64 end)` over it, with
 `args` an array of one data pointer a parameter (already offset) followed by the error-flag pointer
 (an int32 whose bits are `FLAGS`). Extents, strides and offsets are ints, or expressions (`Dim`): each
-of these (`sizes_of`) is one more argument before the flag, an int64, or of a float its bits.
+of these (`sizes_of`) is one more argument before the flag, an int64, or of a float its bits. `ANY` is
+none: the extent of an only axis that is a shared lane, which begin and end say alone.
 
 A stage walks its own axes inside the outer ones, the last innermost. Exactly one axis of a kernel
 is the vector axis: the last axis of every stage (`Kernel.lane` None: "row form"; reductions along
@@ -39,8 +40,9 @@ from collections.abc import Iterator
 from typing import Union
 
 from preheat.base.dataclass import dataclass
-from preheat.ir.scalar import Dim, Scalar, product
+from preheat.ir.scalar import Dim, Scalar, product, symbol
 
+ANY: Dim = symbol("n")  # extent of a kernel's only axis, a lane: as many positions as a call says
 NUMBER = "number"  # name of a parameter that a GPU's kernel takes by value: 0-d, on the host
 # Bits of the error flag, an int32 that kernels only ever set bits of.
 FLAGS = {"index": 1, "zero_division": 2}
@@ -130,7 +132,7 @@ class Kernel:
 def sizes_of(kernel: Kernel) -> tuple[Scalar, ...]:
     """The expressions in `kernel`, each once, in the order of its arguments; and what they are made
     of besides sums and products, since code puts some together in another way."""
-    found = dict.fromkeys(dim for dim in _dims(kernel) if isinstance(dim, Scalar))
+    found = dict.fromkeys(dim for dim in _dims(kernel) if isinstance(dim, Scalar) and dim != ANY)
     return tuple(dict.fromkeys((*found, *(atom for dim in found for atom in _atoms(dim)))))
 
 

@@ -26,7 +26,7 @@ RECORDS: dict[str, tuple[str, ...]] = {
         "mkl_set_threads", "gomp_parallel", "omp_max_threads", "omp_thread", "omp_team",
         "save_thread", "restore_thread", "incref", "decref", "tuple_new", "tuple_set", "tuple_get",
         "tuple_size", "vectorcall", "long_from", "long_as", "error_matches",
-        "error_clear", "unicode_compare", "set_grad_mode",
+        "error_clear", "unicode_compare", "get_attribute", "set_grad_mode",
         # of a GPU: 0 until a plan for one is bound. `bind_device`: a callable of no arguments.
         "launch_kernel", "get_stream", "bind_device", "create_guard", "delete_guard",
     ),
@@ -38,6 +38,7 @@ RECORDS: dict[str, tuple[str, ...]] = {
         "frames", "new_frame",  # head of the list of free frames; a callable that makes another one
         "objects_at", "scratch_at",  # offsets within a frame, in bytes
         "deep",  # a callable of the call's objects that yields what lies inside them; 0 without
+        "words", "word_count",  # numbers that the check leaves: copied first, as a call may be left
         "inputs", "input_count", "outputs", "output_count", "calls",
         "drops", "drop_count",  # slots whose objects the call owns until its end
         "results", "result_count",  # slots of the values, then of the objects that `rebuild` takes
@@ -49,6 +50,8 @@ RECORDS: dict[str, tuple[str, ...]] = {
     # `written` is 1 after a "write" record.
     # `guard`: torch's, while another device is current than outside.
     "frame": ("next", "flag", "written", "thread_state", "deep", "threads", "guard"),
+    # A number: where the check leaves its word, and the slot that takes it.
+    "number": ("cell", "slot"),
     # One an object that comes from outside. origin: see ORIGINS. access: see ACCESS.
     "input": ("origin", "value", "slot", "access", "itemsize"),
     # One a fresh output tensor. device: torch's number of its type, and which of them it is. is_inner:
@@ -67,7 +70,8 @@ RECORDS: dict[str, tuple[str, ...]] = {
     "team": ("kernel", "arguments", "extent", "context"),
 }
 
-ORIGINS = ("object", "argument", "deep")  # value: the object | its position | its place in `deep`
+# value: the object | its position | its place in `deep` | the addresses of an object and a name
+ORIGINS = ("object", "argument", "deep", "member")
 ACCESS = ("none", "read", "write")  # whether the data pointer is needed, and may be written
 SHAPES = ("value", "tuple", "rebuild")  # the one value, the tuple of values, rebuild(...)
 

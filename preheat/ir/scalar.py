@@ -7,6 +7,7 @@ A number that is known is a plain `int`, `float` or `bool`, so a static size is 
 operations are Python's own, on unbounded integers and on floats, with Python's errors.
 """
 
+import ctypes
 import math
 import operator
 from collections.abc import Callable, Iterator, Mapping
@@ -76,11 +77,12 @@ EVALUATE: dict[str, Callable] = {
     "sqrt": math.sqrt, "exp": math.exp, "log": math.log, "log2": math.log2, "log10": math.log10,
     "sin": math.sin, "cos": math.cos, "tan": math.tan, "tanh": math.tanh, "fpow": math.pow,
     "str": str, "repr": repr, "format": format, "join": lambda *parts: "".join(parts),
-    "percent": operator.mod,
+    "percent": operator.mod, "float32": lambda value: ctypes.c_float(value).value,
 }
 _BOOL = {"eq", "ne", "lt", "le", "gt", "ge", "not", "and", "or", "bool"}
 _FLOAT = {
     "truediv", "float", "sqrt", "exp", "log", "log2", "log10", "sin", "cos", "tan", "tanh", "fpow",
+    "float32",
 }
 _STR = {"str", "repr", "format", "join", "percent"}
 _INT = {"int", "floor", "ceil", "trunc", "round"}
@@ -169,6 +171,15 @@ def python(value: Number, name: Callable[[str], str]) -> str:
 
 FUNCTIONS: Mapping[str, Callable] = {f"op_{name}": function for name, function in EVALUATE.items()}
 """What the text of `python` calls."""
+
+
+def told_apart(value: Number) -> tuple:
+    """What equal numbers share, and others do not: 1 is not 1.0, nor 0.0 -0.0."""
+    if isinstance(value, Scalar):
+        if value.op == "sym":
+            return value.op, value.args[0], value.type
+        return value.op, *map(told_apart, value.args)
+    return type(value), repr(value)
 
 
 def product(dims) -> Dim:

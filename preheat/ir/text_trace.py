@@ -81,6 +81,7 @@ _STEPS: dict[str, Callable[[str, str], str]] = {
     "len": lambda o, key: f"len({o})",
     "size": lambda o, key: axis_path(o, "size", key),
     "stride": lambda o, key: axis_path(o, "stride", key),
+    "element": lambda o, key: f"{o}.item()",
 }
 
 

@@ -71,6 +71,7 @@ class Source:
       closure i        o.__closure__[i]
       globals          o.__globals__
       len              len(o) of an exact container
+      element          the number in a plain tensor of the CPU without axes
       size i, stride i   o.shape[i] and o.stride(i) of a plain tensor
       result (n, *a)   what o's method n gives for the constant arguments a, asked anew on every check;
                        n "": o itself is called; an argument ("=", name, c) is passed by keyword.

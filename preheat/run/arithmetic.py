@@ -5,21 +5,27 @@
                                    compute  slot 5 == slot 6, and a guard does not hold if not
 
 `ir/scalar` says what the operations mean. Integers are words of 64 bits, floats the bits of
-doubles; what has no row here (a power, a sine, text) is computed in Python on every call.
+doubles; a power or a sine is what C's
+function gives, as in Python; what has no row here (text) is computed in Python on every call.
 """
 
 import ctypes
 import functools
+import math
 import struct
+import types
+from collections.abc import Sequence
 from typing import Any
 
+import torch
+
 from preheat.ir.rows import ALL_BITS, ZERO
-from preheat.ir.scalar import Number, Scalar, evaluate, type_of
+from preheat.ir.scalar import Number, Scalar, evaluate, symbol, told_apart, type_of
 from preheat.ir.trace import Source
 from preheat.run.layout import WORD
 from preheat.run.places import Places, impl
 from preheat.run.resolve import Values
-from preheat.run.table import NotNative, Table
+from preheat.run.table import NoRoom, NotNative, Table
 from preheat.run.tensor_layout import INLINE_RANK
 
 _INT, _FLOAT = ("int", "bool"), ("float",)
@@ -75,6 +81,13 @@ class _Writer:
 
     def slot(self, number: Number) -> tuple[int, str]:
         """A slot with the word of `number`, and "int" or "float"."""
+        about = told_apart(number)
+        known = self.places.scalars.get(about)
+        if known is None:
+            known = self.places.scalars[about] = self._new_slot(number)
+        return known
+
+    def _new_slot(self, number: Number) -> tuple[int, str]:
         if not isinstance(number, Scalar):
             return self.constant(number), "float" if type(number) is float else "int"
         if number.op == "sym":
@@ -85,6 +98,8 @@ class _Writer:
         if number.op in _LOGICAL and all(type_of(a) == "bool" for a in number.args):
             left, right = (self.slot(a)[0] for a in number.args)
             return self.computed(number.op, left, right, number)
+        if number.op in _FUNCTIONS:
+            return self.called(number)
         one = _ONE.get(number.op)
         if one is None or len(number.args) != 1:
             raise NotNative
@@ -120,6 +135,20 @@ class _Writer:
             raise NotNative
         return self.table.compute(operation, left, right, _word(value)), kind
 
+    def called(self, number: Scalar) -> tuple[int, str]:
+        """What a function of C gives, which must be what Python gives now."""
+        address = _function(_FUNCTIONS[number.op])
+        slots = [self.as_float(*self.slot(arg), arg) for arg in number.args]
+        value = self.value(number)
+        if type(value) is not float or not math.isfinite(value) or number.op == "pow" and (
+            all(type_of(arg) != "float" for arg in number.args)
+        ):
+            raise NotNative
+        arguments = [float(self.value(arg)) for arg in number.args]
+        if _PROTOTYPE(address)(arguments[0], arguments[-1]) != value:
+            raise NotNative
+        return self.table.function(address, slots[0], slots[-1], _word(value)), "float"
+
     def constant(self, value: int | float) -> int:
         return self.table.constant(_word(value))
 
@@ -153,10 +182,63 @@ def _sqrt(writer: _Writer, number: Scalar, slot: int, kind: str) -> tuple[int, s
     return writer.computed("float_sqrt", operand, ZERO, number)
 
 
+def _single(writer: _Writer, number: Scalar, slot: int, kind: str) -> tuple[int, str]:
+    operand = writer.as_float(slot, kind, number.args[0])
+    return writer.computed("single", operand, ZERO, number)
+
+
+def add_words(places: Places, inputs: Sequence[int]) -> dict[int, ctypes.c_uint64]:
+    """Rows that compute those of the sources `inputs` that are numbers: each check leaves their words,
+    integers or doubles, in the cells that are returned by source."""
+    cells: dict[int, ctypes.c_uint64] = {}
+    writer = _Writer(places)
+    for number in inputs:
+        source = places.sources[number]
+        if source.kind != "number" and number not in places.numbers:
+            continue
+        if type(places.found[number]) not in (int, float):
+            continue
+        mark, cell = places.table.mark(), ctypes.c_uint64()
+        places.table.owner = number
+        try:
+            scalar = source.key if source.kind == "number" else _symbol(number, places.found[number])
+            slot, kind = writer.slot(scalar)
+            if kind != type(places.found[number]).__name__:
+                raise NotNative
+        except (NotNative, NoRoom):
+            places.undo(mark)
+            continue
+        places.table.store(slot, ctypes.addressof(cell))
+        cells[number] = cell
+    return cells
+
+
+def _symbol(number: int, value: int | float) -> Scalar:
+    return symbol(f"s{number}", type(value).__name__)
+
+
 _ONE = {
     "neg": _of_int("neg"), "abs": _of_int("abs"), "float": _float, "int": _int, "trunc": _int,
-    "sqrt": _sqrt,
+    "sqrt": _sqrt, "float32": _single,
 }
+
+
+# Functions of C that Python's floats are computed with, by operation. Where one of them gives no finite
+# number Python raises, or has rules of its own.
+_FUNCTIONS = types.MappingProxyType({
+    "pow": "pow", "fpow": "pow",
+    **{name: name for name in ("exp", "log", "log2", "log10", "sin", "cos", "tan", "tanh")},
+})
+_PROTOTYPE = ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_double, ctypes.c_double)
+
+
+@functools.cache
+def _function(name: str) -> int:
+    """The address of a function of the C library that the process has loaded."""
+    found = getattr(ctypes.CDLL(None), name, None)
+    if found is None:
+        raise NotNative
+    return ctypes.cast(found, ctypes.c_void_p).value
 
 
 def _word(value: int | float) -> int:
@@ -178,6 +260,8 @@ def source_slot(places: Places, number: int) -> tuple[int, str]:
         return _length_slot(places, source.parent), "int"
     if source.kind in ("size", "stride"):
         return _axis_slot(places, source), "int"
+    if source.kind == "element":
+        return _element_slot(places, source, value), "float"
     kind, place = "float" if type(value) is float else "int", places.at(number)
     if place.is_fixed:
         if number in places.numbers:
@@ -226,6 +310,51 @@ def _axis_slot(places: Places, source: Source) -> int:
         index = source.key + (rank if source.kind == "stride" else 0)
         places.word(outside, WORD * index, mask=0, save=slot)
     return slot
+
+
+def first_byte(places: Places, number: int) -> int:
+    """A slot with the address of a tensor's first element; its offset in the storage must stay."""
+    where, tensor = places.tensors, places.found[number]
+    if where is None:
+        raise NotNative
+    places.type_of(number)
+    place, _ = impl(places, number)
+    places.word(place, where.keys)  # an ordinary key set has a storage behind it
+    storage = places.follow(place, where.storage)
+    places.word(place, where.storage_offset)
+    memory = places.follow(storage, where.data)
+    return places.table.advance(memory.base, tensor.storage_offset() * tensor.element_size())
+
+
+def element_memory(places: Places, number: int) -> int:
+    """A slot with the address of the number in the tensor at source `number`, which is there."""
+    where, tensor = places.tensors, places.found[number]
+    if where is None or type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+        raise NotNative
+    known = places.scalars.get(("memory", number))
+    if known is None:
+        places.type_of(number)
+        place, _ = impl(places, number)
+        places.word(place, where.keys)
+        places.word(place, where.dtype, mask=(1 << 40) - 1, decides=True)
+        places.word(place, where.rank, decides=True)
+        known = first_byte(places, number), ""
+        if places.table.apart(known[0], ZERO) != 0:
+            raise NotNative
+        places.scalars["memory", number] = known
+    return known[0]
+
+
+def _element_slot(places: Places, source: Source, value: float) -> int:
+    """A slot with the number in a tensor."""
+    read = _READERS.get(places.found[source.parent].dtype)
+    if read is None:
+        raise NotNative
+    memory = element_memory(places, source.parent)
+    return places.table.compute(read, memory, ZERO, _word(value))
+
+
+_READERS = types.MappingProxyType({torch.float32: "single_at", torch.float64: "double_at"})
 
 
 @functools.cache

@@ -21,7 +21,7 @@ from preheat.base.names import raw_attribute
 from preheat.bridge.tensors import extent
 from preheat.ir.rows import ZERO
 from preheat.ir.trace import At, Guard, TensorFacts
-from preheat.run.arithmetic import add_test
+from preheat.run.arithmetic import add_test, element_memory, first_byte
 from preheat.run.check import Claim
 from preheat.run.items import add_number
 from preheat.run.layout import WORD
@@ -86,7 +86,11 @@ def _ambient(
 
 # ---------------------------------------------------------------------------- identity
 def _type(places: Places, guard: Guard, expected: type) -> None:
-    places.type_of(guard.source)
+    source = places.sources[guard.source]
+    if source.kind == "element":  # the dtype of the tensor says what it gives
+        element_memory(places, source.parent)
+    else:
+        places.type_of(guard.source)
 
 
 def _is(places: Places, guard: Guard, expected: Any) -> None:
@@ -201,37 +205,42 @@ def _tensor(places: Places, guard: Guard, expected: TensorFacts) -> None:
         raise NotNative
 
 
-def _first_byte(places: Places, number: int) -> int:
-    """A slot with the address of a tensor's first element; its offset in the storage must stay."""
-    where, tensor = places.tensors, places.found[number]
-    if where is None:
-        raise NotNative
-    places.type_of(number)
-    place, _ = impl(places, number)
-    places.word(place, where.keys)  # an ordinary key set has a storage behind it
-    storage = places.follow(place, where.storage)
-    places.word(place, where.storage_offset)
-    memory = places.follow(storage, where.data)
-    return places.table.advance(memory.base, tensor.storage_offset() * tensor.element_size())
-
-
 def _alias(places: Places, guard: Guard, groups: tuple[tuple[int, ...], ...]) -> None:
-    """One disjoint row a pair of tensors; pairs that overlap are left to Python."""
+    """One disjoint row a pair of tensors, or one row for many; tensors that overlap are left to Python."""
     if any(len(group) > 1 for group in groups):
         raise NotNative
+    numbers = [number for (number,) in groups if places.found[number].numel()]
+    if len(numbers) > _FEW_TENSORS:
+        _all_apart(places, numbers)
+        return
     spans = []
-    for (number,) in groups:
-        tensor = places.found[number]
-        if tensor.numel():
-            start, end = extent(tensor)
-            spans.append((_first_byte(places, number), end - start))
-    if len(spans) ** 2 > _MOST_PAIRS:
-        raise NotNative
+    for number in numbers:
+        start, end = extent(places.found[number])
+        spans.append((first_byte(places, number), end - start))
     for index, (first, first_size) in enumerate(spans):
         for second, second_size in spans[index + 1 :]:
             places.table.disjoint(first, first_size, second, second_size)
 
 
+def _all_apart(places: Places, numbers: Sequence[int]) -> None:
+    where, spans = places.tensors, []
+    if where is None:
+        raise NotNative
+    for number in numbers:
+        tensor = places.found[number]
+        places.type_of(number)
+        place, slot = impl(places, number)
+        places.word(place, where.keys)
+        places.word(place, where.storage_offset)
+        start, end = extent(tensor)
+        offset = tensor.storage_offset() * tensor.element_size()
+        is_fixed = place.is_fixed
+        spans.append((
+            ZERO if is_fixed else slot, place.address if is_fixed else 0, offset, end - start))
+    places.table.spans(where.storage, where.data, spans)
+
+
+_FEW_TENSORS = 8
 _MOST_PAIRS = 4096
 
 

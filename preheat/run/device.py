@@ -48,6 +48,7 @@ _PYTHON = {
     "error_matches": "PyErr_ExceptionMatches",
     "error_clear": "PyErr_Clear",
     "unicode_compare": "PyUnicode_Compare",
+    "get_attribute": "PyObject_GetAttr",
 }
 # THPVariable_Wrap(const at::TensorBase&), and the older by-value form: both get an address.
 _WRAP = ("_Z16THPVariable_WrapRKN2at10TensorBaseE", "_Z16THPVariable_WrapN2at10TensorBaseE")

@@ -59,16 +59,17 @@ class Program:
         self.memory = Memory() if memory is None else memory
         self.memory.object(rows)
         lowered = lower(executable, context, self.memory, len(extras))
-        inputs = [
-            _input_words(self.memory, origin, slot, access, type)
-            for origin, slot, access, type in zip(
-                (*origins, *extras),
-                (*lowered.input_slots, *lowered.extra_slots),
-                (*lowered.access, *("none" for _ in extras)),
-                (*executable.plan.inputs, *(None for _ in extras)),
-                strict=True,
-            )
-        ]
+        given = list(zip(
+            (*origins, *extras),
+            (*lowered.input_slots, *lowered.extra_slots),
+            (*lowered.access, *("none" for _ in extras)),
+            (*executable.plan.inputs, *(None for _ in extras)),
+            strict=True,
+        ))
+        inputs = [_input_words(self.memory, *row) for row in given if row[0].kind != "word"]
+        words = [(origin.value, slot) for origin, slot, *_ in given if origin.kind == "word"]
+        # what an attribute gives is the call's own
+        drops = (*lowered.drops, *(slot for origin, slot, *_ in given if origin.kind == "member"))
         results = (*lowered.output_slots, *(lowered.extra_slots if shape == "rebuild" else ()))
         # `rebuild` gets its arguments in the scratch
         scratch_words = longest((lowered.scratch_words, len(results)))
@@ -95,8 +96,10 @@ class Program:
             "outputs": self.memory.words(flat(lowered.outputs)),
             "output_count": len(lowered.outputs),
             "calls": self.memory.words(flat(calls)),
-            "drops": self.memory.words(lowered.drops),
-            "drop_count": len(lowered.drops),
+            "words": self.memory.words(flat(words)),
+            "word_count": len(words),
+            "drops": self.memory.words(drops),
+            "drop_count": len(drops),
             "results": self.memory.words(results),
             "result_count": len(results),
             "shape": SHAPES.index(shape),
@@ -233,7 +236,11 @@ class Frames:
 def _input_words(
     memory: Memory, origin: Origin, slot: int, access: str, type: TensorType | None
 ) -> tuple[int, ...]:
-    value = memory.object(origin.value) if origin.kind == "object" else origin.value
+    value = origin.value
+    if origin.kind == "object":
+        value = memory.object(value)
+    elif origin.kind == "member":
+        value = memory.words(map(memory.object, value))
     return (
         ORIGINS.index(origin.kind),
         value,

@@ -18,12 +18,14 @@ then uses `run`.
 import ctypes
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from preheat.ir.hinted import Book
-from preheat.ir.plan import Image
+from preheat.ir.plan import Image, KernelCall
 from preheat.ir.records import REASONS
 from preheat.ir.trace import Trace
+from preheat.run.buffers import read_buffers
 from preheat.run.device import Context
 from preheat.run.driver import FilledProgram, Program, ProgramStencil
 from preheat.run.executable import Executable
@@ -94,7 +96,9 @@ def make_entry(
     needed = {"native", "grad_mode"} if executable.is_grad_off else {"native"}
     if rows is None or runtime is None or context is None or not needed <= context.have:
         return Entry(_python_call(slow), None, executable, rebuild, node.inputs)
-    given = _program_arguments(trace, found, rows, executable, rebuild, slow, context, live, miss)
+    words = _words(rows, node.inputs, rebuild.sources, executable)
+    given = _program_arguments(
+        trace, found, rows, executable, rebuild, slow, context, live, miss, words)
     program = Program(*given)
     return Entry(builtin(program, runtime), program, executable, rebuild, node.inputs)
 
@@ -124,15 +128,42 @@ class EntryStencil:
 def _program_arguments(
     trace: Trace, found: Sequence[Any], rows: Any, executable: Executable, rebuild: Rebuild,
     slow: Slow, context: Context, live: Sequence[Any], miss: Any,
+    words: Mapping[int, int] = MappingProxyType({}),
 ) -> tuple:
     """What a `Program` is made from."""
     (node,) = trace.nodes
     reached = reach(
-        trace, (*node.inputs, *rebuild.sources), found, live, executable.plan.inputs)
+        trace, (*node.inputs, *rebuild.sources), found, live, executable.plan.inputs, words)
     count = len(node.inputs)
     return (
         executable, context, reached.origins[:count], reached.origins[count:], rebuild.shape,
         rebuild.function, reached.deep, slow, rows, trace.signature, miss)
+
+
+def _words(
+    rows: Any, inputs: Sequence[int], others: Sequence[int], executable: Executable,
+) -> dict[int, int]:
+    """The cells of the numbers that kernels alone take, by source: what else takes one needs a tensor."""
+    plan = executable.plan
+    cells = {} if executable.is_gpu else rows.words
+    roots = {
+        executable.places[b].root
+        for call in plan.calls if not isinstance(call, KernelCall)
+        for b in read_buffers(plan, call)
+    }
+    read = {plan.buffers[b].index for b in roots if plan.buffers[b].kind == "input"}
+    read |= {o.base for o in plan.outputs if o.alias == "input"}
+    taken = {
+        buffer.index for buffer in plan.buffers
+        if buffer.kind == "input" and buffer.type.dtype in _WORD_DTYPES}
+    return {
+        source: ctypes.addressof(cells[source])
+        for place, source in enumerate(inputs)
+        if source in cells and place in taken and place not in read and source not in others
+    }
+
+
+_WORD_DTYPES = frozenset(("float64", "int64"))  # what floats and ints are for a plan
 
 
 def beside(entry: Entry, rows: Any, runtime: Image) -> Entry:

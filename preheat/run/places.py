@@ -22,6 +22,8 @@ import types
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import torch
+
 from preheat.base.names import has_managed_dict, is_heap_type, mro_of
 from preheat.ir.rows import ALL_BITS, ZERO
 from preheat.ir.trace import Guard, Source
@@ -74,6 +76,9 @@ class Places:
         self.where: list[Place | None] = []
         self.is_held: list[bool] = []
         self.origin: dict[int, Place] = {}  # of a slot: the place it was loaded from
+        # of gradients, which have no object in Python before they are asked for: their TensorImpl
+        self.impls: dict[int, Place] = {}
+        self.scalars: dict[Any, tuple[int, str]] = {}  # slots of numbers, by what they are
         self._shared: int | None = None
         self._items: dict[int, Place] = {}
         self._tables: dict[int, Place] = {}
@@ -84,6 +89,7 @@ class Places:
         if self.table.mark() > mark:
             self.table.undo(mark)
             self.done.clear()
+            self.scalars.clear()
 
     def guards_on(self, number: int) -> Sequence[Guard]:
         return self.guards.get(number, ())
@@ -269,6 +275,10 @@ class Places:
         cls, about = type(self.found[number]), ("type", number)
         if about in self.done:
             return cls
+        if number in self.impls:
+            self._type_of_gradient(number, cls)
+            self.done.add(about)
+            return cls
         place = self.at(number)
         if (
             place[0] != ZERO or not self.is_held[number]
@@ -281,6 +291,15 @@ class Places:
         return cls
 
 
+    def _type_of_gradient(self, number: int, cls: type) -> None:
+        """Adds rows: the Python object of a gradient, if it has one, is of class `cls`."""
+        if cls is not torch.Tensor or self.layout.type != WORD:
+            raise NotNative
+        self.table.holds.append(cls)
+        place = self.table.advance(self.impls[number].base, self.tensors.wrapper)
+        self.table.decide("wrapper_class", place, self.table.constant(id(cls)), id(cls))
+
+
 _USUAL_DICTS = frozenset((dict, collections.OrderedDict))
 
 
@@ -289,6 +308,9 @@ def impl(places: Places, number: int) -> tuple[Place, int]:
 
     That of a fixed tensor is compared and then fixed itself, and all of them share one slot.
     """
+    known = places.impls.get(number)
+    if known is not None:
+        return known, known.base
     place, where = places.at(number), places.tensors
     if not place.is_fixed:
         moving = places.follow(place, where.impl)

@@ -13,7 +13,8 @@ it runs, so types and keys are as they were; what it raises is a fault of the ca
 """
 
 import builtins
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from preheat.base.dataclass import dataclass
@@ -30,7 +31,9 @@ _NUMBERS = (int, float, bool)
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """kind "object": `value` is it; "argument": its position; "deep": its place in deep's tuple."""
+    """kind "object": `value` is it; "argument": its position; "deep": its place in deep's tuple;
+    "word": of a number, the address of the cell where each check leaves it; "member": an object and
+    the name of its attribute, read by C."""
 
     kind: str
     value: Any
@@ -46,13 +49,14 @@ class Reach:
 
 def reach(
     trace: Trace, wanted: Sequence[int], found: Sequence[Any], live: Sequence[Any] = (),
-    types: Sequence[TensorType] = (),
+    types: Sequence[TensorType] = (), words: Mapping[int, int] = MappingProxyType({}),
 ) -> Reach:
     """Where the sources `wanted` are found. `found`: the objects of all sources when bound.
 
     types   of the first ones, as the plan takes them: a number is made a tensor of its type
+    words   of sources that are numbers of which the plan needs nothing but the word: its address
     """
-    writer = _Writer(trace, found, live)
+    writer = _Writer(trace, found, live, words)
     origins = tuple(
         writer.origin(source, types[place] if place < len(types) else None)
         for place, source in enumerate(wanted)
@@ -63,8 +67,10 @@ def reach(
 class _Writer:
     """The text of `deep` under construction."""
 
-    def __init__(self, trace: Trace, found: Sequence[Any], live: Sequence[Any]):
-        self.trace, self.found, self.live = trace, found, live
+    def __init__(
+        self, trace: Trace, found: Sequence[Any], live: Sequence[Any], words: Mapping[int, int],
+    ):
+        self.trace, self.found, self.live, self.words = trace, found, live, words
         self.names: dict[int, str] = {}
         self.lines: list[str] = []
         self.results: dict[str, int] = {}
@@ -75,7 +81,12 @@ class _Writer:
         self.moving = self.numbers | replaced(trace, found)
 
     def origin(self, index: int, type: TensorType | None) -> Origin:
-        root = self.root(index)
+        if type is not None and index in self.words:
+            return Origin("word", self.words[index])
+        root, source = self.root(index), self.trace.sources[index]
+        if (source.kind, source.key) == ("attr", "grad") and source.parent not in self.moving:
+            if root.kind not in ("arg", "kwarg"):
+                return Origin("member", (self.found[source.parent], "grad"))
         is_number = index in self.numbers or root.kind == "number"
         # one that moved when it was captured may be guarded by its value since: the plan takes it so
         is_number |= type is not None and builtins.type(self.found[index]) in _NUMBERS

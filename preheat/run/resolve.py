@@ -133,7 +133,8 @@ def moving_numbers(trace: Trace) -> frozenset[int]:
 
 def replaced(trace: Trace, found: Sequence[Any]) -> frozenset[int]:
     """The sources of tensors (and of lists and tuples) that the node itself puts other ones in
-    the place of, and what lies inside them: `self.state = f(self.state)`.
+    the place of, and what lies inside them: `self.state = f(self.state)`. Gradients, too: each
+    backward makes others.
 
     found   the objects of all sources. Numbers are not among them: see `moving_numbers`.
     """
@@ -141,10 +142,14 @@ def replaced(trace: Trace, found: Sequence[Any]) -> frozenset[int]:
     written: set[tuple[int, Any]] = set()
     for step in node.end.recipe.steps:
         written |= set(_written_places(step, node.end.recipe.steps))
-    if not written:
-        return frozenset()
     moving: set[int] = set()
     for number, source in enumerate(trace.sources):
+        if source.kind == "attr" and source.key == "grad" and type(found[number]) is Tensor:
+            moving.add(number)
+        elif source.parent in moving:
+            moving.add(number)
+        if not written:
+            continue
         above = trace.sources[source.parent] if source.parent >= 0 else source
         owner = above.parent if above.kind == "dict" else source.parent
         is_written = source.kind in _PARTS and (owner, source.key) in written
@@ -343,6 +348,12 @@ def _stride(value: Any, axis: int) -> int:
     return _of_tensor(value, axis).stride(axis)
 
 
+def _element(value: Any, key: Any) -> int | float | bool:
+    if type(value) not in _PLAIN_TENSORS or value.dim() or value.device.type != "cpu":
+        raise NotThere(f"a {type_name(type(value))} is no number of the CPU")
+    return value.item()
+
+
 def _of_tensor(value: Any, axis: int) -> Tensor:
     """`value`, a tensor of no class of the user's, which has that axis."""
     if type(value) not in _PLAIN_TENSORS or value.dim() <= axis:
@@ -380,4 +391,5 @@ STEPS: Mapping[str, Callable[[Any, Any], Any]] = types.MappingProxyType({
     "size": _size,
     "stride": _stride,
     "result": _result,
+    "element": _element,
 })

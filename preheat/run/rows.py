@@ -29,6 +29,7 @@ from preheat.base.names import instance_dict
 from preheat.ir.rows import ROW
 from preheat.ir.text_trace import show_guard, source_path
 from preheat.ir.trace import Guard, Live, Trace
+from preheat.run.arithmetic import add_words
 from preheat.run.check import Checker, Failure, mentioned, references
 from preheat.run.claims import add_claims
 from preheat.run.items import Reads, reads_of
@@ -68,7 +69,8 @@ class Rows:
     loose: frozenset[int]
     checker: Checker
     slow: Checker | None
-    replaced: frozenset[int] = frozenset()  # sources of objects that each call replaces
+    replaced: frozenset[int]  # sources of objects that each call replaces
+    words: Mapping[int, ctypes.c_uint64]  # by source: where each check leaves the word of a number
 
     @property
     def address(self) -> int:
@@ -247,6 +249,7 @@ def bind_rows(
         reads_of(trace, checker.guards, found, spaces))
     add_all(places)
     slow = add_claims(places, checker.by_kind, found, without)
+    words = {} if "words" in without else add_words(places, trace.nodes[0].inputs)
     objects = list(checker.objects)
     for number in _remembered(trace, places, others):
         slow.append(Guard(number, "is", Live(len(objects))))
@@ -262,7 +265,7 @@ def bind_rows(
         buffer, len(table.rows), tuple(table.owners), tuple(slow), tuple(table.holds),
         table.versions, table.items, places.held(), frozenset(table.ambient),
         frozenset(n for n, place in enumerate(places.where) if place is not None and place.base),
-        _loose(trace, places), checker, slow_checker, others,
+        _loose(trace, places), checker, slow_checker, others, words,
     )
 
 

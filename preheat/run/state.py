@@ -210,6 +210,18 @@ def _all_have_bf16(value: Constant) -> bool:
         torch.cuda.get_device_capability(index) >= (8, 0) for index in range(count))
 
 
+def _accelerator(table: Table, value: Constant) -> bool:
+    """An optional of C++ in a word: a device type, and whether there is one."""
+    function = _function("_ZN2at11accelerator14getAcceleratorEb")
+    if not table.call(function, mask=1 << 8) >> 8 & 1:
+        return value is None
+    code = table.call(function, mask=BYTE) & BYTE
+    return value == _ACCELERATORS.get(code)
+
+
+_ACCELERATORS = {1: "cuda"}  # torch's numbers of device types
+
+
 def _global(table: Table, module: types.ModuleType, name: str, value: Constant) -> bool:
     """Adds a row: no global of `module` changes, while the one called `name` is `value`."""
     version = layout().dict_version
@@ -405,4 +417,5 @@ READERS: types.MappingProxyType[str, Callable[[Table, Constant], bool]] = types.
     "monitoring": _monitoring, "stream_capture": _stream_capture,
     "cuda_available": _of_the_process(lambda value: True),
     "cuda_bf16": _of_the_process(_all_have_bf16),
+    "accelerator": _accelerator,
 })

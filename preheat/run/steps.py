@@ -18,10 +18,11 @@ import torch
 from preheat.base.callers import Raised
 from preheat.base.names import find, is_heap_type, raw_attribute
 from preheat.ir.rows import ARGS, ZERO
-from preheat.ir.trace import Named
+from preheat.ir.trace import At, Named
+from preheat.run.check import references
 from preheat.run.layout import WORD, word
 from preheat.run.members import is_small_table, member_offset
-from preheat.run.places import Place, Places, bare_place
+from preheat.run.places import Place, Places, bare_place, impl
 from preheat.run.table import NoRoom, NotNative
 
 
@@ -33,6 +34,7 @@ def add_all(places: Places) -> None:
         if (
             source.kind == "item" and ("version", parent) in done
             and where[parent][0] == ZERO and number not in places.numbers
+            and type(source.key) not in _NAMING_OTHERS
         ):  # the usual case: another item of a dict that does not change
             value = places.found[number]
             where.append(bare_place((ZERO, id(value))))
@@ -42,6 +44,9 @@ def add_all(places: Places) -> None:
             continue
         places.table.owner = number
         _add(places, number)
+
+
+_NAMING_OTHERS = frozenset((At, tuple))
 
 
 def _add(places: Places, number: int) -> None:
@@ -62,7 +67,7 @@ def _add(places: Places, number: int) -> None:
         places.undo(mark)
         return
     places.where[number] = place
-    if place.base == ZERO and places.is_held[number]:
+    if place is not None and place.base == ZERO and places.is_held[number]:
         places.table.holds.append(places.found[number])
 
 
@@ -166,6 +171,8 @@ def _dict(places: Places, number: int, parent: int, key: Any) -> Place:
 def _item(places: Places, number: int, parent: int, key: Any) -> Place:
     owner = places.found[parent]
     kind = type(owner)
+    for index in references(key):  # what is found is found for this very key
+        _stays(places, index)
     if issubclass(kind, dict) and not places.at(parent).is_fixed:
         table, start = places.entries(parent)
         index = next((i for i, name in enumerate(owner) if _is_key(name, key)), None)
@@ -186,6 +193,16 @@ def _item(places: Places, number: int, parent: int, key: Any) -> Place:
     if issubclass(kind, (str, bytes, range)) and places.at(parent).is_fixed:
         return Place(ZERO, id(places.found[number]))  # computed from what can not change
     raise NotNative
+
+
+def _stays(places: Places, number: int) -> None:
+    """Adds a row: a key that may move is the object that was resolved. It need not be kept alive: the
+    dict, which has not changed, does that."""
+    place = places.at(number)
+    if not place.is_fixed:
+        origin = places.origin[place.base]
+        if places.table.load(origin.address, origin.base) != id(places.found[number]):
+            raise NotNative
 
 
 _COMPARED_BY_C = frozenset((str, int, bool, float, bytes, tuple))
@@ -248,6 +265,9 @@ def _class(places: Places, number: int, parent: int, key: Any) -> Place:
 
 
 def _cell(places: Places, number: int, parent: int, key: Any) -> Place:
+    if not places.is_held[parent] and places.layout.cell is not None:
+        places.type_of(parent)
+        return arrive(places, number, places.at(parent), places.layout.cell)
     return _pointer(places, number, parent, places.layout.cell)
 
 
@@ -300,6 +320,8 @@ def _attribute(places: Places, number: int, parent: int, name: str) -> Place:
         return _type(places, number, parent, None)
     if name == "__dict__":
         return _dict(places, number, parent, None)
+    if name == "grad" and issubclass(cls, torch.Tensor):
+        return _gradient(places, number, parent)
     if cls in _IMMUTABLE:
         return _unchanging(places, number, parent, None)
     descriptor = raw_attribute(cls, name)
@@ -318,6 +340,24 @@ def _attribute(places: Places, number: int, parent: int, name: str) -> Place:
     if cls is types.FunctionType and name in ("__name__", "__qualname__"):
         return _stored(places, number, places.fixed(parent), types.FunctionType.__basicsize__)
     raise NotNative
+
+
+def _gradient(places: Places, number: int, parent: int) -> Place | None:
+    """None, or a tensor that may be another one on each call: see `Places.impls`."""
+    where, value = places.tensors, places.found[number]
+    if where is None or where.grad is None:
+        raise NotNative
+    _, slot = impl(places, parent)
+    found = places.table.slot()
+    reference = places.table.call(where.grad, slot, mask=0, save=found)
+    if value is None:
+        if places.table.load(0, found, decides=True) != where.no_grad:
+            raise NotNative
+        return Place(ZERO, id(None))
+    if word(reference) != value._cdata:
+        raise NotNative
+    places.impls[number] = places.follow(Place(found, 0), 0)
+    return None
 
 
 # What an attribute of these gives follows from the object, even where it is made anew on each read.

@@ -16,8 +16,8 @@ from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
 from preheat.ir.rows import (
-    ADVANCE, ALL_BITS, APART, ARGS, BARE, CALL, COMPUTE, DISJOINT, FIRST_FREE, LOAD, OPERATIONS,
-    REFRESH, ROW, SAME, SLOTS, VERDICT, VERSION, ZERO,
+    ADVANCE, ALL_BITS, APART, ARGS, BARE, CALL, COMPUTE, DISJOINT, FIRST_FREE, FUNCTION, LOAD,
+    OPERATIONS, REFRESH, ROW, SAME, SLOTS, SPANS, STORE, VERDICT, VERSION, ZERO,
 )
 from preheat.run.layout import InstanceLayout, is_bare
 from preheat.run.layout import word as word_at
@@ -127,6 +127,28 @@ class Table:
         """What `operation` gives for two slots must stay `word`, or a guard does not hold."""
         kind = COMPUTE | VERDICT
         self._add((OPERATIONS.index(operation), word, ALL_BITS, kind, left, ZERO, right))
+
+    def function(self, address: int, left: int, right: int, word: int) -> int:
+        """A slot with what a function of C on doubles gives for two slots, now `word`."""
+        slot = self.slot()
+        self._add((address, word, 0, FUNCTION, left, slot, right))
+        return slot
+
+    def store(self, slot: int, address: int) -> None:
+        """The word at `address` becomes that of the slot on each check."""
+        self._add((address, 0, 0, STORE, slot, ZERO, ZERO))
+
+    def spans(self, storage: int, data: int, spans: Sequence[tuple[int, int, int, int]]) -> None:
+        """No two tensors share a byte. Of each: the slot of its TensorImpl or ZERO, its address if it
+        is fixed, bytes from the data to the first element, bytes that it covers. storage, data: where
+        a TensorImpl has its storage, and that its data."""
+        words = [len(spans), storage, data]
+        for span in spans:
+            words += (*span, 0)
+        words += range(len(spans))
+        table = (ctypes.c_uint64 * len(words))(*words)
+        self.holds.append(table)
+        self._add((ctypes.addressof(table), 1, ALL_BITS, SPANS, ZERO, ZERO, ZERO))
 
     @contextlib.contextmanager
     def left_out(self, address: int, space: dict) -> Iterator[None]:

@@ -34,6 +34,9 @@ class TensorLayout:
     storage, the pointer to the StorageImpl; storage_offset, in elements.
     data     of the data pointer in the StorageImpl
     requires_grad   address of the function `bool (const TensorImpl*)` that torch itself asks
+    grad            the same of `at::Tensor& (const TensorImpl*)`, the gradient; None if it is not known
+    no_grad         the TensorImpl of a gradient that is None
+    wrapper         in the TensorImpl: the pointer to its Python object, or 0; its lowest bit may be set
     """
 
     impl: int
@@ -46,6 +49,9 @@ class TensorLayout:
     storage_offset: int
     data: int
     requires_grad: int
+    grad: int | None = None
+    no_grad: int = 0
+    wrapper: int | None = None
 
 
 @functools.lru_cache
@@ -68,7 +74,30 @@ def tensor_layout() -> TensorLayout | None:
         **_sizes_and_strides(examples),
         "requires_grad": _requires_grad_function(),
     }
-    return None if any(v is None for v in found.values()) else TensorLayout(**found)
+    if any(value is None for value in found.values()):
+        return None
+    return TensorLayout(**found, **_grad_layout())
+
+
+def _grad_layout() -> dict[str, int | None]:
+    """Where the gradient is, and the Python object of a tensor: {} unless all of it is as expected."""
+    address = symbol("_ZNK3c1010TensorImpl4gradEv")
+    if address is None:
+        return {}
+    ask = ctypes.CFUNCTYPE(ctypes.c_uint64, ctypes.c_void_p)(address)
+    plain, leaf = torch.zeros(3, device="cpu"), torch.zeros(2, device="cpu", requires_grad=True)
+    none = {word(ask(tensor._cdata)) for tensor in (plain, leaf)}
+    leaf.grad = torch.ones(2, device="cpu")
+    given = word(ask(leaf._cdata)) == leaf.grad._cdata
+    leaf.grad = None
+    none.add(word(ask(leaf._cdata)))
+    common = set(range(_IMPL_WORDS))
+    for tensor in (plain, leaf):
+        here = words_at(tensor._cdata, _IMPL_WORDS)
+        common = {place for place in common if here[place] & ~1 == id(tensor)}
+    if not given or len(none) != 1 or len(common) != 1:
+        return {}
+    return {"grad": address, "no_grad": none.pop(), "wrapper": WORD * common.pop()}
 
 
 _IMPL_WORDS = 24  # a TensorImpl is longer than this many words on every supported torch

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from preheat.base.collector import paused_collector
 from preheat.base.errors import InternalError, Unsupported, UserError, is_strict
 from preheat.base.events import emit
 from preheat.bridge.generators import States
@@ -214,12 +215,13 @@ class Variant:
         self._settled = None
         is_sized = isinstance(self.executable, Sized)
         is_native = self._runtime is not None and isinstance(self.executable, Executable | Sized)
-        self._rows = bind_rows(
-            self.checker, found, arguments, fleeting=self._fleeting,
-            changing=[space for space, _ in self._changing.values()],
-            unlisted=[space for space, times in self._changing.values() if times > _MOST_LISTS],
-            is_judged=is_sized,
-        ) if is_native else None
+        with paused_collector():
+            self._rows = bind_rows(
+                self.checker, found, arguments, fleeting=self._fleeting,
+                changing=[space for space, _ in self._changing.values()],
+                unlisted=[space for space, times in self._changing.values() if times > _MOST_LISTS],
+                is_judged=is_sized,
+            ) if is_native else None
         if is_sized and is_native:
             self._sized = SizedCalls(self.artifact.trace, found, self.executable, self.rebuild,
                                      self.checker.objects, self._entry_at, self._stencil,

@@ -9,26 +9,31 @@ and those numbers with what each value is are the key of the result: a `Shape`, 
 memories are places in `Group.members`. The trials of fusion, refusals included, are made for the
 first of a model's equal layers only.
 
+On a CPU elementwise groups over contiguous memory are equal whatever their sizes: one loop over all
+elements, as many as the call says. So the updates of hundreds of parameters are one kernel, called
+for each of them.
+
 Requires level core. Guarantees: groups of one shape are one kernel.
 Source: incremental compilation by normalised functions (Cranelift's incremental_cache.rs).
 """
 
 import functools
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from preheat.base.dataclass import dataclass, field
 from preheat.ir.hinted import estimate
 from preheat.ir.loop import Kernel
-from preheat.ir.ops import REDUCE
+from preheat.ir.ops import ELEMENTWISE, REDUCE
 from preheat.ir.plan import Target
 from preheat.ir.scalar import product
 from preheat.schedule.loops import lower
 from preheat.schedule.nests import Frame, Nest, NoFit, frame_of
 from preheat.schedule.problem import Problem
-from preheat.schedule.tile import Tiled, kernel_of, tile
+from preheat.schedule.tile import Tiled, kernel_of, resized, tile
 from preheat.schedule.views import Store, placed_region, store_through
 
+_FLAT_OPS = frozenset((*ELEMENTWISE, "cast", "full", "expand"))
 MOST_FRAMES = 4  # loops that are tried for a group
 
 
@@ -54,6 +59,7 @@ class Group:
     shape: Shape
     members: tuple[int, ...]
     reads: frozenset[int]
+    tiled: Tiled  # that of the shape, at the sizes of this group
 
     @property
     def values(self) -> tuple[int, ...]:
@@ -64,10 +70,6 @@ class Group:
     def memories(self) -> tuple[int, ...]:
         """The memory of each parameter of the kernel."""
         return tuple(self.members[place] for place in self.shape.tiled.memories)
-
-    @property
-    def tiled(self) -> Tiled:
-        return self.shape.tiled
 
     @property
     def has_check(self) -> bool:
@@ -107,7 +109,8 @@ class Groups:
     ) -> Group | None:
         """The group that computes `roots` and does `stores` for the `stored` ones, or None when
         they fit no common loops."""
-        key, place = self._normal_form(roots, stores)
+        count = self._flat_elems(roots, stores)
+        key, place = self._normal_form(roots, stores, count > 0)
         known = self.shapes.known
         if key not in known:
             known[key] = self._lowered(roots, stores, place)
@@ -116,7 +119,11 @@ class Groups:
             return None
         members = tuple(place)
         reads = frozenset(members[k] for k in shape.nest.reads)
-        return Group(roots, stored, shape, members, reads)
+        tiled = shape.tiled
+        if count and tiled.extent != count:
+            types = [self.problem.types[members[k]] for k in tiled.memories]
+            tiled = resized(tiled, count, types, self.shapes.target)
+        return Group(roots, stored, shape, members, reads, tiled)
 
     def is_on_host(self, value: int) -> bool:
         """Whether `value` is in the host's memory, where kernels of a GPU cannot store."""
@@ -186,31 +193,69 @@ class Groups:
         return sorted(frames, key=frames.__getitem__, reverse=True)[:MOST_FRAMES]
 
     # ------------------------------------------------------------------ normal form
+    def _flat_elems(self, roots: tuple[int, ...], stores: Sequence[Store]) -> int:
+        """How many elements the group walks, if it is elementwise over contiguous memory of one size,
+        and single numbers; else 0."""
+        types, ops = self.problem.types, self.problem.ops
+        whole = types[stores[0].value] if stores else None
+        is_sized = whole is not None and type(whole.elems) is int and whole.elems > 1
+        if not is_sized or self.shapes.target.is_gpu:
+            return 0
+
+        def is_flat(value: int) -> bool:
+            found = types[value]
+            return found.rank == 0 or found.sizes == whole.sizes and found.is_contiguous
+
+        if not all(
+            s.offset == 0 and s.strides == whole.strides and types[s.value].sizes == whole.sizes
+            and types[s.memory].sizes == whole.sizes and is_flat(s.memory) for s in stores
+        ):
+            return 0
+        pending = [store.value for store in stores]
+        seen = set(pending)
+        for value in pending:  # grows as operands are met
+            memory = self.memory(value, roots)
+            if memory is not None:
+                if not (is_flat(value) and is_flat(memory)):
+                    return 0
+                continue
+            op = ops[value]
+            if types[value].rank and types[value].sizes != whole.sizes:
+                return 0
+            if op.name not in _FLAT_OPS or op.name == "expand" and types[op.args[0].id].rank:
+                return 0
+            fresh = [arg for arg in self._args(value) if arg not in seen]
+            seen.update(fresh)
+            pending += fresh
+        return whole.elems
+
     def _normal_form(
-        self, roots: tuple[int, ...], stores: Sequence[Store]
+        self, roots: tuple[int, ...], stores: Sequence[Store], is_flat: bool
     ) -> tuple[tuple, dict[int, int]]:
         """All that `_lowered` looks at, with the values and memories named by their places; and
-        the places, in the order in which a walk from the stores meets them."""
+        the places, in the order in which a walk from the stores meets them. Sizes are left out if
+        the group `is_flat`."""
         place: dict[int, int] = {}
 
         def at(value: int) -> int:
             return place.setdefault(value, len(place))
 
-        key: list = [len(stores), len(roots)]
+        kind_of, op_kind = self._kinds(is_flat)
+        key: list = [len(stores), len(roots), is_flat]
         for store in stores:
-            key += (at(store.value), at(store.memory), self._type_kind(store.memory))
-            key += (store.offset, store.strides)
+            key += (at(store.value), at(store.memory), kind_of(store.memory))
+            key += () if is_flat else (store.offset, store.strides)
         for root in roots:
-            key += (at(root), self._op_kind(root), *map(self._type_kind, self._args(root)[:1]))
+            key += (at(root), op_kind(root), *map(kind_of, self._args(root)[:1]))
         pending = list(dict.fromkeys(store.value for store in stores))
         seen = set(pending)
         for value in pending:  # grows as operands are met
             memory = self.memory(value, roots)
             if memory is not None:
-                key += (at(value), self._type_kind(value), at(memory), self._type_kind(memory))
+                key += (at(value), kind_of(value), at(memory), kind_of(memory))
                 continue
             args = self._args(value)
-            key += (at(value), self._op_kind(value), -1, *map(at, args))
+            key += (at(value), op_kind(value), -1, *map(at, args))
             fresh = [arg for arg in args if arg not in seen]
             seen.update(fresh)
             pending += dict.fromkeys(fresh)
@@ -221,6 +266,21 @@ class Groups:
         if found is None:
             found = self.args[value] = tuple(self.problem.ops[value].refs())
         return found
+
+    def _kinds(self, is_flat: bool) -> tuple[Callable[[int], int], Callable[[int], int]]:
+        """What loading and what computing a value is."""
+        if is_flat:
+            return self._flat_type_kind, self._flat_op_kind
+        return self._type_kind, self._op_kind
+
+    def _flat_type_kind(self, value: int) -> int:
+        found = self.problem.types[value]
+        return self.shapes.kind("flat", found.dtype, found.rank == 0, found.device)
+
+    def _flat_op_kind(self, value: int) -> int:
+        op = self.problem.ops[value]
+        facts = self.shapes.kind("flat op", op.name, repr(op.attrs), len(self._args(value)))
+        return self.shapes.kind("flat value", facts, self._flat_type_kind(value))
 
     def _op_kind(self, value: int) -> int:
         """What computing `value` is. Constants by their text: 0.0 is not -0.0, 1 is not True."""

@@ -310,14 +310,18 @@ class _Statement:
         return tuple(outputs)
 
     def _writes(self) -> None:
+        in_place = frozenset(self.graph.in_place)
+        stores_of: dict[int, list[InPlace]] = {}
+        for store in self.graph.stores:
+            stores_of.setdefault(store.target, []).append(store)
         for target, value in self.graph.writes:
             type = self.types[target]
             if value == target or type.elems == 0:
                 continue
             if any(stride == 0 and size != 1 for size, stride in zip(type.sizes, type.strides)):
                 raise Unsupported("written_overlap", f"a write to {type}")
-            stores = [s for s in self.graph.stores if s.target == target]
-            if target in self.graph.in_place and target not in self.late and self._are_free(stores):
+            stores = stores_of.get(target, [])
+            if target in in_place and target not in self.late and self._are_free(stores):
                 self._in_place(stores)
             else:
                 copy = self._copy(value, type)
@@ -325,8 +329,8 @@ class _Statement:
 
     def _are_free(self, stores: list[InPlace]) -> bool:
         """The states of a written input can live in its memory alone."""
-        taken = self.required | self.results | self.inputs | self.written.keys()
-        return bool(stores) and not any(s.state in taken for s in stores)
+        taken = (self.required, self.results, self.inputs, self.written)
+        return bool(stores) and not any(s.state in places for s in stores for places in taken)
 
     def _in_place(self, stores: list[InPlace]) -> None:
         """Each store is a value of its own; the last of a state is the state, for its readers."""

@@ -21,7 +21,7 @@ from types import MappingProxyType
 
 from preheat.base.errors import Unsupported
 from preheat.ir.graph import Graph, OutputAlias, Ref, device_of, map_refs
-from preheat.ir.loop import Kernel, sizes_of
+from preheat.ir.loop import ANY, Kernel, sizes_of
 from preheat.ir.pack import digest
 from preheat.ir.plan import Call, KernelCall, LibraryCall, Output, Plan, ProductCall, Target
 from preheat.schedule.activations import with_activations
@@ -105,6 +105,11 @@ class _Kernels:
             if found == len(self.made):
                 name = f"{kernel_name(group, self.problem, self.products)}_{found}"
                 self.made.append(replace(kernel, name=name))
+        made, count = self.made[found], group.tiled.extent
+        is_flat = made.parallel == len(made.axes) == 1 and made.lane is not None
+        are_known = type(made.axes[0].extent) is int and type(count) is int
+        if is_flat and are_known and made.axes[0].extent != count:
+            self.made[found] = replace(made, axes=(replace(made.axes[0], extent=ANY),))
         return found
 
 

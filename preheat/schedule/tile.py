@@ -13,7 +13,7 @@ Guarantees: stores come last in their stage; memory that is read and written is 
 position, before it is written. Source: research/cpu.md, K2; Halide's compute_at.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from preheat.base.dataclass import dataclass
@@ -81,6 +81,19 @@ def _check_folds(nest: Nest, form: Form) -> None:
                 product(a.extent for a in form.walked)
             ) > cost.FOLDED_ELEMS:
                 raise NoFit("a sum over rows that one program does not hold")
+
+
+def resized(tiled: Tiled, count: int, types: Sequence[TensorType], target: Target) -> Tiled:
+    """`tiled`, of one loop over all elements of contiguous memory, over `count` of them.
+
+    types   of the memory of each parameter
+    """
+    moved = sum(
+        known(type.elems) * type.itemsize * (2 if role == "inout" else 1)
+        for type, role in zip(types, tiled.roles))
+    start = cost.launch_bytes(target)
+    waste = (tiled.waste - start) * count / known(tiled.extent) + start
+    return replace(tiled, extent=count, bytes=moved, waste=waste)
 
 
 def kernel_of(tiled: Tiled) -> loop.Kernel:

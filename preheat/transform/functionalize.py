@@ -29,6 +29,7 @@ through a detached view) leaves behind has new elements and the old history:
 Source: functionalization in torch (aten/src/ATen/FunctionalTensorWrapper.h), reduced to one pass.
 """
 
+from collections import Counter
 from dataclasses import replace
 
 from preheat.base.dataclass import dataclass, field
@@ -86,6 +87,7 @@ class _State:
     graph: Graph
     builder: Builder = field(init=False)
     types: dict[int, Type] = field(init=False)
+    sharing: frozenset[int] = frozenset()  # inputs that may share memory with others
     views: dict[int, _View] = field(default_factory=dict)
     roots: dict[int, _Root] = field(default_factory=dict)
     # of a view: the version of its root when it was last taken, and the value it was then
@@ -96,6 +98,8 @@ class _State:
     def __post_init__(self) -> None:
         self.builder = Builder("aten", next_id=self.graph.next_id())
         self.types = self.graph.types()
+        groups = Counter(i.alias_set for i in self.graph.inputs if i.alias_set >= 0)
+        self.sharing = frozenset(i.id for i in self.graph.inputs if groups[i.alias_set] > 1)
         self.grads |= {*self.graph.grads, *_unwritten_outputs(self.graph)}
         for input in self.graph.inputs:
             self.builder.inputs.append(input)
@@ -172,12 +176,9 @@ class _State:
         """Raises Unsupported for memory, or a view on the way there, that holds an element twice."""
         if overlaps_itself(self.types[value]):
             raise Unsupported("written_overlap", f"{self.types[value]} repeats elements in memory")
-        for input in self.graph.inputs:
-            if input.id == value and input.alias_set >= 0:
-                sharers = [i for i in self.graph.inputs if i.alias_set == input.alias_set]
-                if len(sharers) > 1:
-                    detail = f"{input.type} may share memory with another input"
-                    raise Unsupported("written_overlap", detail)
+        if value in self.sharing:
+            detail = f"{self.types[value]} may share memory with another input"
+            raise Unsupported("written_overlap", detail)
 
     # ------------------------------------------------------------------ one op
     def append(self, op: Op) -> None:

@@ -31,11 +31,12 @@ def reinplace(graph: Graph) -> Graph:
     """`graph` with `in_place` and `stores` filled in."""
     if not graph.writes:
         return graph
+    facts = _Facts(graph)
     last_raise = max((place for place, op in enumerate(graph.ops) if can_raise(op)), default=-1)
     in_place: list[int] = []
     stores: list[Store] = []
     for target, value in graph.writes:
-        found = _Stores(graph, target).of(value, last_raise)
+        found = _Stores(facts, target).of(value, last_raise)
         if found:
             in_place.append(target)
             stores += found
@@ -69,14 +70,36 @@ class Memory(NamedTuple):
         return None if strides is None else Memory(self.offset, sizes, strides)
 
 
-class _Stores:
-    """What the write to one input stores: its states taken apart along `place` ops."""
+class _Facts:
+    """What is looked up about a graph, for all of its writes.
 
-    def __init__(self, graph: Graph, target: int) -> None:
-        self.graph, self.target = graph, target
+    made, position, readers   of a value: its op, the place of that, the places of those that read it
+    kept, written             values that are given out; of each that is written, the inputs it goes to
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.ops = graph.ops
         self.types: dict[int, Type] = graph.types()
         self.made: dict[int, Op] = {r: op for op in graph.ops for r in op.results}
         self.position = {r: place for place, op in enumerate(graph.ops) for r in op.results}
+        self.readers: dict[int, list[int]] = {}
+        for place, op in enumerate(graph.ops):
+            for value in op.refs():
+                self.readers.setdefault(value, []).append(place)
+        aliases = graph.output_aliases
+        self.kept = frozenset(
+            o for k, o in enumerate(graph.outputs) if not aliases or aliases[k].kind == "fresh")
+        self.written: dict[int, set[int]] = {}
+        for target, value in graph.writes:
+            self.written.setdefault(value, set()).add(target)
+
+
+class _Stores:
+    """What the write to one input stores: its states taken apart along `place` ops."""
+
+    def __init__(self, facts: _Facts, target: int) -> None:
+        self.facts, self.target = facts, target
+        self.types, self.made, self.position = facts.types, facts.made, facts.position
         self.whole = Memory(0, self.types[target].sizes, self.types[target].strides)
 
     def of(self, value: int, last_raise: int) -> list[Store]:
@@ -174,24 +197,19 @@ class _Stores:
 
     def is_read_after(self, made: int, old: set[int]) -> bool:
         """Whether a value of `old` or a view of one is read after position `made`, or given out."""
-        passed = set(old)
-        for position, op in enumerate(self.graph.ops):
-            if old.isdisjoint(op.refs()):
-                continue
-            if position > made and op.name not in VIEWS:
+        facts, seen, pending = self.facts, set(old), list(old)
+        for value in pending:  # grows by views, which read nothing themselves: their readers do
+            if value in facts.kept or facts.written.get(value, set()) - {self.target}:
                 return True
-            if (
-                op.name in VIEWS
-                and passed.isdisjoint(op.results)
-                and self.position[op.result] != made
-            ):
-                old.add(op.result)  # a view reads nothing itself, its readers do
-        aliases = self.graph.output_aliases
-        kept = {
-            o for k, o in enumerate(self.graph.outputs) if not aliases or aliases[k].kind == "fresh"
-        }
-        kept.update(v for t, v in self.graph.writes if t != self.target)
-        return not old.isdisjoint(kept)
+            for place in facts.readers.get(value, ()):
+                op = facts.ops[place]
+                if op.name not in VIEWS:
+                    if place > made:
+                        return True
+                elif op.result not in seen and place != made:
+                    seen.add(op.result)
+                    pending.append(op.result)
+        return False
 
 
 def _is_computed(op: Op) -> bool:

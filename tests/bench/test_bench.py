@@ -104,3 +104,17 @@ def test_cache_command(cache_folder):
     assert "program" in shown and "photos" not in shown
     assert "removed 1 entries" in run(commands, ["cache", "--clear"]).output
     assert not path.exists() and bystander.exists()
+
+
+def test_rivals_stand_in_a_table_of_their_own():
+    stepped = result(steady_us={"eager": 300.0, "preheat": 100.0, "eager fused": 150.0})
+    stepped.model = "adamw_200"
+    text = printed(suite.Report({}, [stepped]))
+    assert "eager fused" in text and "1.50x" in text and "3.00x" in text
+
+
+def test_the_optimizer_of_the_benchmark_steps():
+    subject = models.make("adamw_200")
+    (rival,) = subject.rivals.values()
+    with torch.no_grad():
+        assert subject.call() is None and rival() is None

@@ -10,7 +10,8 @@ class Watching(Observer):
 
 
 def hook_names() -> list[str]:
-    asked = ("attached", "is_opaque", "is_opaque_member")  # answer the machine's own questions
+    # these answer the machine's own questions
+    asked = ("attached", "is_opaque", "is_opaque_member", "is_key_by_identity")
     return [
         name for name, hook in vars(Observer).items()
         if callable(hook) and name[0] != "_" and name not in asked

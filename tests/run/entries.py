@@ -21,7 +21,7 @@ def runtime():
 class NoRows:
     """Guards that always hold."""
 
-    address, count = 0, 0
+    address, count, words = 0, 0, {}
 
 
 class Slow:

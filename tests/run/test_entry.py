@@ -99,7 +99,7 @@ class OneRow:
         self.rows = ctypes.create_string_buffer(
             ROW.pack(ctypes.addressof(self.word), 7, ALL_BITS, kind, 0, 0, 0)
         )
-        self.address, self.count = ctypes.addressof(self.rows), 1
+        self.address, self.count, self.words = ctypes.addressof(self.rows), 1, {}
 
 
 def test_a_guard_that_differs_is_slow():

@@ -15,7 +15,7 @@ import torch
 from preheat.bridge.interpret import MEANINGS
 from preheat.bridge.ops import decode, dtype, overload
 from preheat.ir.graph import Op, Ref, refs_of
-from preheat.ir.loop import Kernel, LoopOp, Stage
+from preheat.ir.loop import ANY, Kernel, LoopOp, Stage
 from preheat.ir.plan import Buffer, KernelCall, LibraryCall, Plan, ProductCall
 from preheat.ir.types import TensorType, tensor
 
@@ -136,7 +136,7 @@ class _Run:
 
     # ------------------------------------------------------------------ kernels
     def _kernel(self, kernel: Kernel, call: KernelCall) -> None:
-        extents = [a.extent for a in kernel.axes]
+        extents = [call.extent if a.extent == ANY else a.extent for a in kernel.axes]
         assert call.extent == product(extents[: kernel.parallel])
         memories = [flat_of(self.value(b)) for b in call.buffers]
         for memory, param in zip(memories, kernel.params):
@@ -156,6 +156,9 @@ class _Run:
         outer: dict[str, torch.Tensor] = {}
         rest = points
         for axis in reversed(kernel.axes):
+            if axis.extent == ANY:
+                outer[axis.name] = rest
+                continue
             outer[axis.name], rest = rest % axis.extent, rest // axis.extent
         carried: dict[int, torch.Tensor] = {}
         for stage in kernel.stages:
