@@ -20,15 +20,13 @@ import dataclasses
 import functools
 import os
 import re
-import sys
 import threading
 import types
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from preheat.autotune import bench_of, search_settings
-from preheat.base.callers import leaves_us
+from preheat.base.callers import leaves_us, warn
 from preheat.base.collector import paused_collector
 from preheat.base.errors import InternalError, RecompileError, UserError, is_strict
 from preheat.base.events import emit, timed, wants
@@ -43,7 +41,7 @@ from preheat.ir.graph import Graph
 from preheat.ir.plan import Image, Plan
 from preheat.ir.points import is_portable, point_key
 from preheat.ir.text_trace import EVERY_SIZE, is_axis_path
-from preheat.ir.trace import Break, Captured, Outcome, Point
+from preheat.ir.trace import Break, Captured, Outcome, Point, break_of
 from preheat.run.fronts import Fronts
 from preheat.run.load import machine_name
 from preheat.run.recipes import has_effects
@@ -57,7 +55,6 @@ from preheat.store.calls import call_hint, call_key
 from preheat.store.disk import Disk, default_folder
 from preheat.store.key import Key
 
-_OURS = os.path.dirname(__file__)
 # Kinds of call are remembered by their facts; new ones beyond this many run eager.
 MOST_KINDS = 1000
 # Ambient rows that tell kinds of calls apart.
@@ -306,7 +303,7 @@ class Compiled:
             # what the call had read is not as it was: the call, or another thread, changed it
             place.attempts += 1
             if place.attempts >= CAPTURE_ATTEMPTS:
-                self._close(place, _break("own_write", node.why))
+                self._close(place, break_of("own_write", node.why))
 
     def _limits(self) -> dict[str, Any]:
         """What bounds one capture; with fullgraph the first break ends it."""
@@ -529,7 +526,7 @@ class Compiled:
     def _report_limit(self, place: Place, reason: str, limit: int, failure: str) -> None:
         what = "variants" if reason == "recompile_limit" else "nodes"
         cause = f"because of {failure}" if failure else "at a new place of the program"
-        row = _break(reason, f"{limit} {what} exist, and another is needed {cause}", place.why)
+        row = break_of(reason, f"{limit} {what} exist, and another is needed {cause}", place.why)
         if row.reason in {known.reason for known in self._breaks}:
             place.is_closed, place.breaks = True, (row,)
             return
@@ -543,14 +540,10 @@ class Compiled:
         self._warn(
             f"runs eager because of a fault of the compiler ({type(fault).__name__}: {fault}); "
             "PREHEAT_STRICT=1 shows where. Please report it.")
-        self._close(place, _break("internal_error", f"{type(fault).__name__}: {fault}"))
+        self._close(place, break_of("internal_error", f"{type(fault).__name__}: {fault}"))
 
     def _warn(self, text: str) -> None:
-        """A warning at the user's line that calls us."""
-        level, frame = 1, sys._getframe(1)
-        while frame.f_back is not None and frame.f_code.co_filename.startswith(_OURS):
-            level, frame = level + 1, frame.f_back
-        warnings.warn(f"preheat: {self.name}: {text}", stacklevel=level + 1)
+        warn(f"{self.name}: {text}")
 
     # ------------------------------------------------------------------ small parts
     def _close(self, place: Place, *breaks: Break) -> None:
@@ -603,9 +596,3 @@ class Compiled:
         if budget != 1.0:
             settings["memory_budget"] = budget
         return call_key(self.target, settings, machine_name())
-
-
-def _break(reason: str, detail: str, after: Break | None = None) -> Break:
-    """A break at the line that `after` is about; by default no line is to blame."""
-    where = ("", 0, "") if after is None else (after.file, after.line, after.code)
-    return Break(reason, detail, *where, explain(reason, detail)[1])

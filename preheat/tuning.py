@@ -21,7 +21,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+
 
 from preheat.base.dataclass import dataclass
 from preheat.base.errors import InternalError, Unsupported

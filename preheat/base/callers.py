@@ -9,7 +9,9 @@ name and the line of the user's. What it raises shows the user's lines alone: se
 
 import functools
 import os
+import sys
 import types
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -61,6 +63,14 @@ def leaves_us(error: BaseException) -> None:
         first = first.tb_next
     if first is not None:  # else it is an error of ours
         error.__traceback__ = first
+
+
+def warn(text: str) -> None:
+    """A warning at the user's line that calls us."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OURS):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(f"preheat: {text}", stacklevel=level + 1)
 
 
 @functools.lru_cache(maxsize=4096)

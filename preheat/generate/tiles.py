@@ -35,6 +35,7 @@ SQUARE = 32
 LINE_ELEMS = 4096  # of a line that a program has part of
 LEAST_FULL = 0.9  # of the positions of programs that have parts of a line
 INDEXING = ("floordiv", "remainder", "axis")  # arithmetic of positions
+FAR = 1 << 31  # elements: from here on an offset needs 64 bits
 FAR_ELEMS = 8  # steps through memory that share no transaction
 
 

@@ -28,9 +28,10 @@ from preheat.base.dataclass import dataclass
 from preheat.base.errors import InternalError
 from preheat.generate import triton_ops as ops
 from preheat.generate.coarse import coarse_values
+from preheat.generate.folding import folds_of, write_fold
 from preheat.generate.online import EXP_SUM, online
 from preheat.generate.products import product_of, write_positions, write_walk
-from preheat.generate.tiles import Tile, extent_of
+from preheat.generate.tiles import FAR, Tile, extent_of
 from preheat.generate.tuned import tile_of
 from preheat.ir.loop import NUMBER, Axis, Index, Kernel, LoopOp, Stage
 from preheat.ir.ops import COMPARISONS
@@ -38,7 +39,6 @@ from preheat.ir.plan import Target
 from preheat.ir.types import DTYPES
 
 LANE = 4  # neighbours of a row whose exponentials are added before the sum so far is scaled
-FAR = 1 << 31  # elements: from here on an offset needs 64 bits
 HEAD = """import triton
 import triton.language as tl
 from triton.language.extra import libdevice
@@ -101,16 +101,14 @@ class _Writer:
         self.online = {op.args[1] for op in made if op.how == EXP_SUM}  # their largest values
 
     def source(self) -> Source:
-        self.folds = [
-            op for stage in self.kernel.stages for op in stage.body if op.op == "store" and op.how]
         if self.product is not None:
             self._product()
-        elif self.folds:
-            self._fold()
+        elif folds := folds_of(self.kernel):
+            write_fold(self, folds)
         else:
             self._positions()
             for stage in self.kernel.stages:
-                self._stage(stage)
+                self.stage(stage)
         name = self.kernel.name
         parameters = ", ".join(f"p{k}" for k in range(len(self.kernel.params)))
         body = "\n".join(self.lines)
@@ -132,11 +130,11 @@ class _Writer:
         rest = "program"
         blocks = 1 if tile.is_looped else -(-columns // tile.columns)
         if blocks > 1:
-            self._along(f"{rest} % {blocks} * {tile.columns}" if rows * extent_of(tile.grid) > 1
+            self.along(f"{rest} % {blocks} * {tile.columns}" if rows * extent_of(tile.grid) > 1
                         else f"{rest} * {tile.columns}")
             rest = self._rest(rest, blocks, "program_y") if tile.down or tile.grid else "0"
         elif not tile.is_looped:
-            self._along("")
+            self.along("")
         blocks = -(-rows // tile.rows)
         start = f"{rest} % {blocks}" if tile.grid else rest
         if self.is_flat:
@@ -155,43 +153,11 @@ class _Writer:
         self.same["at", axis.name] = _Known(f"at_{axis.name}", "", "")
         return self._rest(rest, axis.extent, f"over_{axis.name}")
 
-    def _fold(self) -> None:
-        """Rows one after another: what does not depend on them is loaded before, what is summed over
-        them is stored behind."""
-        tile = self.tile
-        each = tile.rows * tile.steps
-        self.emit(f"program = tl.program_id(0){'.to(tl.int64)' if tile.programs * each >= FAR else ''}")
-        self._along("")
-        walked, written = {axis.name for axis in tile.along}, {
-            op.param for stage in self.kernel.stages for op in stage.body if op.op == "store"}
-        for op in [op for stage in self.kernel.stages for op in stage.body if op.op == "load"]:
-            terms = {term for term, _ in op.index.terms}
-            if op.mask is None and op.param not in written and terms <= walked:
-                self.operation(op)
-        for op in self.folds:
-            self.emit(f"a{op.param} = tl.zeros({self._shape('yx')}, tl.float32)")
-        outside = dict(self.same)
-        ahead = f", num_stages={tile.ahead}" if tile.ahead > 1 else ""
-        self.emit(f"for step in tl.range(0, {tile.steps}{ahead}):")
-        self.depth += 1
-        rows = "" if self.is_flat else f" + tl.arange(0, {tile.rows})[:, None]"
-        self.emit(f"y = program * {each} + step * {tile.rows}{rows}")
-        for stage in self.kernel.stages:
-            self._stage(stage)
-        self.depth -= 1
-        self.same = outside
-        self.emit(f"y = program * {each}")
-        for op in self.folds:
-            at, _ = self._offset(op.index)
-            total = f"a{op.param}" if self.is_flat else f"tl.sum(a{op.param}, 0, keep_dims=True)"
-            mask = f", mask={self.masks['x']}" if "x" in self.masks else ""
-            self.emit(f"tl.store(p{op.param} + ({at}), {total}{mask})")
-
     def _rest(self, rest: str, divisor: int, name: str) -> str:
         self.emit(f"{name} = {rest} // {divisor}")
         return name
 
-    def _along(self, start: str) -> None:
+    def along(self, start: str) -> None:
         """`x` and its mask, from the first position of a block."""
         columns, count = self.tile.columns, extent_of(self.tile.along)
         at = f"tl.arange(0, {columns})" + ("" if self.is_flat else "[None, :]")
@@ -239,7 +205,7 @@ class _Writer:
         for op in self.product.rest:
             self.operation(op)
 
-    def _stage(self, stage: Stage) -> None:
+    def stage(self, stage: Stage) -> None:
         is_loop = bool(stage.axes) and self.tile.is_looped
         outside = dict(self.same)
         reductions = [op for op in stage.body if op.op == "reduce"]
@@ -249,7 +215,7 @@ class _Writer:
             columns, count = self.tile.columns, extent_of(self.tile.along)
             self.emit(f"for start in range(0, {count}, {columns}):")
             self.depth += 1
-            self._along("start")
+            self.along("start")
         for op in stage.body:
             self.operation(op, is_loop)
         if is_loop:
@@ -353,20 +319,20 @@ class _Writer:
 
     def _pointer(self, op: LoopOp, also: str) -> tuple[str, str]:
         """The pointers of an access and the dimensions they have, `also` at least."""
-        text, dims = self._offset(op.index)
+        text, dims = self.offset(op.index)
         whole = self._dims(dims + also)
         if whole != self._dims(dims):
-            text = f"{text} + tl.zeros({self._shape(whole)}, tl.int32)" if text else (
-                f"tl.zeros({self._shape(whole)}, tl.int32)")
+            text = f"{text} + tl.zeros({self.shape(whole)}, tl.int32)" if text else (
+                f"tl.zeros({self.shape(whole)}, tl.int32)")
         return (f"p{op.param} + ({text})" if text else f"p{op.param}"), whole
 
-    def _shape(self, dims: str) -> str:
+    def shape(self, dims: str) -> str:
         if self.is_flat:
             return f"[{self.tile.columns}]"
         sizes = (self.tile.rows if "y" in dims else 1, self.tile.columns if "x" in dims else 1)
         return f"[{sizes[0]}, {sizes[1]}]"
 
-    def _offset(self, index: Index) -> tuple[str, str]:
+    def offset(self, index: Index) -> tuple[str, str]:
         """The text of an element offset, "" for 0, and the dimensions it depends on."""
         strides = {term: stride for term, stride in index.terms if isinstance(term, str)}
         is_far = abs(index.base) + sum(
@@ -443,7 +409,7 @@ class _Writer:
             self.emit(f'a{op.id} = tl.full([{self.tile.rows}, 1], float("-inf"), tl.float32)')
             return
         value_dtype = self._operand_dtype(op)
-        shape = self._shape("yx")
+        shape = self.shape("yx")
         least = self._least(op, value_dtype)
         self.emit(f"a{op.id} = tl.zeros({shape}, {self._wide_dtype(op, value_dtype)}) + {least}")
         if op.how in ("argmax", "argmin"):
@@ -543,11 +509,11 @@ class _Writer:
         """A value at every position of the tile."""
         has_all = value.dims == self._dims("yx")
         return text if has_all or ("x" in self.masks and value.dims == self._dims("yx")) else (
-            f"tl.broadcast_to({text}, {self._shape('yx')})")
+            f"tl.broadcast_to({text}, {self.shape('yx')})")
 
     def _nothing(self) -> str:
         """Zeros of the tile's shape: what is added to has a value at every position."""
-        return f"tl.zeros({self._shape('yx')}, tl.int32)"
+        return f"tl.zeros({self.shape('yx')}, tl.int32)"
 
     def _operand_dtype(self, op: LoopOp) -> str:
         """The dtype of what a reduction will read, before its stage is written."""

@@ -18,6 +18,7 @@ process could resolve stands in `Captured.objects` and is referred to as `Live(k
 from typing import Any, TypeAlias, Union
 
 from preheat.base.dataclass import dataclass, field
+from preheat.base.reasons import explain
 from preheat.ir.graph import Graph
 from preheat.ir.types import TensorType
 
@@ -302,6 +303,12 @@ class Break:
     line: int
     code: str  # the source line
     hint: str
+
+
+def break_of(reason: str, detail: str, after: Break | None = None) -> Break:
+    """A break at the line that `after` is about; by default no line is to blame."""
+    where = ("", 0, "") if after is None else (after.file, after.line, after.code)
+    return Break(reason, detail, *where, explain(reason, detail)[1])
 
 
 @dataclass
