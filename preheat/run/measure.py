@@ -29,7 +29,7 @@ from preheat.bridge.ops import dtype as torch_dtype, private
 from preheat.ir.plan import Binary, Image, KernelCall, Plan, Target
 from preheat.ir.trace import Node, Recipe, Return, Signature, Source, Step, Trace
 from preheat.ir.types import DTYPES, TensorType
-from preheat.run.buffers import device_of, extent_bytes, is_number, places, read_buffers
+from preheat.run.buffers import extent_bytes, is_number, places, read_buffers
 from preheat.run.device import context
 from preheat.run.entry import make_entry
 from preheat.run.executable import Executable, executable

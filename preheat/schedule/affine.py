@@ -16,7 +16,7 @@ from collections.abc import Callable
 from preheat.base.dataclass import dataclass
 from preheat.base.errors import Unsupported
 from preheat.ir.hinted import estimate, holds, quotient
-from preheat.ir.scalar import Dim, Scalar, product
+from preheat.ir.scalar import Dim, Scalar
 
 Key = str | int  # a loop axis by name, or a value of the kernel by number
 
