@@ -18,7 +18,7 @@ from preheat.generate.access import At, Unit
 from preheat.generate.llvm import Builder, Value
 from preheat.generate.nest import lanes_of, nests, pieces, unroll_of, widths
 from preheat.generate.rows import side_by_side
-from preheat.ir.loop import ANY, Axis, Kernel, sizes_of
+from preheat.ir.loop import Axis, Kernel, sizes_of
 from preheat.ir.plan import Target
 from preheat.ir.scalar import Scalar
 
@@ -44,7 +44,7 @@ def kernel_text(kernel: Kernel, target: Target) -> tuple[str, set[str]]:
     sizes = sizes_of(kernel)
     kernel = side_by_side(kernel)
     b, loops = Builder(target), nests(kernel)
-    if all(axis.extent == ANY or axis.extent > 0 for axis in kernel.axes):
+    if all(isinstance(axis.extent, Scalar) or axis.extent > 0 for axis in kernel.axes):
         unit = Unit(b, kernel, loops, lanes_of(kernel, target), unroll_of(loops))
         _outer_loops(unit, sizes)
     b.emit("ret void")

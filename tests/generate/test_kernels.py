@@ -11,7 +11,7 @@ from generate.kernels import pointwise, run, targets
 from preheat.base.errors import InternalError
 from preheat.generate.build import build, cpu_target, host_target
 from preheat.ir.features import FEATURES
-from preheat.ir.loop import FLAGS, Axis, Index, Kernel, LoopOp, Param, Stage
+from preheat.ir.loop import FLAGS, Axis, Index, Kernel, LoopOp, Param, Stage, sizes_of
 from preheat.ir.scalar import symbol
 
 TARGETS = targets()
@@ -268,9 +268,13 @@ def test_equal_kernels_share_code():
     assert dict(image.entries)["a"] == dict(image.entries)["b"]
 
 
+def test_an_extent_may_be_an_argument():
+    kernel = pointwise("k", symbol("n0"), ("float32",), "float32")
+    assert sizes_of(kernel) == (symbol("n0"),)
+    assert [name for name, _ in build((kernel,), host_target()).entries] == ["k"]
+
+
 def test_what_has_no_native_form_is_named():
-    with pytest.raises(InternalError, match="symbolic"):
-        build((pointwise("k", symbol("s0"), ("float32",), "float32"),), host_target())
     with pytest.raises(InternalError, match="before it is computed"):
         build((pointwise("k", 4, (), "float32", LoopOp("neg", 1, "float32", (0,))),), host_target())
     with pytest.raises(InternalError, match="FUSABLE"):

@@ -14,7 +14,7 @@ def strict(monkeypatch):
 def test_programs_at_sizes_that_they_were_not_captured_at(start):
     total = check.run(start, 20)
     assert not total["wrong"] and not total["faults"], total
-    assert total["replays"] >= 60, total  # calls that an earlier capture served
+    assert total["replays"] >= 50, total  # calls that an earlier capture served
 
 
 @pytest.mark.parametrize("start", range(1000, 1060, 20))
@@ -22,4 +22,4 @@ def test_programs_by_plans_for_all_sizes(start):
     """From the first size on that is new: nothing runs op by op."""
     total = check.run(start, 20, "preheat")
     assert not total["wrong"] and not total["faults"], total
-    assert total["replays"] >= 60, total
+    assert total["replays"] >= 50, total
