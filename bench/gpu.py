@@ -11,6 +11,7 @@ bytes that the program must move, measured in the same process. What fails or ru
 """
 
 import argparse
+import inspect
 import json
 import math
 import statistics
@@ -33,13 +34,15 @@ COPY_BYTES = 1 << 30
 
 @dataclass
 class Row:
-    """`make` gives the program and its arguments; `moved`: bytes it must read and write."""
+    """`make` gives the program and its arguments; `moved`: bytes it must read and write; `graphs`:
+    also in mode reduce-overhead."""
 
     name: str
     make: Callable[[], tuple[Callable, tuple]]
     moved: int = 0
     host: bool = False  # what counts is the time of submitting
     trains: bool = False  # a forward and a backward
+    graphs: bool = False
 
 
 @dataclass
@@ -87,6 +90,18 @@ def convolutions() -> tuple[Callable, tuple]:
     return (lambda x: net(x)), (tensor(32, 64, 56, 56),)
 
 
+def with_tf32() -> tuple[Callable, tuple]:
+    torch.backends.cuda.matmul.allow_tf32 = True  # until the row is measured
+    return mlp(), (tensor(128, 256, dtype=torch.float32),)
+
+
+def norms(x):
+    """A kernel for each sum, along rows and columns in turn."""
+    for _ in range(3):
+        x = (x - x.amax(0)).softmax(1)
+    return x
+
+
 def norm_backward(x, g, w):
     mean = x.float().mean(-1, keepdim=True)
     rstd = (x.float().var(-1, unbiased=False, keepdim=True) + 1e-5).rsqrt()
@@ -120,6 +135,23 @@ def models() -> Iterator[Row]:
         ids = torch.randint(0, 32000, (4, 512), device="cuda")
         return (lambda ids: model(ids).logits), (ids,)
 
+    def decode():
+        config = t.LlamaConfig(
+            hidden_size=2048, intermediate_size=5632, num_hidden_layers=16, num_attention_heads=16,
+            num_key_value_heads=16, vocab_size=32000)
+        model = t.LlamaForCausalLM(config).cuda().bfloat16().eval()
+        named = "cache" if "cache" in inspect.signature(model.forward).parameters else (
+            "past_key_values")
+        past = [(tensor(1, 16, 512, 128), tensor(1, 16, 512, 128)) for _ in range(16)]
+
+        def step(ids, past):
+            cache = t.DynamicCache()
+            for layer, (keys, values) in enumerate(past):
+                cache.update(keys, values, layer)
+            return model(ids, use_cache=True, **{named: cache}).logits
+
+        return step, (torch.randint(0, 32000, (1, 1), device="cuda"), past)
+
     def vit():
         model = t.ViTModel(t.ViTConfig()).cuda().bfloat16().eval()
         pixels = tensor(32, 3, 224, 224)
@@ -132,6 +164,7 @@ def models() -> Iterator[Row]:
     yield Row("BERT-base 16x128 bf16", bert)
     yield Row("GPT-2 8x512 bf16", gpt2)
     yield Row("Llama 16 layers of 2048, 4x512 bf16", llama)
+    yield Row("Llama decode, 1 token after 512 bf16", decode, graphs=True)
     yield Row("ViT-B 32 bf16", vit)
     yield Row("ResNet-50 32 bf16", resnet)
 
@@ -292,7 +325,11 @@ def rows() -> Iterator[Row]:
     yield from kernels()
     yield Row(
         "MLP 8 x Linear(256) ReLU, batch 128 f32",
-        lambda: (mlp(), (tensor(128, 256, dtype=torch.float32),)), host=True)
+        lambda: (mlp(), (tensor(128, 256, dtype=torch.float32),)), host=True, graphs=True)
+    yield Row("MLP 8 x Linear(256) ReLU, batch 128 tf32", with_tf32, host=True, graphs=True)
+    yield Row(
+        "MLP 8 x Linear(256) ReLU, batch 128 bf16",
+        lambda: (mlp().bfloat16(), (tensor(128, 256),)), host=True, graphs=True)
     yield Row(
         "logits 4096 tokens of 768, 50257 columns bf16",
         lambda: (lambda x, w: x @ w.t(), (tensor(4096, 768), tensor(50257, 768))))
@@ -302,7 +339,11 @@ def rows() -> Iterator[Row]:
         lambda: (mlp().bfloat16(), (tensor(128, 256),)), host=True)
     yield Row(
         "one kernel on 1024 f32",
-        lambda: (lambda x: torch.relu(x * 2 + 1), (tensor(1024, dtype=torch.float32),)), host=True)
+        lambda: (lambda x: torch.relu(x * 2 + 1), (tensor(1024, dtype=torch.float32),)),
+        host=True, graphs=True)
+    yield Row(
+        "six kernels on 1024 f32", lambda: (norms, (tensor(32, 32, dtype=torch.float32),)),
+        host=True, graphs=True)
     yield from models()
     yield from trained_kernels()
     yield from trained_models()
@@ -316,12 +357,18 @@ def measure(row: Row, with_compile: bool, copy_bytes_per_us: float, mode: str) -
     step = _step(program, args) if row.trains else lambda call: call
     made = Measured(row.name, row.moved / copy_bytes_per_us)
     told: list[str] = []
-    stop = bus.subscribe(lambda event: told.append(_told(event)), {"fallback", "break"})
+    stop = bus.subscribe(lambda event: told.append(_told(event)), {"fallback", "break", "direct"})
     backends: dict[str, Callable] = {"eager": step(program)}
     if with_compile:
         torch._dynamo.reset()
         backends["torch.compile"] = step(torch.compile(program, mode=mode))
     backends["preheat"] = step(preheat.compile(program, mode=mode, options={"cache": False}))
+    if row.graphs and mode is None:
+        if with_compile:
+            backends["torch.compile graphs"] = _marked(
+                torch.compile(program, mode="reduce-overhead"))
+        backends["preheat graphs"] = preheat.compile(
+            program, mode="reduce-overhead", options={"cache": False})
     truth = _trained_truth(row, program, args) if row.trains else _truth(program, args)
     try:
         with torch.set_grad_enabled(row.trains):
@@ -335,6 +382,7 @@ def measure(row: Row, with_compile: bool, copy_bytes_per_us: float, mode: str) -
                 made.device_us[name], made.host_us[name] = _times(call, args, row.host)
     finally:
         stop()
+        torch.backends.cuda.matmul.allow_tf32 = False
     made.notes += dict.fromkeys(told)
     return made
 
@@ -359,6 +407,16 @@ def _step(program: Callable, args: tuple) -> Callable:
             return [result.detach(), *grads]
 
         return run
+
+    return step
+
+
+def _marked(call: Callable) -> Callable:
+    """`call`, whose results of the step before may be overwritten: torch.compile's graphs want that
+    to be said."""
+    def step(*args: Any) -> Any:
+        torch.compiler.cudagraph_mark_step_begin()
+        return call(*args)
 
     return step
 
@@ -391,7 +449,7 @@ def _check(
         call(*args)
     torch.cuda.synchronize()
     made.first_s[name] = time.perf_counter() - began
-    for _ in range(2):
+    for _ in range(6):
         call(*args)
     torch.cuda.reset_peak_memory_stats()
     torch.manual_seed(0)
@@ -428,7 +486,7 @@ def _truth(program: Callable, args: tuple) -> list[torch.Tensor] | None:
 
 
 def _doubled(args: tuple) -> tuple:
-    return tuple(a.double() if a.is_floating_point() else a for a in args)
+    return tuple(a.double() if a.is_floating_point() else a for a in args)  # a list: no truth
 
 
 def _times(call: Callable, args: tuple, host: bool) -> tuple[float, float]:
@@ -475,9 +533,15 @@ def line(made: Measured) -> str:
     errors = " ".join(number(made.error, name, ".1e") for name in names)
     firsts = " ".join(number(made.first_s, name, "5.2f") for name in names)
     peaks = " ".join(number(made.peak_mb, name, "6.0f") for name in names)
-    return (
+    text = (
         f"{made.name[:42]:42s} {made.floor_us:7.1f} | {device} | {hosts} | {errors} | {firsts} | "
         f"{peaks}")
+    for name in ("torch.compile graphs", "preheat graphs"):
+        if name in made.device_us:
+            text += (
+                f"\n    {name}: device {number(made.device_us, name)} us, "
+                f"host {number(made.host_us, name, '6.1f')} us, error {number(made.error, name, '.1e')}")
+    return text
 
 
 def main(arguments: list[str]) -> int:

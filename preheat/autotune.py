@@ -36,9 +36,8 @@ def search_settings(mode: str | None, backend: str, options: Mapping[str, Any]) 
     row = MODES[mode or "default"]
     if backend != "preheat" or not row.searches:
         return {}
-    is_graphed = row.graphs and not row.missing
     return {
-        "search": True, "deterministic": _option(options, "deterministic"), "graphed": is_graphed}
+        "search": True, "deterministic": _option(options, "deterministic"), "graphed": row.graphs}
 
 
 def _option(options: Mapping[str, Any], name: str) -> Any:

@@ -45,6 +45,7 @@ from preheat.ir.trace import Break, Captured, Outcome, Point, break_of
 from preheat.run.fronts import Fronts
 from preheat.run.load import machine_name
 from preheat.run.recipes import has_effects
+from preheat.run.replays import Graphs, trim
 from preheat.run.variant import MISS, CannotBind, Variant
 from preheat.run.walk import (
     DONE, Bound, Finished, Onward, Place, Points, Unbound, follow, is_host, leads_to,
@@ -85,6 +86,7 @@ class Compiled:
         self.fullgraph, self.dynamic, self.backend, self.mode = fullgraph, dynamic, backend, mode
         self.options = dict(options or {})
         self.name = name or getattr(target, "__qualname__", type(target).__qualname__)
+        self.graphs = Graphs.asked_for(self.name, mode, self.options)
         self._variants: tuple[Variant, ...] = ()
         self._fronts = Fronts()
         self._kinds: dict[Any, Place] = {}  # the entry, by the facts of the call
@@ -119,9 +121,9 @@ class Compiled:
         """Forgets every variant and every reason to run eager; the cache on disk stays."""
         with self._lock:
             self._variants, self._kinds, self._points = (), {}, Points()
-            self._fronts.clear()
-            self._breaks.clear()
-            self._broke_at.clear()
+            for known in (self._fronts, self._breaks, self._broke_at):
+                known.clear()
+        trim(self.graphs)
 
     def stance_changed(self) -> None:
         """The next call asks for the stance."""
@@ -404,7 +406,7 @@ class Compiled:
         try:
             bound = node.bind(
                 self.target, args, dict(kwargs), self._runtime(), plain,
-                self._specialise if self.backend == "preheat" else None, self._teach)
+                self._specialise if self.backend == "preheat" else None, self._teach, self.graphs)
         except CannotBind as why:
             node.why, node.is_hopeless = str(why), why.is_final
             place.moving |= why.moved

@@ -12,7 +12,6 @@ import functools
 import inspect
 import os
 import types
-import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, overload
@@ -21,7 +20,6 @@ from preheat.base import marks
 from preheat.base.callers import leaves_us
 from preheat.base.errors import UserError, nearest
 from preheat.base.options import (
-    MODES,
     OPTIONS,
     Option,
     checked_backend,
@@ -93,7 +91,7 @@ def compile(
                all its values;  True: so are all sizes of tensors in arguments, from the first call
                on;  False: each size is a variant of its own
     backend    "preheat", or "eager": captured graphs run op by op
-    mode       a name of `base.options.MODES`; what a mode lacks so far is said in a warning
+    mode       a name of `base.options.MODES`
     options    a dict checked against `preheat.options()`
     disable    returns `model` as it is, as does PREHEAT_DISABLE=1
 
@@ -107,12 +105,6 @@ def compile(
         "mode": checked_mode(mode),
         "options": checked_options(options),
     }
-    if MODES[settings["mode"]].missing:
-        warnings.warn(
-            f"preheat: mode {settings['mode']!r} is not whole: {MODES[settings['mode']].missing}",
-            UserWarning,
-            stacklevel=2,
-        )
     if model is None:
         return functools.partial(_compile, settings=settings, is_disabled=disable)
     return _compile(model, settings, disable)

@@ -24,7 +24,7 @@ _STANCES = {"eager": "eager_on_recompile", "error": "fail_on_recompile"}
 
 def warmup(compiled: Any, inputs: Iterable[Any]) -> None:
     """Calls `compiled` with each of `inputs` until none of them has to be captured any more, and makes
-    the plans of their sizes.
+    the plans of their sizes; CUDA graphs, where the mode asks for them, are recorded.
 
     An input is a tuple of arguments, a dict of keyword arguments, or the one argument. The program
     runs for real each time, in the grad mode that is on. Raises UserError for what is not compiled.
@@ -40,6 +40,9 @@ def warmup(compiled: Any, inputs: Iterable[Any]) -> None:
             _set_patience(holders)
         if number and before == [holder.variants for holder in holders]:
             break
+    graphs = [holder.graphs for holder in holders if holder.graphs is not None]
+    for args, kwargs in calls * max((asked.calls for asked in graphs), default=0):
+        compiled(*args, **kwargs)
 
 
 def seal(compiled: Any) -> None:

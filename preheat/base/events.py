@@ -23,7 +23,8 @@ carry the text of a stage's product, which costs time to print: ask `wants("stag
     replay         name, resumed or interpreted (True): a call went on, watched or not, from a place
                    in its middle that no compiled node fitted
     fallback       what, why: a part that runs op by op
-    graph          name, text
+    direct         name, why: a plan that no CUDA graph launches, though graphs were asked for
+    graph          name, text: a CUDA graph was recorded
     stage          name ("trace", "aten", "core", "plan", "llvm", ...), text
 """
 
@@ -36,7 +37,7 @@ from preheat.base.dataclass import dataclass, field
 
 KINDS = (
     "capture", "break", "guard_failed", "compile", "kernel", "cache", "tune", "replay", "fallback",
-    "graph", "stage",
+    "direct", "graph", "stage",
 )
 
 

@@ -23,14 +23,13 @@ class Option(NamedTuple):
 
 
 class Mode(NamedTuple):
-    """A row of `MODES`. `missing` says what of it is not there yet; "" means all of it is.
+    """A row of `MODES`.
 
     graphs     plans of a GPU are launched as CUDA graphs where that is safe
     searches   the fastest kernels of a GPU are searched for; a CPU has the default ones
     """
 
     meaning: str
-    missing: str = ""
     graphs: bool = False
     searches: bool = False
 
@@ -65,18 +64,21 @@ OPTIONS: dict[str, Option] = {
     "max_ops": Option(
         int, 100_000, "tensor operations in one capture; beyond it the call runs eager", 1
     ),
+    "graph_bytes": Option(
+        int, 1 << 31, "device memory that the CUDA graphs on one stream may have together, in bytes; "
+        "a plan that needs more is launched call by call", 0
+    ),
     "max_bytecodes": Option(
         int, 50_000_000, "bytecodes interpreted in one capture; beyond it the call runs eager", 1
     ),
 }
 
-_NO_GRAPHS = "CUDA graphs are not there yet"
 MODES: dict[str, Mode] = {
     "default": Mode("fused kernels, library products"),
-    "reduce-overhead": Mode("as default, launched as CUDA graphs", _NO_GRAPHS, graphs=True),
+    "reduce-overhead": Mode("as default, launched as CUDA graphs", graphs=True),
     "max-autotune": Mode(
         "a search over kernels and products of a GPU by measurement, launched as CUDA graphs",
-        _NO_GRAPHS, graphs=True, searches=True,
+        graphs=True, searches=True,
     ),
     "max-autotune-no-cudagraphs": Mode(
         "a search over kernels and products of a GPU by measurement", searches=True

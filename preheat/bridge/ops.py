@@ -189,6 +189,13 @@ def dtype(name: str) -> torch.dtype:
 
 
 @functools.lru_cache(maxsize=None)
+def draws(name: str, args: Sequence[Any], attrs: Sequence[tuple[str, Any]]) -> bool:
+    """Whether a call of the overload `name` draws random numbers: attention without dropout does not."""
+    if not schema(name).is_random:
+        return False
+    return arguments(Op(name, tuple(args), (), (), tuple(attrs))).get("dropout_p") != 0
+
+
 def private(path: str) -> Any:
     """torch's object at the dotted `path`, or None: for names that are no contract."""
     try:

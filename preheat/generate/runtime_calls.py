@@ -1,6 +1,6 @@
 """The driver's text for the steps of a plan that are native: call records, kernels, products.
 
-    @run_calls      the records in order, until "end"
+    @run_calls      call records in order, until "end"
     @call_kernel    a kernel over its extent, alone or as a team of OpenMP threads
     @call_product   ?gemm for each matrix of a batch, or ?gemm_batch
 
@@ -10,9 +10,8 @@ fault, 3 a Python exception is set; a fault after a write is late (2). Calls of 
 """
 
 CALLS_TEXT = """
-define internal i64 @run_calls(ptr %context, ptr %program, ptr %frame) #{inline} {
+define internal i64 @run_calls(ptr %context, ptr %program, ptr %frame, ptr %calls) #{inline} {
 entry:
-  %calls = FIELD ptr program.calls, %program
   %scratch = call ptr @scratch_of(ptr %program, ptr %frame)
   %objects = call ptr @objects_of(ptr %program, ptr %frame)
   br label %step
@@ -29,6 +28,7 @@ step:
     i64 {kind.shim}, label %shim
     i64 {kind.make}, label %make
     i64 {kind.view}, label %view
+    i64 {kind.lens}, label %lens
     i64 {kind.offset}, label %offset
     i64 {kind.free}, label %free
     i64 {kind.release}, label %release
@@ -37,6 +37,8 @@ step:
     i64 {kind.launch}, label %launch
     i64 {kind.aligned}, label %aligned
     i64 {kind.device}, label %device
+    i64 {kind.graph}, label %graph
+    i64 {kind.notice}, label %notice
     i64 {kind.write}, label %write
   ]
 
@@ -70,6 +72,10 @@ view:
   %view.status = call i64 @make_view(ptr %context, ptr %frame, ptr %objects, ptr %call)
   br label %judge
 
+lens:
+  %lens.status = call i64 @make_lens(ptr %context, ptr %frame, ptr %objects, ptr %call)
+  br label %judge
+
 launch:
   %launch.status = call i64 @launch(ptr %context, ptr %frame, ptr %scratch, ptr %call)
   br label %judge
@@ -82,10 +88,22 @@ device:
   %device.status = call i64 @choose_device(ptr %context, ptr %frame, ptr %call)
   br label %judge
 
+graph:
+  %graph.status = call i64 @launch_graph(ptr %context, ptr %frame, ptr %call)
+  br label %judge
+
+notice:
+  %left.at = FIELD ptr notice.left, %call
+  %left = load i64, ptr %left.at
+  %left.now = sub i64 %left, 1
+  store i64 %left.now, ptr %left.at
+  %is.due = icmp eq i64 %left.now, 0
+  br i1 %is.due, label %library, label %next
+
 judge:
-  %judged = phi i64 [ %status, %library ], [ %shim.status, %shim ], [ %make.status, %make ],
-      [ %view.status, %view ], [ %launch.status, %launch ], [ %aligned.status, %aligned ],
-      [ %device.status, %device ]
+  %judged = phi i64 [ %status, %library ], [ %graph.status, %graph ], [ %shim.status, %shim ],
+      [ %make.status, %make ], [ %view.status, %view ], [ %lens.status, %lens ],
+      [ %launch.status, %launch ], [ %aligned.status, %aligned ], [ %device.status, %device ]
   %is.fine = icmp eq i64 %judged, 0
   br i1 %is.fine, label %next, label %leave
 

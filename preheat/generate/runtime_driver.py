@@ -10,7 +10,8 @@ returns what that returns. Layout of every record: `ir/records.py`.
 
 Before: this text, in the notation of `runtime_text`. After: plain LLVM IR without imports or
 addresses; all functions and layouts of the process come through the `context` record. Inputs and
-outputs are in `runtime_tensors`, what a plan does in `runtime_calls` and `runtime_library`.
+outputs are in `runtime_tensors`, what a plan does in `runtime_calls` and `runtime_library`, on a GPU
+`runtime_gpu`; recorded graphs, which stand for all of a plan's calls, in `runtime_graph`.
 
 Requires: the GIL at entry, and it is held at exit. Between "release" and "acquire" records only
 kernels and products run. Reference counts: slots listed in `drops` are owned by the call.
@@ -19,6 +20,7 @@ Status of the steps: 0 done, 1 fault, 2 late fault, 3 a Python exception is set.
 
 from preheat.generate.runtime_calls import CALLS_TEXT
 from preheat.generate.runtime_gpu import GPU_TEXT
+from preheat.generate.runtime_graph import GRAPH_TEXT
 from preheat.generate.runtime_library import LIBRARY_TEXT
 from preheat.generate.runtime_tensors import TENSORS_TEXT
 from preheat.generate.runtime_text import expand
@@ -27,7 +29,7 @@ from preheat.generate.runtime_text import expand
 def driver_text() -> str:
     """The LLVM IR text of the driver. Its one public function is `@preheat_entry`."""
     parts = (_ENTRY, _SLOW, _RUN, _RESULT, TENSORS_TEXT, CALLS_TEXT, LIBRARY_TEXT, GPU_TEXT)
-    parts = (*parts, _ATTRIBUTES)
+    parts = (*parts, GRAPH_TEXT, _ATTRIBUTES)
     return expand("".join(parts))
 
 
@@ -234,27 +236,67 @@ prepare:
   STORE i64 %threads, frame.threads, %frame
   %taken = call i64 @take_inputs(ptr %context, ptr %program, ptr %frame, ptr %args)
   %is.taken = icmp eq i64 %taken, 0
-  br i1 %is.taken, label %outputs, label %leave
+  br i1 %is.taken, label %choose, label %leave
+
+choose:
+  %first = FIELD ptr program.outputs, %program
+  %first.count = FIELD i64 program.output_count, %program
+  %first.calls = FIELD ptr program.calls, %program
+  %replays = FIELD ptr program.replays, %program
+  %has.replays = icmp ne ptr %replays, null
+  br i1 %has.replays, label %search, label %outputs
+
+search:
+  %found = call ptr @find_graph(ptr %context, ptr %program, ptr %frame, ptr %replays)
+  %is.found = icmp ne ptr %found, null
+  br i1 %is.found, label %reserve, label %outputs
+
+reserve:                                  ; nobody gives it up before the call is over
+  %busy = FIELD i64 replay.busy, %found
+  %busy.more = add i64 %busy, 1
+  STORE i64 %busy.more, replay.busy, %found
+  %other = FIELD ptr replay.outputs, %found
+  %other.count = FIELD i64 replay.output_count, %found
+  %other.calls = FIELD ptr replay.calls, %found
+  br label %outputs
 
 outputs:
-  %made = call i64 @make_outputs(ptr %context, ptr %program, ptr %frame)
+  %replay = phi ptr [ null, %choose ], [ null, %search ], [ %found, %reserve ]
+  %fresh = phi ptr [ %first, %choose ], [ %first, %search ], [ %other, %reserve ]
+  %fresh.count = phi i64 [ %first.count, %choose ], [ %first.count, %search ],
+      [ %other.count, %reserve ]
+  %steps = phi ptr [ %first.calls, %choose ], [ %first.calls, %search ], [ %other.calls, %reserve ]
+  %made = call i64 @make_outputs(ptr %context, ptr %program, ptr %frame, ptr %fresh,
+      i64 %fresh.count)
   %is.made = icmp eq i64 %made, 0
-  br i1 %is.made, label %calls, label %leave
+  br i1 %is.made, label %calls, label %settle
 
 calls:
   call void @set_grad_mode(ptr %context, ptr %program, i1 false)
-  %ran = call i64 @run_calls(ptr %context, ptr %program, ptr %frame)
+  %ran = call i64 @run_calls(ptr %context, ptr %program, ptr %frame, ptr %steps)
   call void @set_grad_mode(ptr %context, ptr %program, i1 true)
   %is.run = icmp eq i64 %ran, 0
-  br i1 %is.run, label %finish, label %leave
+  br i1 %is.run, label %finish, label %settle
 
 finish:
   %object = call ptr @make_result(ptr %context, ptr %program, ptr %frame)
+  br label %settle
+
+settle:
+  %code = phi i64 [ %made, %outputs ], [ %ran, %calls ], [ 0, %finish ]
+  %value = phi ptr [ null, %outputs ], [ null, %calls ], [ %object, %finish ]
+  %was.replay = icmp ne ptr %replay, null
+  br i1 %was.replay, label %release, label %leave
+
+release:
+  %busy.then = FIELD i64 replay.busy, %replay
+  %busy.less = sub i64 %busy.then, 1
+  STORE i64 %busy.less, replay.busy, %replay
   br label %leave
 
 leave:
-  %status = phi i64 [ %taken, %prepare ], [ %made, %outputs ], [ %ran, %calls ], [ 0, %finish ]
-  %result = phi ptr [ null, %prepare ], [ null, %outputs ], [ null, %calls ], [ %object, %finish ]
+  %status = phi i64 [ %taken, %prepare ], [ %code, %settle ], [ %code, %release ]
+  %result = phi ptr [ null, %prepare ], [ %value, %settle ], [ %value, %release ]
   %flag = FIELD i64 frame.flag, %frame
   store i64 %flag, ptr %flag.out
   call void @give_back(ptr %context, ptr %program, ptr %frame)
@@ -294,6 +336,15 @@ done:
 ; A free frame, or a new one from Python; null with an exception set. The GIL guards the list.
 define internal ptr @lease(ptr %context, ptr %program) #{inline} {
 entry:
+  %streamed = FIELD i64 program.is_streamed, %program
+  %is.streamed = icmp ne i64 %streamed, 0
+  br i1 %is.streamed, label %by.stream, label %any
+
+by.stream:
+  %fitting = call ptr @lease_on_stream(ptr %context, ptr %program)
+  ret ptr %fitting
+
+any:
   %head = FIELD ptr program.frames, %program
   %is.free = icmp ne ptr %head, null
   br i1 %is.free, label %pop, label %grow
@@ -304,6 +355,13 @@ pop:
   ret ptr %head
 
 grow:
+  %grown = call ptr @grow(ptr %context, ptr %program)
+  ret ptr %grown
+}
+
+; A frame from Python; null with an exception set.
+define internal ptr @grow(ptr %context, ptr %program) #{rare} {
+entry:
   %new.frame = FIELD ptr program.new_frame, %program
   %vectorcall = FIELD ptr context.vectorcall, %context
   %number = call ptr %vectorcall(ptr %new.frame, ptr null, i64 0, ptr null)
@@ -363,6 +421,15 @@ drop.deep:
   br label %push
 
 push:
+  %single = FIELD i64 frame.single, %frame
+  %is.single = icmp ne i64 %single, 0
+  br i1 %is.single, label %spent, label %return
+
+spent:                                    ; Python lets go of it when it makes another
+  STORE i64 2, frame.single, %frame
+  ret void
+
+return:
   %head.frame = FIELD ptr program.frames, %program
   STORE ptr %head.frame, frame.next, %frame
   STORE ptr %frame, program.frames, %program

@@ -3,6 +3,7 @@
     @launch         one kernel on torch's current stream, its parameters where the frame has them
     @choose_device  the device that is current for the calls
     @align          pointers as kernels expect them: of copies where tensors begin elsewhere
+    @lease_on_stream   a frame whose memory belongs to torch's current stream
 
 Notation: `runtime_text`. A parameter is passed by the address of its word: of a buffer that is the
 frame's pointer, of a number the host's memory itself. A thread that has no device context yet gets
@@ -11,6 +12,69 @@ Source: CUDA Driver API 13.0, cuLaunchKernel.
 """
 
 GPU_TEXT = """
+; Work that is queued still uses a frame's memory: the next call on the same stream runs after it, one
+; on another stream would not. What is captured into a graph of the program's own is that graph's.
+define internal ptr @lease_on_stream(ptr %context, ptr %program) #{rare} {
+entry:
+  %stream.at = alloca ptr
+  %status.at = alloca i64
+  store i64 0, ptr %status.at
+  store ptr null, ptr %stream.at
+  %device = FIELD i32 program.device_index, %program
+  %get.stream = FIELD ptr context.get_stream, %context
+  %is.capturing = FIELD ptr context.is_capturing, %context
+  %stream.code = call i32 %get.stream(i32 %device, ptr %stream.at)
+  %stream = load ptr, ptr %stream.at
+  %code = call i32 %is.capturing(ptr %stream, ptr %status.at)
+  %status = load i32, ptr %status.at
+  %codes = or i32 %stream.code, %code
+  %not.idle = or i32 %codes, %status
+  %is.idle = icmp eq i32 %not.idle, 0
+  %link.first = getelementptr i8, ptr %program, i64 {program.frames}
+  br i1 %is.idle, label %head, label %single
+
+head:
+  %link = phi ptr [ %link.first, %entry ], [ %link.next, %next ]
+  %frame = load ptr, ptr %link
+  %is.end = icmp eq ptr %frame, null
+  br i1 %is.end, label %more, label %compare
+
+compare:
+  %owner = FIELD ptr frame.stream, %frame
+  %is.it = icmp eq ptr %owner, %stream
+  br i1 %is.it, label %take, label %next
+
+next:
+  %link.next = getelementptr i8, ptr %frame, i64 {frame.next}
+  br label %head
+
+take:
+  %following = FIELD ptr frame.next, %frame
+  store ptr %following, ptr %link
+  ret ptr %frame
+
+more:
+  %made = call ptr @grow(ptr %context, ptr %program)
+  %has.made = icmp ne ptr %made, null
+  br i1 %has.made, label %mark, label %failed
+
+mark:
+  STORE ptr %stream, frame.stream, %made
+  ret ptr %made
+
+single:
+  %only = call ptr @grow(ptr %context, ptr %program)
+  %has.only = icmp ne ptr %only, null
+  br i1 %has.only, label %mark.only, label %failed
+
+mark.only:
+  STORE i64 1, frame.single, %only
+  ret ptr %only
+
+failed:
+  ret ptr null
+}
+
 define internal i64 @launch(ptr %context, ptr %frame, ptr %scratch, ptr %call) #{rare} {
 entry:
   %stream.at = alloca ptr

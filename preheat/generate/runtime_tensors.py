@@ -2,7 +2,7 @@
 
     @take_inputs    objects of a call into their slots, with data pointers
     @make_outputs   fresh tensors into their slots;  @make_tensor  one of them
-    @make_view      another tensor on the memory of one, for library calls
+    @make_view      another tensor on the memory of one, for library calls;  @make_lens  one that stays
     @keep_handle    a handle that torch made becomes the object of a slot, if its layout fits
 
 Notation: `runtime_text`. Requires the GIL, except for @data_pointer. Guarantees: a slot that got an
@@ -182,10 +182,9 @@ ask:
   ret i32 %code
 }
 
-define internal i64 @make_outputs(ptr %context, ptr %program, ptr %frame) #{inline} {
+define internal i64 @make_outputs(ptr %context, ptr %program, ptr %frame, ptr %outputs,
+    i64 %count) #{inline} {
 entry:
-  %outputs = FIELD ptr program.outputs, %program
-  %count = FIELD i64 program.output_count, %program
   %objects = call ptr @objects_of(ptr %program, ptr %frame)
   br label %head
 
@@ -267,6 +266,60 @@ keep:                                     ; its data pointer is known from the b
 
 faulted:
   ret i64 1
+}
+
+; A tensor on memory that somebody else holds as long as the call lasts. It stays in the frame, and is
+; made anew when that memory lies elsewhere.
+define internal i64 @make_lens(ptr %context, ptr %frame, ptr %objects, ptr %call) #{rare} {
+entry:
+  %handle.at = alloca ptr
+  %record = FIELD ptr lens.output, %call
+  %memo = FIELD i64 lens.memo, %call
+  %slot = FIELD i64 output.slot, %record
+  %pointer.at = call ptr @pointer_at(ptr %frame, i64 %slot)
+  %memo.at = call ptr @pointer_at(ptr %frame, i64 %memo)
+  %object.at = getelementptr ptr, ptr %objects, i64 %slot
+  %pointer = load ptr, ptr %pointer.at
+  %known = load ptr, ptr %memo.at
+  %old = load ptr, ptr %object.at
+  %is.made = icmp ne ptr %old, null
+  %is.there = icmp eq ptr %pointer, %known
+  %is.right = and i1 %is.made, %is.there
+  br i1 %is.right, label %done, label %anew
+
+anew:
+  store ptr null, ptr %object.at
+  br i1 %is.made, label %drop, label %make
+
+drop:
+  %decref = FIELD ptr context.decref, %context
+  call void %decref(ptr %old)
+  br label %make
+
+make:
+  %rank = FIELD i64 output.rank, %record
+  %sizes = FIELD ptr output.sizes, %record
+  %strides = FIELD ptr output.strides, %record
+  %dtype = FIELD i32 output.dtype, %record
+  %device = FIELD i32 output.device, %record
+  %device.index = FIELD i32 output.device_index, %record
+  %from.blob = FIELD ptr context.from_blob, %context
+  %code = call i32 %from.blob(ptr %pointer, i64 %rank, ptr %sizes, ptr %strides, i64 0, i32 %dtype,
+      i32 %device, i32 %device.index, ptr %handle.at)
+  %is.fine = icmp eq i32 %code, 0
+  br i1 %is.fine, label %keep, label %faulted
+
+keep:
+  %handle = load ptr, ptr %handle.at
+  %status = call i64 @wrap_only(ptr %context, ptr %objects, i64 %slot, ptr %handle)
+  store ptr %pointer, ptr %memo.at
+  ret i64 %status
+
+faulted:
+  ret i64 1
+
+done:
+  ret i64 0
 }
 
 ; The handle of a library result into its slot: a fault if its layout is not that of the record.

@@ -13,8 +13,8 @@ import itertools
 import re
 
 from preheat.ir.records import (
-    ACCESS, CALL_KINDS, CALLS, LAUNCH_ALIGN_BYTES, NUMBER_SLOT, ORIGINS, REASONS, RECORDS, SHAPES,
-    SHIM_WORD_LIMIT, SHIM_WORDS, call_offset, offset, size,
+    ACCESS, CALL_KINDS, CALLS, LAUNCH_ALIGN_BYTES, NODES, NUMBER_SLOT, ORIGINS, REASONS, RECORDS,
+    SHAPES, SHIM_WORD_LIMIT, SHIM_WORDS, call_offset, offset, size,
 )
 from preheat.ir.rows import VERDICT
 
@@ -26,7 +26,7 @@ _STORE = re.compile(r"^( *)STORE (\w+ \S+), (\w+)\.(\w+), (%[\w.]+)", re.MULTILI
 _NUMBER = re.compile(r"\{(\w+)(?:\.(\w+))?\}")
 _TABLES = {
     "reason": REASONS, "kind": CALL_KINDS, "origin": ORIGINS, "access": ACCESS, "shape": SHAPES,
-    "word": SHIM_WORDS,
+    "word": SHIM_WORDS, "node": NODES,
 }
 _NUMBERS = {
     "payload": BYTES_PAYLOAD, "limit": SHIM_WORD_LIMIT, "align": LAUNCH_ALIGN_BYTES,

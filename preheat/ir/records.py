@@ -22,6 +22,7 @@ RECORDS: dict[str, tuple[str, ...]] = {
         "is_forked",  # 1 in a forked child: OpenMP regions would hang there
         "exception_class",  # the object `Exception`
         "get_data_ptr", "empty_strided", "delete_tensor", "wrap_tensor", "reinterpret",
+        "from_blob",
         "get_dim", "get_sizes", "get_strides",
         "mkl_set_threads", "gomp_parallel", "omp_max_threads", "omp_thread", "omp_team",
         "save_thread", "restore_thread", "incref", "decref", "tuple_new", "tuple_set", "tuple_get",
@@ -29,6 +30,7 @@ RECORDS: dict[str, tuple[str, ...]] = {
         "error_clear", "unicode_compare", "get_attribute", "set_grad_mode",
         # of a GPU: 0 until a plan for one is bound. `bind_device`: a callable of no arguments.
         "launch_kernel", "get_stream", "bind_device", "create_guard", "delete_guard",
+        "launch_graph", "set_kernel_node", "set_copy_node", "is_capturing",
     ),
     # One an entry.
     "program": (
@@ -45,11 +47,14 @@ RECORDS: dict[str, tuple[str, ...]] = {
         "shape", "rebuild",  # see SHAPES
         "is_grad_off",  # 1: grad mode, which is on, is off while the calls run
         "takes_inputs",  # 1: the call owns its inputs, all of which `deep` gives it
+        "is_streamed",  # 1: a frame's memory belongs to the stream that its first call came on
+        "replays", "device_index",  # where the first recorded graph is (0: there can be none); its GPU
     ),
     # Leased by one call. Followed by a pointer a slot, an object a slot, and scratch.
-    # `written` is 1 after a "write" record.
+    # `written` is 1 after a "write" record. `single`: 1 for one that serves one call, 2 after that.
     # `guard`: torch's, while another device is current than outside.
-    "frame": ("next", "flag", "written", "thread_state", "deep", "threads", "guard"),
+    "frame": ("next", "flag", "written", "thread_state", "deep", "threads", "guard", "stream",
+              "single"),
     # A number: where the check leaves its word, and the slot that takes it.
     "number": ("cell", "slot"),
     # One an object that comes from outside. origin: see ORIGINS. access: see ACCESS.
@@ -66,6 +71,16 @@ RECORDS: dict[str, tuple[str, ...]] = {
              "beta", "out_leading", "group_count", "group_size"),
     # How a kernel of a GPU is launched. `words`: of its parameters that the plan has no buffers for.
     "launch_shape": ("programs", "threads", "shared_bytes", "device_index", "words"),
+    # A recorded graph that does what the program's calls do, for calls on `stream` of tensors at the
+    # `fixed` addresses (pairs of slot and address), while `switches` (pairs of a callable and the
+    # object that it gives) are as they were. -1: `stream` of none. `busy`: calls that use it now.
+    "replay": ("next", "stream", "executable", "patches", "patch_count", "fixed", "fixed_count",
+               "switches", "switch_count", "outputs", "output_count", "calls", "busy", "used", "tally"),
+    # A node whose parameters change from call to call; `kind`: a row of NODES.
+    "patch": ("kind", "node", "params", "owner", "sites", "site_count"),
+    # One word of a node: the pointer of `slot`, `bytes` further; or, where `width` is not 0, the
+    # number of so many bytes that the pointer leads to.
+    "site": ("at", "slot", "bytes", "width"),
     # What the threads of a region share.
     "team": ("kernel", "arguments", "extent", "context"),
 }
@@ -73,6 +88,7 @@ RECORDS: dict[str, tuple[str, ...]] = {
 # value: the object | its position | its place in `deep` | the addresses of an object and a name
 ORIGINS = ("object", "argument", "deep", "member")
 ACCESS = ("none", "read", "write")  # whether the data pointer is needed, and may be written
+NODES = ("kernel", "copy")  # of a graph: a kernel, a copy of memory
 SHAPES = ("value", "tuple", "rebuild")  # the one value, the tuple of values, rebuild(...)
 
 # kind -> the words a, b, c, ... of its call records
@@ -86,6 +102,9 @@ CALLS: dict[str, tuple[str, ...]] = {
     # pointers of `slots` that are not as kernels expect become those of `function(object)`, which goes
     # to the slot of `copies`; a fault if there is no function
     "aligned": ("count", "slots", "copies", "function"),
+    "graph": ("replay",),  # all calls of the plan, as a recorded graph
+    # a library call that is made once, when `left`, which each call counts down, has become 0
+    "notice": ("function", "arguments", "slots", "results", "result_slots", "left"),
     # offsets: three byte offsets a matrix; "products" is one call of ?gemm_batch
     "product": ("routine", "gemm", "left", "right", "out", "batch", "offsets"),
     "products": ("routine", "gemm", "left", "right", "out", "batch", "offsets"),
@@ -94,6 +113,9 @@ CALLS: dict[str, tuple[str, ...]] = {
     "make": ("output",),  # a fresh tensor by an output record
     # for library calls only: it has no ._base
     "view": ("slot", "base", "rank", "sizes", "strides", "elems"),
+    # the same, without a hold on the memory: made anew only where its pointer is another one than in
+    # slot `memo`; the frame keeps it
+    "lens": ("output", "memo"),
     "offset": ("slot", "base", "bytes"),  # pointer of slot = pointer of base + bytes
     "free": ("slot",),
     "release": (),  # of the GIL, until "acquire"

@@ -62,6 +62,7 @@ class Explanation:
     breaks       an `ExplainedBreak` for each, in the order they were met
     guards       what the next call checks, as text
     kernels      kernels generated;  fallbacks  parts that run op by op, and why
+    direct       why parts have no CUDA graph, where the mode asks for graphs
     pinned       ops without a size rule for what they were given: each new size is a variant there
     tuned        what the search of the modes "max-autotune" chose for each graph
     seconds      of capture and compile together, the eager run within
@@ -79,6 +80,7 @@ class Explanation:
     error: BaseException | None = None
     pinned: tuple[str, ...] = ()
     tuned: tuple[str, ...] = ()
+    direct: tuple[str, ...] = ()
 
     @property
     def break_count(self) -> int:
@@ -103,6 +105,7 @@ class Explanation:
             lines += [f"      {line}" for line in told.splitlines()]
         lines += [f"  tuned: {text}" for text in self.tuned]
         lines += [f"  op by op: {text}" for text in self.fallbacks]
+        lines += [f"  no CUDA graph: {text}" for text in self.direct]
         lines += [f"  sizes pinned by {text}, which has no size rule for them" for text in self.pinned]
         if self.error is not None:
             lines.append(f"  the call raised {type(self.error).__name__}: {self.error}")
@@ -120,7 +123,8 @@ class Explanation:
 def explain_call(call: Callable[[], Any], name: str) -> Explanation:
     """Runs `call` once and tells what was captured, compiled and broken meanwhile."""
     seen: list[Event] = []
-    unsubscribe = bus.subscribe(seen.append, ("capture", "compile", "break", "fallback", "stage", "tune"))
+    unsubscribe = bus.subscribe(seen.append, (
+        "capture", "compile", "break", "fallback", "direct", "stage", "tune"))
     result, error = None, None
     try:
         result = call()
@@ -141,6 +145,7 @@ def _explanation(name: str, seen: list[Event], result: Any, error: Exception | N
         guards=tuple(line for text in traces for line in guard_lines(text)),
         kernels=sum(e.data.get("kernels", 0) for e in seen if e.kind == "compile"),
         fallbacks=tuple(str(e.data.get("why", "")) for e in seen if e.kind == "fallback"),
+        direct=tuple(str(e.data.get("why", "")) for e in seen if e.kind == "direct"),
         seconds=sum(e.seconds for e in seen if e.kind in ("capture", "compile")),
         result=result,
         error=error,

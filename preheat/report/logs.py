@@ -70,6 +70,10 @@ def _tuned(data: dict, seconds: float) -> str:
     return f"{data.get('name', '?')}: {data.get('choice', '')}{rows}"
 
 
+def _direct(data: dict, seconds: float) -> str:
+    return f"{data.get('name', '?')} has no CUDA graph, it is {data.get('why', '')}"
+
+
 def _took(seconds: float) -> str:
     return f" ({seconds * 1e3:.1f} ms)" if seconds else ""
 
@@ -90,7 +94,8 @@ CHANNELS: dict[str, tuple[Channel, ...]] = {
     "fusion": (Channel("stage", _block, lambda data: data.get("name") == "plan"),),
     "autotune": (Channel("tune", _tuned, lambda data: "choice" in data),),
     "cache": (Channel("cache", _cache),),
-    "perf_hints": (Channel("fallback", _fallback), Channel("compile", _compile)),
+    "perf_hints": (
+        Channel("fallback", _fallback), Channel("direct", _direct), Channel("compile", _compile)),
 }
 
 

@@ -51,6 +51,8 @@ dt { font-weight: 600; } dd { margin: 0 0 .5rem 0; }
 <ul>{% for what in found.tuned %}<li>{{ what }}</li>{% endfor %}</ul>{% endif %}
 {% if found.fallbacks %}<h2>Parts that run op by op</h2>
 <ul>{% for why in found.fallbacks %}<li>{{ why }}</li>{% endfor %}</ul>{% endif %}
+{% if found.direct %}<h2>Parts without a CUDA graph</h2>
+<ul>{% for why in found.direct %}<li>{{ why }}</li>{% endfor %}</ul>{% endif %}
 {% if found.guards %}<details><summary>{{ found.guards | length }} guards, checked on every call
 </summary><pre>{% for line in found.guards %}{{ line }}
 {% endfor %}</pre></details>{% endif %}

@@ -258,6 +258,7 @@ def _probe_shims(words: Found) -> Found | None:
             "get_dim": "aoti_torch_get_dim",
             "get_sizes": "aoti_torch_get_sizes",
             "get_strides": "aoti_torch_get_strides",
+            "from_blob": "aoti_torch_create_tensor_from_blob",
         }
     )
     if found is None:
@@ -279,7 +280,14 @@ def _probe_shims(words: Found) -> Found | None:
     told = [tuple(two.from_address(at.value)) for at in (sizes, strides)]
     made = wrapped(words["wrap_tensor"], view)
     is_view = made.data_ptr() == base.data_ptr() + 20 and made.stride() == (1, 5)
-    return found if told == [(2, 3), (5, 1)] and is_view else None
+    blob = ctypes.c_void_p()
+    code = function_of("aoti_torch_create_tensor_from_blob")(
+        ctypes.c_void_p(base.data_ptr()), ctypes.c_int64(2), two(3, 2), two(1, 5),
+        ctypes.c_int64(0), ctypes.c_int32(_dtype_codes()["float32"]), 0, 0, ctypes.byref(blob))
+    lens = None if code else wrapped(words["wrap_tensor"], blob)
+    is_lens = lens is not None and (lens.data_ptr(), lens.shape, lens.stride(), lens.dtype) == (
+        base.data_ptr(), (3, 2), (1, 5), torch.float32)
+    return found if told == [(2, 3), (5, 1)] and is_view and is_lens else None
 
 
 @functools.cache
@@ -364,11 +372,19 @@ def _probe_grad_mode(words: Found) -> Found | None:
 
 
 _GUARD_WORDS = ("create_guard", "delete_guard")
-_GPU_WORDS = ("launch_kernel", "get_stream", "bind_device", *_GUARD_WORDS)
+_GPU_FUNCTIONS = {
+    "launch_kernel": "cuLaunchKernel",
+    "launch_graph": "cuGraphLaunch",
+    "set_kernel_node": "cuGraphExecKernelNodeSetParams_v2",
+    "set_copy_node": "cuGraphExecMemcpyNodeSetParams",
+    "is_capturing": "cuStreamIsCapturing",
+}
+_GPU_WORDS = (*_GPU_FUNCTIONS, "get_stream", "bind_device", *_GUARD_WORDS)
 
 
 def _probe_gpu() -> Found:
-    """The driver's launch function, and torch's answer to which stream is current."""
+    """The driver's functions (0 for one that it lacks), and torch's answer to which stream is
+    current."""
     get_stream = function_of("aoti_torch_get_current_cuda_stream", "torch_cuda")
     if get_stream is None:
         return {}
@@ -379,7 +395,7 @@ def _probe_gpu() -> Found:
     if code or stream.value != other.cuda_stream:
         return {}
     return {
-        "launch_kernel": address_of(gpu.driver().cuLaunchKernel),
+        **{word: gpu.address(name) for word, name in _GPU_FUNCTIONS.items()},
         "get_stream": address_of(get_stream),
         "bind_device": id(gpu.bind_device),
         **_probe_guard(),

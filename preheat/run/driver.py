@@ -11,21 +11,26 @@ never leave the process; a `Program` keeps alive all that its tables point to.
 
 import copy
 import ctypes
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
-from preheat.base.errors import InternalError
 from preheat.ir.hinted import Book, longest
-from preheat.ir.records import ACCESS, CALL_KINDS, CALLS, ORIGINS, RECORDS, SHAPES, WORD_BYTES, size
+from preheat.ir.records import ACCESS, ORIGINS, SHAPES, WORD_BYTES, offset, size
 from preheat.ir.sized import at
 from preheat.ir.trace import Signature
 from preheat.ir.types import TensorType
-from preheat.run.buffers import new_arena, show_bytes
+from preheat.run.buffers import extent_bytes, new_arena, show_bytes
+from preheat.run.call_rows import call_words, with_releases
 from preheat.run.device import Context
 from preheat.run.executable import Executable
-from preheat.run.lowering import Row, lower, with_releases
+from preheat.run.lowering import lower
 from preheat.run.memory import Memory, Sizes, Stencil, compiled_expressions, flat
 from preheat.run.reach import Origin
+from preheat.run.replays import replays_of
+
+_SPENT = 2  # `single` of a frame that has served its one call
 
 
 class Program:
@@ -58,7 +63,13 @@ class Program:
         self.executable, self.context = executable, context
         self.memory = Memory() if memory is None else memory
         self.memory.object(rows)
-        lowered = lower(executable, context, self.memory, len(extras))
+        bound = frozenset(k for k, origin in enumerate(origins) if origin.kind == "object")
+        numbers = frozenset(k for k, origin in enumerate(origins) if origin.kind == "word")
+        self.replays = replays_of(executable, context, len(extras), bound, numbers)
+        lowered = lower(
+            executable, context, self.memory, len(extras),
+            (self.replays.notice, ctypes.addressof(self.replays.left), numbers)
+            if self.replays else None)
         given = list(zip(
             (*origins, *extras),
             (*lowered.input_slots, *lowered.extra_slots),
@@ -74,8 +85,9 @@ class Program:
         # `rebuild` gets its arguments in the scratch
         scratch_words = longest((lowered.scratch_words, len(results)))
         self.frames = Frames(
-            executable, lowered.slots, scratch_words, lowered.pinned, lowered.constants)
-        calls = [_call_words(row) for row in with_releases(lowered.rows)]
+            executable, lowered.slots, scratch_words, lowered.pinned, lowered.constants,
+            lowered.kept, lowered.lenses)
+        calls = call_words(with_releases(lowered.rows))
         self._fields = {
             "context": context.address,
             "slow": self.memory.object(slow),
@@ -106,6 +118,9 @@ class Program:
             "rebuild": self.memory.object(rebuild) if rebuild else 0,
             "is_grad_off": int(executable.is_grad_off),
             "takes_inputs": int(executable.takes_inputs),
+            "is_streamed": int(self.frames.is_streamed),
+            "replays": ctypes.addressof(self.replays.cell) if self.replays else 0,
+            "device_index": executable.kernels_index,
         }
         self._record = self.memory.record("program", self._fields)
 
@@ -173,29 +188,42 @@ class FilledProgram:
 class Frames:
     """The frames of a program, each with an arena: made when none is free, and then kept.
 
-    There are as many as calls were ever under way at once (threads and recursion).
+    There are as many as calls were ever under way at once (threads and recursion); on a GPU, for each
+    stream. One for a call that the program captures into a graph of its own is let go when another
+    is made.
+
     pinned     arena buffers that library calls see as tensors
     constants  slots with numbers in place of a pointer
+    kept       results of library calls that lie behind the arena, and at which byte
+    lenses     slots of views of inputs, which native code makes and a frame keeps
     """
 
     def __init__(
         self, executable: Executable, slots: int, scratch_words: int, pinned: frozenset[int],
         constants: Sequence[tuple[int, int]] = (),
+        kept: Mapping[int, int] = MappingProxyType({}), lenses: Sequence[int] = (),
     ):
+        plan, self._device = executable.plan, executable.device
         self._constants = constants
-        self._arena_bytes = 0 if executable.is_gpu else executable.arena_bytes
-        self._pinned = pinned
+        self._pinned = pinned | kept.keys()
         self._arena = [
             (number, place.offset_bytes, buffer.type)
-            for number, (place, buffer) in enumerate(
-                zip(executable.places, executable.plan.buffers)
-            )
-            if place.kind == "arena" and not executable.is_gpu  # there they are made by each call
+            for number, (place, buffer) in enumerate(zip(executable.places, plan.buffers))
+            if place.kind == "arena" and executable.keeps_arena  # else each call makes them
         ]
+        self._arena_bytes = executable.arena_bytes if executable.keeps_arena else 0
+        for slot, start in kept.items():
+            type = plan.buffers[slot].type
+            self._arena.append((slot, start, type))
+            self._arena_bytes = max(self._arena_bytes, start + extent_bytes(type))
+        self.is_streamed = executable.is_gpu and bool(self._arena_bytes)
         self.objects_at = size("frame") + slots * WORD_BYTES
         self.scratch_at = self.objects_at + slots * WORD_BYTES
         self._words = self.scratch_at // WORD_BYTES + scratch_words
-        self._made: list[Any] = []
+        self._lenses = tuple(self.objects_at // WORD_BYTES + slot for slot in lenses)
+        self._made: list[tuple[Any, Any, Any]] = []
+        if lenses:
+            weakref.finalize(self, _release, self._made, self._lenses).atexit = False
 
     def take_holes(self, stencil: Stencil) -> None:
         """Notes which numbers hang on sizes, and where `stencil` evaluates them."""
@@ -218,8 +246,12 @@ class Frames:
 
     def add(self) -> int:
         """The address of another frame."""
+        single = offset("frame", "single") // WORD_BYTES
+        spent = [frame for frame in self._made if frame[0][single] == _SPENT]
+        self._made[:] = [frame for frame in self._made if frame[0][single] != _SPENT]
+        _release(spent, self._lenses)
         words = (ctypes.c_int64 * self._words)()
-        arena = new_arena(self._arena_bytes)
+        arena = new_arena(self._arena_bytes, self._device if self.is_streamed else "cpu")
         tensors = {
             n: show_bytes(arena, at, type) for n, at, type in self._arena if n in self._pinned
         }
@@ -231,6 +263,14 @@ class Frames:
             words[self.objects_at // WORD_BYTES + number] = id(tensor)
         self._made.append((words, arena, tensors))
         return ctypes.addressof(words)
+
+
+def _release(frames: Sequence[tuple[Any, Any, Any]], places: Sequence[int]) -> None:
+    """Lets go of the objects that native code has left in `frames`."""
+    for words, _, _ in frames:
+        for place in places:
+            if words[place]:
+                ctypes.pythonapi.Py_DecRef(ctypes.c_void_p(words[place]))
 
 
 def _input_words(
@@ -248,11 +288,3 @@ def _input_words(
         ACCESS.index(access),
         type.itemsize if type else 0,
     )
-
-
-def _call_words(row: Row) -> tuple[int, ...]:
-    expected = len(CALLS[row.kind])
-    if len(row.words) != expected:
-        raise InternalError(f"a {row.kind} record has {expected} words, not {len(row.words)}")
-    padding = len(RECORDS["call"]) - 1 - expected
-    return (CALL_KINDS.index(row.kind), *row.words, *(0 for _ in range(padding)))

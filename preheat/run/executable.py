@@ -13,6 +13,7 @@ base; when a `Fault` is raised, no input was written.
 import contextlib
 import ctypes
 import functools
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -48,6 +49,7 @@ from preheat.run.load import Loaded, load
 Values = list  # of torch.Tensor | None, one a buffer, the error flag (a ctypes integer) last
 Action = Callable[[Values], None]
 
+KEPT_BYTES = 8 << 20  # of a GPU's memory, for each stream that a plan is called on
 MISALIGNED = f"a tensor is not aligned to {LAUNCH_ALIGN_BYTES} bytes, as kernels expect"
 _KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 
@@ -61,8 +63,9 @@ class Executable:
     is_lean       outputs are made when they are first filled, not at the start
     takes_inputs  the list of inputs is the call's own: it is emptied, and each is let go after its
                   last use
-
-    On a GPU the arena is not pooled: torch's allocator keeps apart what streams share.
+    graphs        what may be recorded of its calls (`run/replays.py`), None for nothing
+    keeps_arena   the arena is kept from call to call. On a GPU only a small one is, for each stream;
+                  a large one's buffers come from torch's allocator in turns
     """
 
     def __init__(
@@ -100,12 +103,18 @@ class Executable:
                 raise InternalError(
                     f"result {number} of the plan would be memory of the plan or of its caller"
                 )
-        freed = ("owned", *(("arena",) if self.is_gpu else ()), *(("input",) if takes_inputs else ()))
+        self.keeps_arena = not self.is_gpu or self.arena_bytes <= KEPT_BYTES
+        freed = (
+            "owned", *(() if self.keeps_arena else ("arena",)), *(("input",) if takes_inputs else ()))
         self.freed = frozenset(freed)
         self.free_after = _last_uses(plan, self.places, freed)
         # the buffers that come into being for a call that fills them, by call
         made = ("owned", "output") if is_lean else ("owned",)
         self.made_before = _first_uses(plan, self.places, made, self.library_results)
+        self.graphs: Any = None
+        # what has been recorded, by the count of objects that a program's result takes besides
+        self.replays: weakref.WeakValueDictionary = weakref.WeakValueDictionary()
+        self.is_direct = False  # nothing ever will be
         self._arenas: list[torch.Tensor] = []  # append and pop are atomic: a pool without a lock
 
     def __call__(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -124,6 +133,15 @@ class Executable:
         finally:
             if not self.is_gpu:
                 self._arenas.append(arena)
+
+    def record(self, inputs: Sequence[torch.Tensor], note: Callable[[int, Values], None]) -> Values:
+        """What the buffers hold after the calls; `note` is told the number of each call made.
+
+        For a stream's capture, in which nothing is computed: no input counts as written.
+        """
+        values = self._values(inputs, new_arena(self.arena_bytes, self.device))
+        self._run(values, note)
+        return values
 
     @functools.cached_property
     def _actions(self) -> tuple[Action, ...]:
@@ -163,7 +181,7 @@ class Executable:
                 values[number] = aligned_copy(values[number])
         return values
 
-    def _run(self, values: Values) -> None:
+    def _run(self, values: Values, note: Callable[[int, Values], None] | None = None) -> None:
         for number, action in enumerate(self._actions):
             if number == self.first_write or number in self.foreign:
                 _test(values)
@@ -176,6 +194,8 @@ class Executable:
                 if number >= self.first_write:
                     raise
                 raise Fault(f"call {number} of the plan raised {error!r}") from error
+            if note is not None:
+                note(number, values)
             for buffer in self.free_after[number]:
                 if self.places[buffer].kind in self.freed:
                     values[buffer] = None
@@ -185,7 +205,7 @@ class Executable:
             if self.written:
                 raise InternalError(f"{fault}, after an input was written") from fault
             raise
-        if self.written:
+        if self.written and note is None:
             increment_version([values[b] for b in self.written])
 
     def _show_views(self, values: Values, number: int) -> None:
@@ -213,17 +233,20 @@ class Executable:
 
 def executable(
     plan: Plan, image: Image | None, is_grad_off: bool = False, is_autocast_off: bool | None = None,
-    is_lean: bool = False, takes_inputs: bool = False,
+    is_lean: bool = False, takes_inputs: bool = False, *, graphs: Any = None,
 ) -> Executable:
     """`plan` with its kernels in memory: the CPU's, or those of the GPU that it runs on.
 
     Raises UserError when they are for another machine.
     """
+    kernels: Loaded | LoadedGpu | None = None
     if image is not None and image.binaries:
-        return Executable(
-            plan, load_gpu(image, device_of(plan)), is_grad_off, is_autocast_off, is_lean, takes_inputs)
-    kernels = load(image) if image is not None and image.code else None
-    return Executable(plan, kernels, is_grad_off, is_autocast_off, is_lean, takes_inputs)
+        kernels = load_gpu(image, device_of(plan))
+    elif image is not None and image.code:
+        kernels = load(image)
+    made = Executable(plan, kernels, is_grad_off, is_autocast_off, is_lean, takes_inputs)
+    made.graphs = graphs
+    return made
 
 
 def _given(value: Any, type: TensorType) -> torch.Tensor:

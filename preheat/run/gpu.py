@@ -92,6 +92,12 @@ def driver() -> ctypes.CDLL:
         raise UserError(f"no CUDA driver: {error}") from error
 
 
+def address(name: str) -> int:
+    """Where the driver's function `name` begins; 0 if it has none."""
+    function = getattr(driver(), name, None)
+    return 0 if function is None else ctypes.cast(function, ctypes.c_void_p).value or 0
+
+
 def call(name: str, *arguments: object) -> None:
     """Calls the driver's function `name`. Raises InternalError with its error's name."""
     code = getattr(driver(), name)(*arguments)

@@ -10,14 +10,13 @@ library calls a C shim makes, how many extents make a thread worth its start, wh
 released, where views are made and when memory of the library is dropped. What the context lacks
 becomes a library record, so a missing feature costs time and nothing else.
 
-Slots are numbered: the plan's buffers first, then inputs without a buffer, objects that only the
-result needs, and, as they come, numbers that kernels take and alias outputs.
+Slots are numbered: the plan's buffers first, then inputs without a buffer, alias outputs, objects that
+only the result needs, and, as they come, numbers that kernels take and what frames remember.
 """
 
 import ctypes
-import struct
-from collections.abc import Callable, Sequence
-from functools import lru_cache, partial
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -28,7 +27,7 @@ from preheat.base.errors import InternalError, Unsupported
 from preheat.ir.hinted import estimate, longest
 from preheat.ir.plan import KernelCall, LibraryCall, Output, ProductCall
 from preheat.ir.records import (
-    NUMBER_SLOT, RECORDS, SHIM_DOUBLE_LIMIT, SHIM_WORD_LIMIT, SHIM_WORDS,
+    LAUNCH_ALIGN_BYTES, NUMBER_SLOT, RECORDS, SHIM_DOUBLE_LIMIT, SHIM_WORD_LIMIT, SHIM_WORDS,
 )
 from preheat.ir.sized import at, has_sizes
 from preheat.ir.types import TensorType
@@ -36,37 +35,33 @@ from preheat.run.buffers import (
     aligned_copy, empty, extent_bytes, is_number, known, library_refs, read_buffers, word_of,
     written_buffers,
 )
+from preheat.run.call_rows import Row
 from preheat.run.device import Context, address_of, function_of
-from preheat.run.executable import Executable, product
+from preheat.run.executable import KEPT_BYTES, Executable, product
 from preheat.run.library import called
 from preheat.run.memory import Memory, Sizes, flat
-from preheat.run.products import BlasForm, batch_offsets, blas_form
-from preheat.run.shims import ShimCall, shim_call
+from preheat.run.products import blas_form, gemm_words, offsets_of
+from preheat.run.shims import SHIMS, ShimCall, shim_call
 
 # Estimates for decisions only; a modern core, order of magnitude.
 _KERNEL_BYTES_PER_NS = 10
 _PRODUCT_FLOPS_PER_NS = 50
 _PRODUCT_START_NS = 300
 _RELEASE_BYTES = 256 << 10  # of a shim's operands, whose time is not known
-_RELEASE_NS = 20_000  # shorter stretches keep the GIL: giving it away may cost a thread switch
 _TEAM_BYTES = 64 << 10  # what one more thread must have to do; a region costs 1 us
 _CUDA = 1  # torch's number of the device type
 _NUMBER = (NUMBER_SLOT, *(0 for _ in RECORDS["output"][1:]))  # an output record
 _GROUP_FLOPS = 4 << 20  # matrices smaller than this go to the BLAS as one group
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A call record without an address. `nanoseconds` estimates native work, -1: needs the GIL."""
-
-    kind: str
-    words: tuple[int, ...] = ()
-    nanoseconds: int = -1
-
-
 @dataclass(frozen=True)
 class Lowered:
-    """Tables of a plan. Slots: its buffers, then unused inputs, extra objects and alias outputs."""
+    """Tables of a plan. Slots: its buffers, then unused inputs, alias outputs, extra objects, memos.
+
+    pinned   arena buffers that library calls see as tensors
+    kept     results of library calls that lie behind the arena, and at which byte
+    lenses   views of inputs that the frame keeps
+    """
 
     slots: int
     scratch_words: int
@@ -74,6 +69,8 @@ class Lowered:
     outputs: tuple[tuple[int, ...], ...]  # output records
     drops: tuple[int, ...]
     pinned: frozenset[int]
+    kept: Mapping[int, int]
+    lenses: tuple[int, ...]
     input_slots: tuple[int, ...]
     access: tuple[str, ...]  # one an input
     extra_slots: tuple[int, ...]
@@ -81,14 +78,21 @@ class Lowered:
     constants: tuple[tuple[int, int], ...]  # slots, and the words that kernels find there
 
 
-def lower(executable: Executable, context: Context, memory: Memory, extras: int) -> Lowered:
-    """The records of `executable`'s plan. Raises Unsupported for sizes that are not known."""
+def lower(
+    executable: Executable, context: Context, memory: Memory, extras: int,
+    notice: tuple[Callable, int, frozenset[int]] | None = None,
+) -> Lowered:
+    """The records of `executable`'s plan. Raises Unsupported for sizes that are not known.
+
+    notice   a function that is told the inputs of a call, but for those that are words alone, when
+             the number at the address has been counted down to 0
+    """
     writer = _Writer(executable, context, memory)
     extra_slots = tuple(writer.new_slot() for _ in range(extras))
     writer.make_outputs()
-    writer.choose_device(executable.kernels_index)
-    if executable.pointed:
-        writer.align(executable.pointed)
+    writer.begin_calls()
+    if notice is not None:
+        writer.notice(*notice)
     writer.make_whole_arena()
     for number, call in enumerate(executable.plan.calls):
         if number == executable.first_write:
@@ -112,6 +116,8 @@ def lower(executable: Executable, context: Context, memory: Memory, extras: int)
         tuple(writer.outputs),
         tuple(writer.drops),
         frozenset(writer.pinned),
+        writer.kept,
+        tuple(writer.lenses),
         writer.input_slots,
         writer.access,
         extra_slots,
@@ -120,19 +126,25 @@ def lower(executable: Executable, context: Context, memory: Memory, extras: int)
     )
 
 
-def with_releases(rows: Sequence[Row]) -> list[Row]:
-    """`rows` with the GIL released around every stretch of native work that is long enough."""
-    done: list[Row] = []
-    stretch: list[Row] = []
-    for row in (*rows, Row("")):
-        if row.nanoseconds >= 0:
-            stretch.append(row)
-            continue
-        is_long = sum(r.nanoseconds for r in stretch) >= _RELEASE_NS
-        done += [Row("release"), *stretch, Row("acquire")] if is_long else stretch
-        stretch = []
-        done.append(row)
-    return done[:-1]
+def lower_replay(
+    executable: Executable, context: Context, memory: Memory, extras: int, replay: int,
+) -> tuple[Sequence[tuple[int, ...]], Sequence[Row]]:
+    """The output records, and the rows, of a call that the graph at `replay` does: its slots are those
+    of `lower`, and every result of the plan is there, to be filled, before it starts."""
+    writer = _Writer(executable, context, memory)
+    for _ in range(extras):
+        writer.new_slot()
+    outputs = executable.plan.outputs
+    writer.make_fresh(dict.fromkeys(
+        executable.places[output.buffer].root for output in outputs if not output.alias))
+    writer.begin_calls()
+    writer.append("graph", (replay,))
+    if executable.written:
+        writer.library(lambda: _increment_versions, (), executable.written, ())
+    writer.output_slots(outputs)
+    writer.choose_device(-1)
+    writer.rows.append(Row("end"))
+    return writer.outputs, writer.rows
 
 
 class _Writer:
@@ -154,6 +166,12 @@ class _Writer:
         self.objects = set(self.input_slots)
         if executable.takes_inputs:
             self.drops = dict.fromkeys(self.input_slots)
+        self.kept: dict[int, int] = {}  # slots of results that lie in the frame, and where
+        self.kept_bytes = executable.arena_bytes
+        self.lenses: dict[int, None] = {}  # slots of views of inputs that the frame keeps
+        self.looked_at = _looked_at(executable)
+        self.given = {self.places[o.buffer].root for o in self.plan.outputs if not o.alias}
+        self.views = [self.new_slot() if output.alias else -1 for output in self.plan.outputs]
         self.devices = {"cpu": (0, 0)}
         if executable.is_gpu and context.add_gpu():
             self.devices[executable.device] = (_CUDA, executable.kernels_index)
@@ -192,7 +210,14 @@ class _Writer:
             if buffer.kind == "output" and number not in self.executable.library_results
             and not self.executable.is_lean
         ]
-        for number in fresh:
+        self.make_fresh(fresh)
+        for number, place in enumerate(self.places):
+            if place.kind == "input" and place.root != number:
+                self.rows.append(Row("offset", (number, place.root, place.offset_bytes), 0))
+
+    def make_fresh(self, buffers: Iterable[int]) -> None:
+        """Records of fresh tensors for `buffers`."""
+        for number in buffers:
             type = self.plan.buffers[number].type
             words = self.output_words(number, type)
             if words is None:
@@ -200,9 +225,19 @@ class _Writer:
             else:
                 self.outputs.append(words)
                 self.made((number,))
-        for number, place in enumerate(self.places):
-            if place.kind == "input" and place.root != number:
-                self.rows.append(Row("offset", (number, place.root, place.offset_bytes), 0))
+
+    def begin_calls(self) -> None:
+        """The plan's device is current from here on, and pointers are as its kernels expect."""
+        self.choose_device(self.executable.kernels_index)
+        if self.executable.pointed:
+            self.align(self.executable.pointed)
+
+    def notice(self, function: Callable, left: int, numbers: frozenset[int]) -> None:
+        """The inputs' objects, without those of `numbers`, go to `function` when `left` is 0."""
+        words, address = self.memory.words, self.memory.object(function)
+        slots = [slot for place, slot in enumerate(self.input_slots) if place not in numbers]
+        row = (address, len(slots), words(slots), 0, words(()), left)
+        self.append("notice", row, scratch_words=len(slots))
 
     def output_words(self, slot: int, type: TensorType | None) -> tuple[int, ...] | None:
         """The words of an output record; slot -1 takes any type. None if it cannot be native."""
@@ -264,9 +299,27 @@ class _Writer:
         for slot in results:
             self.objects.add(slot)
             self.drops[slot] = None
+        self.point_views(results)
+
+    def point_views(self, results: Sequence[int]) -> None:
+        """The pointers of views on what is in the slots `results`."""
         for number, place in enumerate(self.places):
             if place.root in results and place.root != number:
                 self.rows.append(Row("offset", (number, place.root, self.offset_bytes(number)), 0))
+
+    def keep(self, slot: int) -> bool:
+        """Whether the result of a library call lies in the frame, behind the arena, and so need not be
+        made on each call: on a GPU, as far as there is room."""
+        if not self.executable.is_gpu or not self.executable.keeps_arena:
+            return False
+        start = -(-self.kept_bytes // LAUNCH_ALIGN_BYTES) * LAUNCH_ALIGN_BYTES
+        end = start + extent_bytes(self.plan.buffers[slot].type)
+        is_inner = self.places[slot].kind == "owned" and slot not in self.given
+        if not is_inner or end > KEPT_BYTES:
+            return False
+        self.kept[slot], self.kept_bytes = start, end
+        self.point_views((slot,))
+        return True
 
     def offset_bytes(self, number: int) -> int:
         """From the first byte of a view's root."""
@@ -275,12 +328,12 @@ class _Writer:
         return place.offset_bytes - start
 
     def make_buffers(self, number: int) -> None:
-        """Tensors for the buffers that call `number` is the first to use. On a GPU the arena's are
-        among them: torch's allocator gives them in turns, per stream, and takes them back."""
+        """Tensors for the buffers that call `number` is the first to use. Where the arena is not kept,
+        its own are among them: torch's allocator gives them in turns, per stream, and takes them back."""
         call = self.plan.calls[number]
         for root in self.executable.made_before[number]:
             self.make(root)
-        if not self.executable.is_gpu or self.has_whole_arena:
+        if self.executable.keeps_arena or self.has_whole_arena:
             return
         used = (*read_buffers(self.plan, call), *written_buffers(self.plan, call))
         for root in dict.fromkeys(self.places[b].root for b in used):
@@ -293,7 +346,7 @@ class _Writer:
         arena = [k for k, place in enumerate(self.places) if place.kind == "arena"]
         others = (call for call in self.plan.calls if not isinstance(call, KernelCall))
         used = {b for call in others for b in (*read_buffers(self.plan, call), *written_buffers(self.plan, call))}
-        if not self.executable.is_gpu or len(arena) < 2 or not used.isdisjoint(arena):
+        if self.executable.keeps_arena or len(arena) < 2 or not used.isdisjoint(arena):
             return
         block = self.new_slot()
         sizes = (self.executable.arena_bytes,)
@@ -319,15 +372,17 @@ class _Writer:
 
     def object(self, slot: int) -> None:
         """Makes sure that `slot` holds a tensor object: views are made when first asked for."""
-        if slot in self.objects:
+        if slot in self.objects or slot in self.kept or slot in self.lenses:
             return
         is_arena = slot < len(self.places) and self.places[slot].kind == "arena"
-        if is_arena and not self.executable.is_gpu:
+        if is_arena and self.executable.keeps_arena:
             self.pinned.add(slot)
             return
         if slot >= len(self.places) or self.plan.buffers[slot].kind != "view":
             raise InternalError(f"slot {slot} is used before anything is in it")
         place, type = self.places[slot], self.plan.buffers[slot].type
+        if place.kind == "input" and self.look(slot, type):
+            return
         base = self.plan.buffers[place.root].type
         if "shims" not in self.context.have or base.dtype != type.dtype:
             nouns = base, type, self.offset_bytes(slot)
@@ -337,6 +392,16 @@ class _Writer:
         elems = self.offset_bytes(slot) // type.itemsize
         self.rows.append(Row("view", (slot, place.root, *self.layout(type), elems)))
         self.made((slot,))
+
+    def look(self, slot: int, type: TensorType) -> bool:
+        """Whether the view of an input in `slot` is a tensor of the frame's that is used again as long
+        as the input lies where it did: on a GPU, whose library calls cost as much as such a view."""
+        words = self.output_words(slot, type)
+        if slot not in self.looked_at or "shims" not in self.context.have or words is None:
+            return False
+        self.lenses[slot] = None
+        self.append("lens", (self.memory.words(words), self.new_slot()))
+        return True
 
     def append(
         self, kind: str, words: Sequence[int], nanoseconds: int = -1, scratch_words: int = 0
@@ -363,16 +428,17 @@ class _Writer:
                 self.make(output.buffer)  # without elements: no call has filled it
             if not output.alias:
                 self.object(output.buffer)
-        return [self.view_slot(output) if output.alias else output.buffer for output in outputs]
+        return [
+            self.view_slot(output, slot) if output.alias else output.buffer
+            for output, slot in zip(outputs, self.views)]
 
-    def view_slot(self, output: Output) -> int:
-        """The slot of a result that is a view of an input or of another result."""
+    def view_slot(self, output: Output, slot: int) -> int:
+        """`slot`, with a result that is a view of an input or of another result."""
         if output.alias == "input":
             base, base_type = self.input_slots[output.base], self.plan.inputs[output.base]
         else:
             whole = self.plan.outputs[output.base]
             base, base_type = whole.buffer, whole.type
-        slot = self.new_slot()
         offset_bytes = known(output.offset) * output.type.itemsize
         self.library(view_maker, (base_type, output.type, offset_bytes), (base,), (slot,))
         return slot
@@ -395,6 +461,18 @@ def view_maker(
 
 def _maker(type: TensorType) -> Callable[[], torch.Tensor]:
     return partial(empty, type)
+
+
+def _looked_at(executable: Executable) -> frozenset[int]:
+    """Buffers that are operands of known library calls alone, none of which keeps or gives back an
+    operand, as an operator of the program's may do."""
+    if not executable.is_gpu:
+        return frozenset()
+    known_ops = SHIMS.get(executable.device.partition(":")[0], {})
+    calls = [call for call in executable.plan.calls if isinstance(call, LibraryCall)]
+    of_others = {b for c in calls if c.op not in known_ops for b in read_buffers(executable.plan, c)}
+    of_known = {b for c in calls if c.op in known_ops for b in read_buffers(executable.plan, c)}
+    return frozenset(of_known - of_others)
 
 
 def _increment_versions(*tensors: torch.Tensor) -> None:
@@ -449,12 +527,12 @@ def _lower_product(writer: _Writer, call: ProductCall) -> None:
     left, right = (call.a, call.b) if form.left == 0 else (call.b, call.a)
     words = (
         address_of(function_of(name)),
-        writer.memory.words(_gemm_words(form, call.beta)),
+        writer.memory.words(gemm_words(form, call.beta)),
         left,
         right,
         call.out,
         form.batch,
-        _offsets(writer.memory, form, types[2].itemsize),
+        offsets_of(writer.memory, form, types[2].itemsize),
     )
     nanoseconds = form.flops // _PRODUCT_FLOPS_PER_NS + form.batch * _PRODUCT_START_NS
     writer.append("products" if is_grouped else "product", words, nanoseconds, 3 * form.batch)
@@ -482,8 +560,10 @@ def _lower_shim(writer: _Writer, call: LibraryCall, shim: ShimCall) -> bool:
         return False
     words = list(shim.words)
     if shim.takes_out:
-        writer.append("make", (writer.memory.words(records.pop()),))
-        writer.made(call.results)
+        record = records.pop()
+        if not writer.keep(call.results[0]):
+            writer.append("make", (writer.memory.words(record),))
+            writer.made(call.results)
         words.insert(0, ("tensor", call.results[0]))
     tensors = [value for kind, value in words if kind in ("tensor", "optional")]
     for slot in tensors:
@@ -515,43 +595,3 @@ _LOWER: dict[type, Callable] = {
     ProductCall: _lower_product,
     LibraryCall: _lower_library,
 }
-
-
-@lru_cache(maxsize=1024)
-def _gemm_words(form: BlasForm, beta: int) -> tuple[int, ...]:
-    number = struct.Struct("<fxxxx" if form.routine == "sgemm_" else "<d")
-    alpha, beta = (int.from_bytes(number.pack(float(x)), "little") for x in (1, beta))
-    fields = {
-        "left_flag": ord(form.left_flag),
-        "right_flag": ord(form.right_flag),
-        "m": form.m,
-        "n": form.n,
-        "k": form.k,
-        "alpha": alpha,
-        "left_leading": form.left_leading,
-        "right_leading": form.right_leading,
-        "beta": beta,
-        "out_leading": form.out_leading,
-        "group_count": 1,
-        "group_size": form.batch,
-    }
-    return tuple(fields[name] for name in RECORDS["gemm"])
-
-
-def _offsets(memory: Memory, form: BlasForm, itemsize: int) -> int:
-    """The address of the byte offsets of `form`."""
-    if not has_sizes(form.axes):
-        return memory.words(_byte_offsets(form.axes, form.left, itemsize))
-
-    def at_sizes(sizes: Sizes, words: Sequence[int], kept: list) -> int:
-        offsets = Memory()
-        kept.append(offsets)
-        return offsets.words(_byte_offsets(at(form.axes, sizes), form.left, itemsize))
-
-    return memory.made(at_sizes)
-
-
-@lru_cache(maxsize=1024)
-def _byte_offsets(axes: tuple, left: int, itemsize: int) -> tuple[int, ...]:
-    order = (0, 1, 2) if left == 0 else (1, 0, 2)
-    return tuple(triple[k] * itemsize for triple in batch_offsets(axes) for k in order)

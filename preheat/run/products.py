@@ -12,11 +12,16 @@ Guarantees: `blas_form` covers exactly the elements of the three types; `None` w
 
 import functools
 import itertools
+import struct
+from collections.abc import Sequence
 
 from preheat.base.dataclass import dataclass
 from preheat.ir.hinted import Hinted, holds, longest
+from preheat.ir.records import RECORDS
 from preheat.ir.scalar import Dim, product
+from preheat.ir.sized import at, has_sizes
 from preheat.ir.types import TensorType
+from preheat.run.memory import Memory, Sizes
 
 BLAS_DTYPES = {"float32": "sgemm_", "float64": "dgemm_"}
 _INT32_MAX = 2**31 - 1
@@ -71,6 +76,35 @@ def _blas_form(a: TensorType, b: TensorType, out: TensorType) -> BlasForm | None
 
 
 _cached_form = functools.lru_cache(maxsize=1024)(_blas_form)
+
+
+@functools.lru_cache(maxsize=1024)
+def gemm_words(form: BlasForm, beta: int) -> tuple[int, ...]:
+    """The words of a record "gemm"."""
+    number = struct.Struct("<fxxxx" if form.routine == "sgemm_" else "<d")
+    alpha, beta = (int.from_bytes(number.pack(float(x)), "little") for x in (1, beta))
+    fields = {
+        "left_flag": ord(form.left_flag),
+        "right_flag": ord(form.right_flag),
+        "m": form.m,
+        "n": form.n,
+        "k": form.k,
+        "alpha": alpha,
+        "left_leading": form.left_leading,
+        "right_leading": form.right_leading,
+        "beta": beta,
+        "out_leading": form.out_leading,
+        "group_count": 1,
+        "group_size": form.batch,
+    }
+    return tuple(fields[name] for name in RECORDS["gemm"])
+
+
+@functools.lru_cache(maxsize=1024)
+def byte_offsets(axes: tuple, left: int, itemsize: int) -> tuple[int, ...]:
+    """For each matrix where it begins: the left operand, the right one, the result, in bytes."""
+    order = (0, 1, 2) if left == 0 else (1, 0, 2)
+    return tuple(triple[k] * itemsize for triple in batch_offsets(axes) for k in order)
 
 
 def _form(a: TensorType, b: TensorType, out: TensorType, axes, row_axis) -> BlasForm | None:
@@ -170,3 +204,16 @@ def batch_offsets(axes) -> tuple[tuple[int, int, int], ...]:
         tuple(sum(i * s[operand] for i, s in zip(place, steps)) for operand in range(3))
         for place in itertools.product(*ranges)
     )
+
+
+def offsets_of(memory: Memory, form: BlasForm, itemsize: int) -> int:
+    """The address of the byte offsets of `form`."""
+    if not has_sizes(form.axes):
+        return memory.words(byte_offsets(form.axes, form.left, itemsize))
+
+    def at_sizes(sizes: Sizes, words: Sequence[int], kept: list) -> int:
+        offsets = Memory()
+        kept.append(offsets)
+        return offsets.words(byte_offsets(at(form.axes, sizes), form.left, itemsize))
+
+    return memory.made(at_sizes)

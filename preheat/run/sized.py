@@ -93,6 +93,7 @@ class Sized:
     specialise(graph)   the plan and the image of a graph without symbols, or a template for one with
                         symbols; None if it has none
     template            the first one
+    graphs              what may be recorded of the plans (`run/replays.py`)
     patience            the calls at the same sizes before they get a plan
     """
 
@@ -100,9 +101,9 @@ class Sized:
 
     def __init__(
         self, graph: Graph, specialise: Callable[[Graph], tuple[Plan, Image] | None] | None,
-        template: tuple[Plan, Image] | None = None,
+        template: tuple[Plan, Image] | None = None, graphs: Any = None,
     ):
-        self.graph, self.specialise = graph, specialise
+        self.graph, self.specialise, self.graphs = graph, specialise, graphs
         self.templates = [] if template is None else [Template(*template)]
         self.patience = CALLS_BEFORE_PLAN
         self.device = device_of(graph)
@@ -181,7 +182,7 @@ class Sized:
             plan, image = found
             if self._make_room():
                 self.patience = min(2 * self.patience, _MOST_PATIENCE)
-            instance.run = executable(plan, image)
+            instance.run = executable(plan, image, graphs=self.graphs)
 
     def _make_room(self) -> bool:
         """Where as many sizes have plans as may be, the one that was used longest ago loses its own,

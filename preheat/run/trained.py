@@ -42,11 +42,13 @@ class Trained:
     lesson    gives the body, for what is not known here
     state     where the random generators stood when the present call began; None if it does not draw
     relearn   is told that another kind of backward has been recorded
+    graphs    what may be recorded of the backwards as CUDA graphs (`run/replays.py`)
     """
 
     def __init__(
         self, artifact: Artifact, runtime: Image | None, lesson: Callable[[], Any],
         state: Callable[[], States | None], relearn: Callable[[], None], name: str = "",
+        graphs: Any = None,
     ):
         self.name = name
         training = artifact.training
@@ -59,7 +61,7 @@ class Trained:
         self.joins = Join(self.wiring)
         self.lesson, self.state, self.relearn = lesson, state, relearn
         self.halves = {
-            (half.number, half.key): _Half(half, runtime) for half in training.backwards}
+            (half.number, half.key): _Half(half, runtime, graphs) for half in training.backwards}
         taken: list[dict[Given, None]] = [{} for _ in self.wiring.classes]
         for half in training.backwards:
             exits = (exit.given for exit in half.grads if exit is not None)
@@ -257,11 +259,11 @@ class Call:
 class _Half:
     """A compiled backward."""
 
-    def __init__(self, half: Backward, runtime: Image | None):
+    def __init__(self, half: Backward, runtime: Image | None, graphs: Any = None):
         self.half = half
         # it is never run under autocast, in which its forward may have been bound
         made = executable(
-            half.plan, half.image, is_autocast_off=False, is_lean=True, takes_inputs=True)
+            half.plan, half.image, is_autocast_off=False, is_lean=True, takes_inputs=True, graphs=graphs)
         self.call = _native(made, runtime) or made
         self.keeps_tangents = half.can_raise or made.is_gpu  # for the formulas, after a fault
         self.places: tuple[int, ...] = ()

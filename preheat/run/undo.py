@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 from preheat.bridge.generators import States, set_states, states
-from preheat.bridge.ops import schema
+from preheat.bridge.ops import draws as call_draws
 from preheat.ir.artifact import Artifact
 from preheat.ir.plan import LibraryCall
 
@@ -33,11 +33,13 @@ def draws(artifact: Artifact) -> bool:
     """Whether the body may draw random numbers: by torch's tags, or in an operator of the
     user's."""
     if artifact.plan is not None:
-        names = [call.op for call in artifact.plan.calls if isinstance(call, LibraryCall)]
+        calls = [
+            (c.op, c.args, c.attrs) for c in artifact.plan.calls if isinstance(c, LibraryCall)]
     else:
         graph = artifact.graph()
-        names = [op.name for op in graph.ops] if graph is not None else []
-    return any(not name.startswith("aten.") or schema(name).is_random for name in names)
+        calls = [(op.name, op.args, op.attrs) for op in graph.ops] if graph is not None else []
+    return any(not name.startswith("aten.") or call_draws(name, args, attrs)
+               for name, args, attrs in calls)
 
 
 class Undo:

@@ -40,6 +40,7 @@ from preheat.run.learning import Learning
 from preheat.run.library import Fault
 from preheat.run.moved import moved_numbers
 from preheat.run.recipes import Rebuild, compile_recipe
+from preheat.run.replays import Graphs
 from preheat.run.resolve import NotThere
 from preheat.run.rows import bind_rows
 from preheat.run.sized import CALLS_BEFORE_PLAN, Planned, Sized
@@ -73,12 +74,13 @@ class Variant:
     def __init__(
         self, artifact: Artifact, target: Any, checker: Checker, objects: tuple,
         runtime: Image | None, plain: Callable | None = None, teach: Callable | None = None,
-        specialise: Callable | None = None,
+        specialise: Callable | None = None, graphs: Graphs | None = None,
     ):
         self.artifact, self.target = artifact, target
         self._plain_call = plain if plain is not None else target
         self.checker, self._objects, self._runtime = checker, objects, runtime
         self._teach, self._specialise, self._lesson = teach, specialise, None
+        self._graphs = graphs
         self.executable: Any = None
         self.rebuild: Rebuild | None = None
         self._entry: Entry | None = None
@@ -101,6 +103,7 @@ class Variant:
         runtime: Image | None = None, *, plain: Callable | None = None,
         specialise: Callable | None = None,
         teach: Callable | None = None,
+        graphs: Graphs | None = None,
     ) -> "Variant":
         """The variant of `artifact` for calls like `target(*args, **kwargs)`. Raises CannotBind.
 
@@ -109,13 +112,14 @@ class Variant:
         plain     what runs a call whose node met a fault, in place of `target`
         specialise  makes the plan of a graph at sizes that come again: see `sized.py`
         teach     makes the lesson of a differentiable artifact, see `run/learning.py`
+        graphs    what may be recorded as CUDA graphs, see `run/replays.py`; None for nothing
         """
         try:
             checker = Checker(artifact.trace, target, objects)
             found = checker.resolve(args, kwargs)
             if isinstance(found, Failure):
                 raise CannotBind(str(found), moved=_moved(checker, found, args, kwargs))
-            variant = cls(artifact, target, checker, objects, runtime, plain, teach, specialise)
+            variant = cls(artifact, target, checker, objects, runtime, plain, teach, specialise, graphs)
             variant._take(artifact, found)
         except (NotThere, Unsupported, UserError) as why:
             raise CannotBind(str(why), is_final=not isinstance(why, NotThere)) from why
@@ -159,7 +163,8 @@ class Variant:
         if training is None:
             is_grad_off = torch.is_grad_enabled() and any(
                 _needs_grad(found[source]) for source in node.inputs)
-            self.executable, results = _executable(artifact, is_grad_off, self._specialise)
+            self.executable, results = _executable(
+                artifact, is_grad_off, self._specialise, self._graphs)
             self.rebuild = compile_recipe(node.end.recipe, results, objects)
             return
         rebuild = compile_recipe(node.end.recipe, len(training.wiring.exits), objects)
@@ -167,10 +172,11 @@ class Variant:
             self.executable, self.rebuild = Learning(training, self.lesson), rebuild
             return
         self.executable = executable(
-            artifact.plan, artifact.image, torch.is_grad_enabled(), is_lean=True)
+            artifact.plan, artifact.image, torch.is_grad_enabled(), is_lean=True,
+            graphs=self._graphs)
         self.rebuild = joined(
             Trained(artifact, self._runtime, self.lesson, self._random_state, self._relearn,
-                    self.name),
+                    self.name, self._graphs),
             rebuild, len(artifact.plan.outputs), node.inputs)
 
     def lesson(self) -> Any:
@@ -427,7 +433,7 @@ _NO_RESULT = compile_recipe(Recipe((Step("const", (None,)),), 0), 0)
 
 
 def _executable(
-    artifact: Artifact, is_grad_off: bool, specialise: Callable | None,
+    artifact: Artifact, is_grad_off: bool, specialise: Callable | None, graphs: Graphs | None,
 ) -> tuple[Executable | Interpreted | Sized, int]:
     """What runs the artifact's body, and how many results it gives."""
     plan = artifact.plan
@@ -435,11 +441,11 @@ def _executable(
         graph = artifact.graph()
         if graph is not None and graph.symbols:
             template = (plan, artifact.image) if plan is not None else None
-            return Sized(graph, specialise, template), len(graph.outputs)
+            return Sized(graph, specialise, template, graphs), len(graph.outputs)
         if graph is not None:
             return Interpreted(graph), len(graph.outputs)
         plan = _NOTHING
-    return executable(plan, artifact.image, is_grad_off), len(plan.outputs)
+    return executable(plan, artifact.image, is_grad_off, graphs=graphs), len(plan.outputs)
 
 
 def _needs_grad(value: Any) -> bool:

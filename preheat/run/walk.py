@@ -28,6 +28,7 @@ from preheat.ir.plan import Image
 from preheat.ir.points import PointKey, constants, point_key, renumbered
 from preheat.ir.trace import Break, Host, Named, Point, Return
 from preheat.run.recipes import Rebuild, compile_recipe
+from preheat.run.replays import Graphs
 from preheat.run.variant import MISS, Variant
 
 
@@ -121,12 +122,13 @@ class Unbound:
     def bind(
         self, target: Any, args: Sequence, kwargs: dict, runtime: Image | None,
         plain: Callable | None, specialise: Callable | None = None, teach: Callable | None = None,
+        graphs: Graphs | None = None,
     ) -> "Bound":
         """The node for calls like this one; `plain` runs those that met a fault, `teach` learns
-        its backward. Raises CannotBind."""
+        its backward, `graphs` may be recorded of it. Raises CannotBind."""
         variant = Variant.bind(
             self.artifact, target, tuple(args), kwargs, self.objects, runtime, plain=plain,
-            specialise=specialise, teach=teach)
+            specialise=specialise, teach=teach, graphs=graphs)
         return Bound(variant, self.next)
 
 

@@ -101,6 +101,17 @@ def test_explanation_collects_and_reads():
     assert str(found).startswith("f: 1 graph, 0 breaks, 1 guard, 2 kernels")
 
 
+def test_plans_without_a_graph_are_told(caplog):
+    why = "launched call by call: aten.bernoulli.p draws random numbers"
+    explanation = explain_call(lambda: emit("direct", name="f", why=why), "f")
+    assert explanation.direct == (why,) and f"no CUDA graph: {why}" in str(explanation)
+    with caplog.at_level(logging.INFO):
+        logs = Logs(["perf_hints"])
+        logging.getLogger("preheat.perf_hints").propagate = True
+        logs(Event("direct", {"name": "f", "why": why}))
+    assert caplog.records[-1].message == f"f has no CUDA graph, it is {why}"
+
+
 def test_explanation_of_a_break_and_of_an_exception():
     def call():
         emit("capture", name="f", captured=False)

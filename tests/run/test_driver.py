@@ -16,9 +16,10 @@ from preheat.ir.plan import LibraryCall
 from preheat.ir.records import SHIM_DOUBLE_LIMIT, SHIM_WORD_LIMIT
 from preheat.run import executable, lowering, shims
 from preheat.run.buffers import aligned_copy
+from preheat.run.call_rows import Row, with_releases
 from preheat.run.device import FEATURES, Context, context, function_of
 from preheat.run.executable import Executable
-from preheat.run.lowering import Row, lower, with_releases
+from preheat.run.lowering import lower
 from preheat.run.memory import Memory
 from preheat.run.shims import SHIMS, ShimCall, _is_right
 
