@@ -20,6 +20,7 @@ import ctypes
 import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -266,7 +267,7 @@ _NORMAL = ("float64", "float32", "bfloat16", "float16")
 class _NoRows:
     """Guards that always hold."""
 
-    address, count = 0, 0
+    address, count, words = 0, 0, MappingProxyType({})
 
 
 def _refuse(reason: int, detail: int, arguments: tuple, names: tuple) -> Any:
