@@ -34,7 +34,7 @@ from preheat.transform.divide import divide, refuse_quiet_views, refuse_rebuilt_
 from preheat.transform.functionalize import functionalize
 from preheat.transform.halves import halves
 from preheat.transform.partition import partition
-from preheat.transform.pipeline import HALF, WHOLE, Pass, lower
+from preheat.transform.pipeline import HALF, JOINED, Pass, lower
 from preheat.transform.whole import saved_values, whole, with_views
 
 Tensors = Sequence[torch.Tensor | None]
@@ -129,7 +129,7 @@ class Lesson:
         with timed("compile", name=name) as event, paused_collector():
             forward = known.forward if known.forward is not None else _unrecorded(self.division)
             joined = whole(forward, known.joints, known.replaced)
-            core = compact(_lowered(joined.graph, WHOLE), joined)
+            core = compact(_lowered(joined.graph, JOINED), joined)
             ahead, backwards = halves(core, joined, partition(core, joined, self.budget))
             plan, image = _compiled(ahead.graph)
             made = tuple(

@@ -44,7 +44,7 @@ WHOLE: tuple[Pass, ...] = (
 )
 
 # In training: a forward with its backwards, before it is taken apart, and then each half.
-WHOLE = PIPELINE[:-1]
+JOINED = PIPELINE[:-1]
 HALF = PIPELINE[-1:]
 
 # In training: a forward with its backwards, before it is taken apart, and then each half.
