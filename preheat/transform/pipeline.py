@@ -47,10 +47,6 @@ WHOLE: tuple[Pass, ...] = (
 JOINED = PIPELINE[:-1]
 HALF = PIPELINE[-1:]
 
-# In training: a forward with its backwards, before it is taken apart, and then each half.
-WHOLE = PIPELINE[:-1]
-HALF = PIPELINE[-1:]
-
 
 def lower(
     graph: Graph,
