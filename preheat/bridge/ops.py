@@ -89,7 +89,9 @@ def schema(name: str) -> Schema:
         parameters,
         tuple(_alias_set(r.alias_info) for r in raw.returns),
         raw.is_mutable,
-        torch.Tag.nondeterministic_seeded in function.tags,
+        # attention's backwards have the tag as well, and are given the seed that the forward drew
+        torch.Tag.nondeterministic_seeded in function.tags
+        and all(parameter.name != "philox_seed" for parameter in parameters),
         torch.Tag.data_dependent_output in function.tags
         or torch.Tag.dynamic_output_shape in function.tags,
     )
