@@ -89,10 +89,10 @@ def resized(tiled: Tiled, count: int, types: Sequence[TensorType], target: Targe
     types   of the memory of each parameter
     """
     moved = sum(
-        type.elems * type.itemsize * (2 if role == "inout" else 1)
+        estimate(type.elems) * type.itemsize * (2 if role == "inout" else 1)
         for type, role in zip(types, tiled.roles))
     start = cost.launch_bytes(target)
-    waste = (tiled.waste - start) * count / tiled.extent + start
+    waste = (tiled.waste - start) * estimate(count) / estimate(tiled.extent) + start
     return replace(tiled, extent=count, bytes=moved, waste=waste)
 
 
