@@ -59,15 +59,18 @@ class Node(torch.autograd.Function):
     def forward(ctx: Any, source: Source, number: int, results: list, *arguments: Any) -> tuple:
         ctx.set_materialize_grads(False)
         ctx.source, ctx.number, ctx.arguments = source, number, arguments
-        ctx.save_for_backward(*source.saved(number))
-        ctx.is_repeatable = source.is_repeatable(number)
+        ctx.is_repeatable, ctx.own = source.is_repeatable(number), []
+        if ctx.is_repeatable:  # what no formula had saved is ours alone, and may be taken again
+            ctx.own = source.saved(number)
+        else:
+            ctx.save_for_backward(*source.saved(number))
         return tuple(results)
 
     @staticmethod
     def backward(ctx: Any, *given: Any) -> tuple:
         tangents = given[0] if given and type(given[0]) is list else [*given]
         # torch refuses the second look at what was let go, even if that was nothing
-        saved, is_kept = [] if ctx.is_repeatable else [*ctx.saved_tensors], _is_kept()
+        saved, is_kept = [*(ctx.own if ctx.is_repeatable else ctx.saved_tensors)], _is_kept()
         source, number = ctx.source, ctx.number
         if source is None:
             raise RuntimeError(_TWICE)

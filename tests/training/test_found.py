@@ -87,6 +87,21 @@ def test_a_view_of_another_result_whose_memory_is_written_to_later():
     agree(f, use)
 
 
+def test_a_constant_that_forward_and_backward_share():
+    def f(x, y):
+        result = y * 0.5
+        result.diagonal().fill_(0.3)
+        result[:, 1] = 0.25
+        return (result,)
+
+    def use(results, y, leaf, number):
+        results[0].backward(torch.ones(3, 3), retain_graph=True)
+        results[0].backward(torch.ones(3, 3))
+        return leaf.grad
+
+    agree(f, use)
+
+
 def test_a_gradient_that_is_its_tangent_is_learned():
     def f(x, y):
         return (y - x,)
