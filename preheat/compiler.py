@@ -9,6 +9,7 @@ A process that finds everything in the cache never imports this module, nor what
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from preheat.base.collector import paused_collector
@@ -27,7 +28,9 @@ from preheat.ir.graph import Graph, device_of
 from preheat.ir.plan import Image, Plan, Target
 from preheat.ir.text import show
 from preheat.ir.trace import Outcome, Point, Trace
+from preheat.ir.training import Training
 from preheat.schedule.schedule import schedule
+from preheat.sized_lesson import SizedLesson
 from preheat.transform.pipeline import lower
 
 
@@ -105,21 +108,29 @@ def compile_trace(trace: Trace, name: str) -> Artifact:
     """The artifact of a one-node trace. A graph that the compiler cannot lower, or whose gradients
     it cannot tell apart, runs op by op, reported."""
     (node,) = trace.nodes
-    if node.body is None or node.body.symbols:
+    if node.body is None:
         return artifact(trace)
     if node.body.grads:
         if device_of(node.body) != "cpu":
             emit("fallback", what=f"the gradients of {name}", why="training on a GPU: op by op")
             return artifact(trace)
         try:
-            training = Lesson.of(node.body).training
+            training = lesson_of(node.body).training
         except Unsupported as reason:
             emit("fallback", what=f"the gradients of {name}", why=str(reason))
             return artifact(trace)
         if training.wiring.is_joined:
             return artifact(trace, training=training)
+    if node.body.symbols:  # from here on no gradient leaves it
+        node = replace(node, body=replace(node.body, grads=(), grad_outputs=()))
+        return artifact(replace(trace, nodes=(node,)))
     made = _generated(node.body, name)
     return artifact(trace) if made is None else artifact(trace, *made)
+
+
+def lesson_of(graph: Graph, known: Training | None = None) -> Lesson | SizedLesson:
+    """What is to be learned of a differentiable body. Raises Unsupported if it cannot be divided."""
+    return (SizedLesson if graph.symbols else Lesson).of(graph, known)
 
 
 def compile_sizes(graph: Graph, name: str) -> tuple[Plan, Image] | None:

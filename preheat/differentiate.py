@@ -8,7 +8,8 @@
 Imported only when something is learned: a process that finds everything in the cache does not.
 """
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -63,13 +64,15 @@ class Lesson:
     ) -> Nested:
         """A call that was made before, for its gradients alone. `inputs` and the random `state` (of
         a body that draws) are as they were then; `connected`: see `Nested`."""
-        with (
-            torch.random.fork_rng(devices=(), enabled=state is not None),
-            torch.autocast("cpu", enabled=False),
-        ):
-            if state is not None:
-                torch.set_rng_state(state)
+        with once_again(state):
             return Nested(self.division, inputs, connected=connected, writes=False)
+
+    def repeat(
+        self, inputs: Sequence[torch.Tensor], state: torch.Tensor | None, number: int,
+        tangents: Tensors, grads: Tensors,
+    ) -> None:
+        """A backward of class `number` has just been learned, from the inputs and the random state of
+        its call; its gradients were `grads`. (Who learns for other sizes too, records it again.)"""
 
     def differentiable(
         self, inputs: Sequence[torch.Tensor], state: torch.Tensor | None, number: int,
@@ -120,7 +123,7 @@ class Lesson:
         with timed("compile", name=name) as event, paused_collector():
             forward = known.forward if known.forward is not None else _unrecorded(self.division)
             graph, halves = partition(forward, known.joints)
-            graph = _with_copies(graph, known.replaced)
+            graph = with_copies(graph, known.replaced)
             plan, image, values = _compiled(graph, target)
             backwards = tuple(_backward(half, target) for half in halves)
             plans = (plan, *(backward.plan for backward in backwards))
@@ -138,6 +141,7 @@ class Lived:
             self.inputs[place] = inputs[place].detach().clone()
         self._state = torch.get_rng_state() if lesson.training.draws else None
         self.nested = Nested(lesson.division, inputs)
+        self._versions = [tensor._version for tensor in self.inputs]
 
     @property
     def values(self) -> list[torch.Tensor]:
@@ -158,6 +162,11 @@ class Lived:
         """The gradients of a class's arguments; a new kind of backward is learned."""
         grads, joint = self.nested.backward(number, tangents, is_kept)
         self.lesson.learn(self.nested.forward, joint)
+        committed = {place for place, _ in self.lesson.division.commits}
+        if joint is not None and all(
+                tensor._version == version or place in committed
+                for place, (tensor, version) in enumerate(zip(self.inputs, self._versions))):
+            self.lesson.repeat(self.inputs, self._state, number, tangents, grads)
         return grads
 
     def differentiable(
@@ -167,6 +176,18 @@ class Lived:
         results, leaves = self.nested.ends(number)
         check_saved(results, map(history, leaves))
         return self.lesson.differentiable(self.inputs, self._state, number, arguments, tangents)
+
+
+@contextlib.contextmanager
+def once_again(state: torch.Tensor | None) -> Iterator[None]:
+    """A block that runs what has run before: from this random state, if it draws; its casts are ops."""
+    with (
+        torch.random.fork_rng(devices=(), enabled=state is not None),
+        torch.autocast("cpu", enabled=False),
+    ):
+        if state is not None:
+            torch.set_rng_state(state)
+        yield
 
 
 # ---------------------------------------------------------------------------- compilation
@@ -185,7 +206,7 @@ def _unrecorded(division: Division) -> Graph:
     return Graph("aten", graph.inputs, tuple(ops), division.values)
 
 
-def _with_copies(graph: Graph, places: Sequence[int]) -> Graph:
+def with_copies(graph: Graph, places: Sequence[int]) -> Graph:
     """`graph` with copies of the inputs at `places`, made first, as its last outputs."""
     given = [graph.inputs[place] for place in places]
     copies = range(graph.next_id(), graph.next_id() + len(given))

@@ -26,8 +26,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "store": {"base", "ir"},
     "report": {"base", "ir"},
     "differentiate": {"base", "ir", "bridge", "capture", "transform", "schedule", "generate"},
+    "sized_lesson": {"base", "ir", "bridge", "capture", "transform", "differentiate"},
     "compiler": {
-        "base", "ir", "bridge", "capture", "transform", "schedule", "generate", "differentiate"},
+        "base", "ir", "bridge", "capture", "transform", "schedule", "generate", "differentiate",
+        "sized_lesson"},
     "runtime": {"ir", "run", "store"},
     "dispatch": {"base", "ir", "bridge", "run", "store", "report", "runtime"},
     "module": {"base"},
@@ -42,7 +44,8 @@ MAY_IMPORT: dict[str, set[str]] = {
 LAZY = {("dispatch", "compiler"), ("runtime", "compiler")}
 DOORS = {
     "torch": (
-        "bridge/", "run/", "capture/recorder.py", "capture/joint.py", "differentiate.py"),
+        "bridge/", "run/", "capture/recorder.py", "capture/joint.py",
+        "capture/sized_joint.py", "differentiate.py", "sized_lesson.py"),
     "numpy": ("bridge/", "run/"),
     "llvmlite": ("generate/build.py", "run/load.py"),
     "triton": ("generate/cubin.py",),

@@ -40,6 +40,11 @@ def _masked_fill(call: Call) -> list[Shape]:
     return [(broadcast(call, call.type("self").sizes, call.type("mask").sizes), None)]
 
 
+def _kept(call: Call) -> list[Shape]:
+    """A clone of `self`, into which something is written."""
+    return [preserved(call, call.type("self"))]
+
+
 def _into_self(call: Call) -> list[Shape]:
     """Others are broadcast to `self`, which is written."""
     type = call.type("self")
@@ -205,16 +210,35 @@ def _attention(call: Call) -> list[Shape]:
     ]
 
 
+def _nll_loss(call: Call) -> list[Shape]:
+    """A loss for each row (reduction 0) or one for all, and the total weight."""
+    type = call.type("self")
+    is_whole = call.known(call.arg("reduction")) != 0 or type.rank == 1
+    if type.rank == 2:
+        call.same(type.sizes[0], call.type("target").sizes[0])
+    return [((), None) if is_whole else ((type.sizes[0], *type.sizes[2:]), None), ((), None)]
+
+
+def _loss(call: Call) -> list[Shape]:
+    """A loss for each element (reduction 0) or one for all."""
+    if call.known(call.arg("reduction", 1)) != 0:
+        return [((), None)]
+    return pointwise(call)
+
+
 COMPUTED: dict[Rule, str] = {
+    _nll_loss: "nll_loss_forward nll_loss2d_forward",
+    _loss: "mse_loss smooth_l1_loss huber_loss binary_cross_entropy soft_margin_loss",
     _masked_fill: "masked_fill",
     _like_self: """_softmax _log_softmax _safe_softmax tril triu cumsum cumprod logcumsumexp cummax
-        cummin""",
+        cummin scatter scatter_add scatter_reduce index_add index_copy masked_scatter bernoulli""",
     _into_self: "copy_ masked_fill_",
+    _kept: "index_put _unsafe_index_put slice_scatter select_scatter diagonal_scatter copy",
     _itself: """alias detach fill_ zero_ bernoulli_ uniform_ normal_ random_ exponential_
         scatter_ scatter_add_ index_add_ index_copy_ index_fill_ index_put_ tril_ triu_
         cumsum_ masked_scatter_ _unsafe_index_put_ scatter_reduce_ log_normal_
         geometric_ cauchy_ conj _conj lift lift_fresh""",
-    _like: """zeros_like ones_like empty_like full_like rand_like randn_like randint_like
+    _like: """fill index_fill zeros_like ones_like empty_like full_like rand_like randn_like randint_like
         clone _to_copy""",
     _dropout: "native_dropout",
     _reduction: """sum mean amax amin prod any all std var logsumexp nansum linalg_vector_norm norm

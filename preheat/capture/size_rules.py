@@ -13,6 +13,7 @@ Sizes are at least 1 where they are symbols. """
 from typing import Any
 
 from preheat.capture.size_compute import COMPUTED, full_reduction, pointwise
+from preheat.capture.size_gradients import GRADIENTS
 from preheat.capture.size_images import IMAGES
 from preheat.capture.size_views import VIEWS
 from preheat.capture.size_call import (
@@ -157,7 +158,7 @@ _OTHERS: dict[Rule, str] = {
 }
 
 
-_TABLES = (COMPUTED, VIEWS, IMAGES, _OTHERS)
+_TABLES = (COMPUTED, VIEWS, IMAGES, GRADIENTS, _OTHERS)
 RULES: dict[str, Rule] = {
     name: rule for table in _TABLES for rule, names in table.items() for name in names.split()
 } | {

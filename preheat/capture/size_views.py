@@ -16,7 +16,7 @@ _INT_MAX = (1 << 63) - 1
 
 
 # ---------------------------------------------------------------------------- views
-def _whole_size(call: Call, type: TensorType, size: Sequence[Dim]) -> tuple[Dim, ...]:
+def whole_size(call: Call, type: TensorType, size: Sequence[Dim]) -> tuple[Dim, ...]:
     """`size` with what -1 stands for."""
     made = list(size)
     unknown = [k for k, n in enumerate(made) if type_is(n, -1)]
@@ -96,12 +96,12 @@ def _taken(call: Call, sizes: Sequence[Dim], elems: Dim) -> int | None:
 
 def can_view(call: Call, type: TensorType, sizes: Sequence[Dim]) -> bool:
     """Whether `reshape` to `sizes` is a view."""
-    return view_strides(call, type, _whole_size(call, type, sizes)) is not None
+    return view_strides(call, type, whole_size(call, type, sizes)) is not None
 
 
 def _view(call: Call) -> list[Shape]:
     type = call.type("self")
-    sizes = _whole_size(call, type, call.arg("size", ()))
+    sizes = whole_size(call, type, call.arg("size", ()))
     strides = view_strides(call, type, sizes)
     if strides is None:
         raise NoRule("a view that is none")
@@ -109,7 +109,7 @@ def _view(call: Call) -> list[Shape]:
 
 
 def _reshape_copy(call: Call) -> list[Shape]:
-    return [(_whole_size(call, call.type("self"), call.arg("size", ())), None)]
+    return [(whole_size(call, call.type("self"), call.arg("size", ())), None)]
 
 
 def _expand(call: Call) -> list[Shape]:

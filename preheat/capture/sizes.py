@@ -15,13 +15,13 @@ from dataclasses import replace
 from typing import Any
 
 from preheat.bridge.ops import arguments
-from preheat.bridge.symint import is_box, scalar_of
+from preheat.bridge.symint import box, is_box, scalar_of
 from preheat.capture.numbers import Numbers
 from preheat.capture.sources import Sources
 from preheat.capture.size_call import Call, NoRule, row_major
 from preheat.capture.size_compute import pointwise
 from preheat.capture.size_rules import RULES
-from preheat.capture.size_views import can_view
+from preheat.capture.size_views import can_view, whole_size
 from preheat.ir.dims import normal, substitute
 from preheat.ir.graph import Graph, Input, Op
 from preheat.ir.scalar import Dim, Number, Scalar, apply, symbols
@@ -106,15 +106,21 @@ class SizeRules:
         return question(
             Call("", {}, {}, (), self.numbers), now(type, self.numbers), memory_format)
 
-    def is_view(self, type: TensorType, boxes: Sequence[Any]) -> bool | None:
-        """Whether a tensor of this type that is reshaped is a view; None where torch has to say."""
+    def reshaped(self, type: TensorType, boxes: Sequence[Any]) -> tuple[bool, tuple] | None:
+        """Whether a tensor of this type that is reshaped is a view, and its sizes with what -1 stands
+        for; None where torch has to say."""
         sizes = [self.numbers.normal(scalar_of(b)) if is_box(b) else b for b in boxes]
         if not all(isinstance(n, Scalar) or n.__class__ is int for n in sizes):
             return None
         try:
-            return can_view(Call("", {}, {}, (), self.numbers), type, sizes)
+            call = Call("", {}, {}, (), self.numbers)
+            is_view = can_view(call, type, sizes)
+            whole = whole_size(call, type, sizes)
         except NoRule:
             return None
+        value = self.numbers.value
+        return is_view, tuple(
+            box(n, value(n), self.numbers) if isinstance(n, Scalar) else n for n in whole)
 
     def types(
         self, op: Op, type_of: Callable[[int], Type], real: Sequence[TensorType],
@@ -134,7 +140,7 @@ class SizeRules:
         if not any(map(is_symbolic, shown.values())) and not any(map(_has_scalar, args.values())):
             return list(real)
         name = op.name.split(".")[1]
-        rule = RULES.get(op.name) or RULES.get(name.removesuffix("_")) or RULES.get(name)
+        rule = RULES.get(op.name) or RULES.get(name) or RULES.get(name.removesuffix("_"))
         if rule is None and is_pointwise:
             rule = pointwise
         try:

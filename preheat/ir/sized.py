@@ -4,36 +4,52 @@
                         ->    %2: f32[8, 6] = view(%0, (8, 6))
 """
 
-from collections.abc import Mapping
-from dataclasses import replace
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
-from preheat.ir.graph import Graph, Op
+from preheat.ir.graph import Graph, Op, Ref, Token
 from preheat.ir.scalar import Number, Scalar, evaluate
-from preheat.ir.types import TensorType
+
+_WITHOUT = frozenset((int, float, bool, str, type(None), Ref, Token))
 
 
 def at(noun: Any, values: Mapping[str, Number]) -> Any:
     """`noun` (a graph, a type, an argument, tuples of them) with the values of its symbols, which
     are inputs of a graph no longer."""
-    if isinstance(noun, Scalar):
-        return evaluate(noun, values)
-    if isinstance(noun, tuple):
-        return tuple([at(part, values) for part in noun])
-    if isinstance(noun, TensorType):
-        return replace(noun, sizes=at(noun.sizes, values), strides=at(noun.strides, values))
     if isinstance(noun, Graph):
-        symbols = {value for _, value in noun.symbols}
-        return replace(
-            noun, symbols=(),
-            inputs=tuple(
-                replace(i, type=at(i.type, values)) for i in noun.inputs if i.id not in symbols),
-            ops=tuple(
-                replace(op, args=at(op.args, values), attrs=at(op.attrs, values),
-                        types=at(op.types, values))
-                for op in noun.ops),
-        )
-    return noun
+        noun = without_symbols(noun)
+    return mapped(noun, lambda scalar: evaluate(scalar, values))
+
+
+def without_symbols(graph: Graph) -> Graph:
+    """`graph`, to which the values of its symbols are no inputs: who runs it knows them."""
+    symbols = {value for _, value in graph.symbols}
+    return replace(
+        graph, symbols=(), inputs=tuple([i for i in graph.inputs if i.id not in symbols]))
+
+
+def mapped(noun: Any, change: Callable[[Scalar], Number], but: tuple[str, ...] = ()) -> Any:
+    """`noun` with `change(scalar)` for each expression in it; fields named in `but` stay.
+
+    What has no expression in it is the same object as before.
+    """
+    kind = noun.__class__
+    if kind in _WITHOUT:
+        return noun
+    if kind is Scalar:
+        return change(noun)
+    if kind is tuple:
+        parts = [mapped(part, change) for part in noun]
+        return tuple(parts) if any(map(operator.is_not, parts, noun)) else noun
+    if not is_dataclass(noun):
+        return noun
+    made = {
+        field.name: mapped(getattr(noun, field.name), change)
+        for field in fields(noun) if field.name not in but}
+    made = {name: value for name, value in made.items() if value is not getattr(noun, name)}
+    return replace(noun, **made) if made else noun
 
 
 def without_types(graph: Graph, values: Mapping[str, Number]) -> Graph:

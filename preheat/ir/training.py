@@ -12,10 +12,12 @@ order eager sums the gradients.
 Source: research/training.md.
 """
 
+from collections.abc import Mapping
+
 from preheat.base.dataclass import dataclass
 from preheat.ir.graph import Graph, Op
 from preheat.ir.plan import Image, Plan
-from preheat.ir.scalar import Dim
+from preheat.ir.scalar import Dim, Number, Scalar, evaluate
 from preheat.ir.types import TensorType
 
 
@@ -118,19 +120,38 @@ class Joint:
 
 
 @dataclass(frozen=True, slots=True)
+class Taught:
+    """What is known of the backward of a body whose sizes change, for some of its sizes.
+
+    conditions   (test, answer): all sizes that give these answers
+    forward, joints   as in `Training`, with expressions of sizes in them
+    """
+
+    conditions: tuple[tuple[Scalar, bool], ...]
+    forward: Graph
+    joints: tuple[Joint, ...]
+
+    def holds(self, values: Mapping[str, Number]) -> bool:
+        """Whether it is for these sizes."""
+        return all(bool(evaluate(test, values)) is answer for test, answer in self.conditions)
+
+
+@dataclass(frozen=True, slots=True)
 class Backward:
     """The joint of class `number` for tangents of kind `key`, compiled.
 
     takes   where each input of the plan is found: an input, a value, or a tangent
     grads   for each argument of the class its gradient, None for none
+    graph   what runs op by op where there is no plan
     """
 
     number: int
     key: tuple[tuple[int, ...] | None, ...]
-    plan: Plan
+    plan: Plan | None
     image: Image | None
     takes: tuple[Given, ...]
     grads: tuple[Exit | None, ...]
+    graph: Graph | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +163,8 @@ class Training:
                 of the `replaced` inputs
     forward     what the joints' values are numbered by; None before a backward was recorded
     replaced    see `Division`;  draws: whether the body draws random numbers
+    taught      of a body whose sizes change: what is known, by sizes. Then there are no `forward` and
+                no `joints`, and the wiring has expressions in it
     """
 
     wiring: Wiring
@@ -151,3 +174,4 @@ class Training:
     joints: tuple[Joint, ...] = ()
     replaced: tuple[int, ...] = ()
     draws: bool = False
+    taught: tuple[Taught, ...] = ()

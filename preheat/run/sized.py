@@ -17,7 +17,7 @@ from preheat.base.dataclass import dataclass
 from preheat.ir.graph import Graph, device_of
 from preheat.ir.plan import Image, Plan
 from preheat.ir.sized import at, without_types
-from preheat.run.executable import Executable, executable
+from preheat.run.executable import executable
 from preheat.run.interpreted import Interpreted
 from preheat.run.library import Fault
 
@@ -33,9 +33,10 @@ _MOST_PATIENCE = 1 << 16
 class Instance:
     """The body at some sizes. `entry`: who calls it natively, and how."""
 
-    run: Executable | Interpreted
+    run: Any
     calls: int = 0
     is_settled: bool = False  # it has a plan, or cannot have one
+    has_plan: bool = False
     entry: tuple[Any, Any] | None = None
 
 
@@ -43,15 +44,17 @@ class Sized:
     """`graph` (level aten, with symbols). Call it with the list of its inputs.
 
     specialise(graph)   the plan and the image of a graph without symbols, None if it has none
+    is_quiet            grad mode is on, inputs require grad, and yet no gradient leaves the body
     patience            the calls at the same sizes before they get a plan
     """
 
-    is_grad_off = False  # sizes are symbols only where grad mode is off
+    is_grad_off = False  # op by op each op has its own grad mode
 
     def __init__(
         self, graph: Graph, specialise: Callable[[Graph], tuple[Plan, Image] | None] | None,
+        is_quiet: bool = False,
     ):
-        self.graph, self.specialise = graph, specialise
+        self.graph, self.specialise, self._is_quiet = graph, specialise, is_quiet
         self.patience = CALLS_BEFORE_PLAN
         self.device = device_of(graph)
         self.symbols = tuple(name for name, _ in graph.symbols)
@@ -69,7 +72,7 @@ class Sized:
         """The body at these sizes. Raises Fault for sizes that the graph has no meaning at."""
         with self._table:
             found = self._instances.get(values)
-            if found is None:
+            if found is None or not self._is_current(found):
                 found = self._instances[values] = Instance(self._op_by_op(values))
                 if len(self._instances) > MOST_SIZES:
                     self._instances.popitem(last=False)
@@ -83,7 +86,11 @@ class Sized:
                     self._compiling.release()
         return found
 
-    def _op_by_op(self, values: Values) -> Interpreted:
+    def _is_current(self, instance: Instance) -> bool:
+        """Whether nothing better is known for its sizes."""
+        return True
+
+    def _op_by_op(self, values: Values) -> Any:
         try:
             return Interpreted(without_types(self.graph, dict(zip(self.symbols, values))))
         except ArithmeticError as error:
@@ -92,23 +99,25 @@ class Sized:
     def _settle(self, instance: Instance, values: Values) -> None:
         """Gives the instance a plan, if it can have one."""
         instance.is_settled = True
-        if self.specialise is None:
-            return
-        found = self.specialise(at(self.graph, dict(zip(self.symbols, values))))
-        if found is not None:
-            plan, image = found
+        made = self._planned(values)
+        if made is not None:
             self._make_room()
-            instance.run = executable(plan, image)
+            instance.run, instance.has_plan = made, True
+
+    def _planned(self, values: Values) -> Any:
+        """What runs at these sizes by a plan, None if they cannot have one."""
+        if self.specialise is None:
+            return None
+        found = self.specialise(at(self.graph, dict(zip(self.symbols, values))))
+        return None if found is None else executable(*found, self._is_quiet)
 
     def _make_room(self) -> None:
         """Where as many sizes have plans as may be, the one that was used longest ago loses its own,
         and from then on plans are made more seldom."""
         with self._table:
-            planned = [
-                (key, one) for key, one in self._instances.items()
-                if isinstance(one.run, Executable)]
+            planned = [(key, one) for key, one in self._instances.items() if one.has_plan]
         if len(planned) >= MOST_PLANS:
             values, oldest = planned[0]
             oldest.run, oldest.entry = self._op_by_op(values), None
-            oldest.calls, oldest.is_settled = 0, False
+            oldest.calls, oldest.is_settled, oldest.has_plan = 0, False, False
             self.patience = min(2 * self.patience, _MOST_PATIENCE)

@@ -17,15 +17,15 @@ import torch
 from preheat.base.events import emit
 from preheat.bridge.ambient import is_autocast_on
 from preheat.bridge.tensors import unusual_keys
-from preheat.ir.artifact import Artifact
 from preheat.ir.plan import Image
 from preheat.ir.trace import Signature
-from preheat.ir.training import Backward, Exit, Given, Wiring
+from preheat.ir.training import Backward, Exit, Given, Training, Wiring
 from preheat.run.autograd import Join, Tangents, view_function
 from preheat.run.device import context
 from preheat.run.driver import Program
 from preheat.run.entry import builtin
 from preheat.run.executable import Executable, executable
+from preheat.run.interpreted import Interpreted
 from preheat.run.library import Fault
 from preheat.run.reach import Origin
 from preheat.run.recipes import Rebuild
@@ -42,11 +42,10 @@ class Trained:
     """
 
     def __init__(
-        self, artifact: Artifact, runtime: Image | None, lesson: Callable[[], Any],
+        self, training: Training, runtime: Image | None, lesson: Callable[[], Any],
         state: Callable[[], torch.Tensor | None], relearn: Callable[[], None], name: str = "",
     ):
         self.name = name
-        training = artifact.training
         self.wiring, self.values, self.replaced = training.wiring, training.values, training.replaced
         self.results = [place for _, places in self.wiring.classes for place in places]
         self.committed = {place for place, _ in self.wiring.commits}
@@ -190,6 +189,8 @@ class Call:
         nested = lesson.run_again(self._inputs_then(), self.state)
         grads, joint = nested.backward(number, tangents, False)
         takes = lesson.learn(nested.forward, joint, changed)
+        if not changed:
+            lesson.repeat(self._inputs_then(), self.state, number, tangents, grads)
         trained.relearn()
         where = {Given("tangent", k): tangent for k, tangent in enumerate(tangents)}
         is_other = bool(changed) and joint is None
@@ -229,8 +230,11 @@ class _Half:
 
     def __init__(self, half: Backward, runtime: Image | None):
         self.half, self.kept, self.views = half, (), []
-        made = executable(half.plan, half.image)
-        self.call = _native(made, runtime) or (lambda *given: made(given))
+        if half.plan is None:
+            made = Interpreted(half.graph)
+            self.call = lambda *given: made(given)
+        else:
+            self.call = callable_of(executable(half.plan, half.image), runtime)
         self.places: tuple[int, ...] = ()
 
     def find(self, kept: Sequence[Given]) -> None:
@@ -292,11 +296,12 @@ class _NoRows:
     address = count = 0
 
 
-def _native(executable: Executable, runtime: Image | None) -> Callable | None:
-    """`executable` as a builtin of its inputs; None where the process allows none."""
+def callable_of(executable: Executable, runtime: Image | None) -> Callable:
+    """`executable` as a function of its inputs: a builtin where the process allows one."""
     present = context()
-    if runtime is None or present is None or "native" not in present.have:
-        return None
+    needed = {"native", "grad_mode"} if executable.is_grad_off else {"native"}
+    if runtime is None or present is None or not needed <= present.have:
+        return lambda *given: executable(given)
     count = len(executable.plan.inputs)
     program = Program(
         executable, present, [Origin("argument", k) for k in range(count)], (), "tuple", None, None,
@@ -305,4 +310,4 @@ def _native(executable: Executable, runtime: Image | None) -> Callable | None:
 
 
 def _failed(reason: int, detail: int, arguments: tuple, names: tuple) -> None:
-    raise Fault("a kernel of a backward found an index out of range or a division by zero", detail)
+    raise Fault("a kernel found an index out of range or a division by zero", detail)

@@ -35,8 +35,9 @@ from preheat.base.dataclass import dataclass, field
 from preheat.base.errors import Unsupported
 from preheat.bridge.ops import arguments, functional, infer, schema
 from preheat.ir.graph import CARRY, Builder, Graph, Op, OutputAlias, Ref, Token, map_refs
+from preheat.ir.dims import decide, normal
 from preheat.ir.scalar import Dim
-from preheat.ir.types import TensorType, Type
+from preheat.ir.types import TensorType, Type, by_stride
 from preheat.transform.views import INVERSES, LAZY, SPLITS, VIEWS, offset_of
 
 # Overloads that write without saying so: the functional form, and the parameters it gives anew.
@@ -330,7 +331,8 @@ class _State:
         (root_a, start_a, reach_a), (root_b, start_b, reach_b) = spans
         if root_a != root_b or start_a is None or start_b is None:
             return root_a == root_b
-        return start_a <= start_b + reach_b and start_b <= start_a + reach_a
+        return decide("le", start_a, start_b + reach_b) is not False and (
+            decide("le", start_b, start_a + reach_a) is not False)
 
     def _as_stored(self, value: int, type: TensorType, memory: TensorType) -> int:
         """`value` in the dtype and sizes of the memory it goes to."""
@@ -428,10 +430,11 @@ def is_dense(type: TensorType) -> bool:
     if 0 in type.sizes:
         return True
     expected: Dim = 1
-    for stride, size in sorted((s, n) for n, s in zip(type.sizes, type.strides) if n != 1):
-        if stride != expected:
-            return False
-        expected = expected * size
+    for axis in by_stride(type):
+        if type.sizes[axis] != 1:
+            if type.strides[axis] != normal(expected):
+                return False
+            expected = expected * type.sizes[axis]
     return True
 
 
@@ -440,8 +443,13 @@ def overlaps_itself(type: Type) -> bool:
     if not isinstance(type, TensorType) or 0 in type.sizes:
         return False
     reach: Dim = 0
-    for stride, size in sorted((s, n) for n, s in zip(type.sizes, type.strides) if n != 1):
-        if stride <= reach:
-            return True
-        reach = reach + stride * (size - 1)
+    for axis in by_stride(type):
+        size, stride = type.sizes[axis], type.strides[axis]
+        if size != 1:
+            is_inside = decide("le", stride, reach)
+            if is_inside is None:
+                raise Unsupported("symbolic", f"whether {type} overlaps itself")
+            if is_inside:
+                return True
+            reach = reach + stride * (size - 1)
     return False
