@@ -105,7 +105,7 @@ class SizedLesson:
         backwards = tuple(_op_by_op(half, sizes) for half in halves)
         training = replace(
             self._training_at(sizes), values=values, backwards=backwards,
-            joints=tuple(at(half.joint, sizes) for half in halves))
+            joints=tuple(half.joint for half in halves))
         return without_types(forward, sizes), training
 
     def compiled(

@@ -45,16 +45,16 @@ def outside_autocast() -> Callable:
 
 def _written_inputs(graph: Graph) -> tuple[int, ...]:
     """The places of the inputs whose storage an op writes."""
-    written = {root for op in graph.ops for root in _roots(graph, op.writes)}
-    return tuple(place for place, given in enumerate(graph.inputs) if given.id in written)
-
-
-def _roots(graph: Graph, values: Sequence[int]) -> set[int]:
-    """The values whose storage `values` share, followed to the first of each storage."""
+    written = [value for op in graph.ops for value in op.writes]
+    if not written:
+        return ()
     parent = {r: a for op in graph.ops for r, a in zip(op.results, op.aliases) if a >= 0 and a != r}
-    found = set()
-    for value in values:
-        while value in parent:
-            value = parent[value]
-        found.add(value)
-    return found
+    roots = {_root(value, parent) for value in written}
+    return tuple(place for place, given in enumerate(graph.inputs) if given.id in roots)
+
+
+def _root(value: int, parent: dict[int, int]) -> int:
+    """The first value of the storage of `value`."""
+    while value in parent:
+        value = parent[value]
+    return value

@@ -9,6 +9,7 @@
 As `Sized`, whose table of sizes this is. `lesson()` gives what is known (`sized_lesson.SizedLesson`).
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -64,11 +65,12 @@ class SizedTraining(Sized):
 
     def _op_by_op(self, values: Values) -> "Joined":
         lesson, sizes = self.lesson(), self._sizes(values)
-        taught, here = lesson.known(sizes), lesson.at(sizes)
+        taught = lesson.known(sizes)
         if taught is None:
+            here = lesson.at(sizes)
             return Joined(None, Learning(here.training, lambda: here))
         forward, training = lesson.interpreted(taught, sizes)
-        return self._joined(taught, Interpreted(forward), training, here)
+        return self._joined(taught, Interpreted(forward), training, sizes)
 
     def _planned(self, values: Values) -> "Joined | None":
         lesson, sizes = self.lesson(), self._sizes(values)
@@ -83,13 +85,14 @@ class SizedTraining(Sized):
             emit("fallback", what=f"the gradients of {self.name}", why=str(why))
             return None
         call = callable_of(executable(plan, image, torch.is_grad_enabled()), self._runtime)
-        return self._joined(taught, lambda inputs: call(*inputs), training, lesson.at(sizes))
+        return self._joined(taught, lambda inputs: call(*inputs), training, sizes)
 
     def _joined(
-        self, taught: Taught, forward: Callable[[Tensors], Tensors], training: Training, here: Any,
+        self, taught: Taught, forward: Callable[[Tensors], Tensors], training: Training,
+        sizes: dict[str, int],
     ) -> "Joined":
-        trained = Trained(
-            training, self._runtime, lambda: here, self._state, lambda: None, self.name)
+        here = functools.cache(lambda: self.lesson().at(sizes))  # only who learns more asks for it
+        trained = Trained(training, self._runtime, here, self._state, lambda: None, self.name)
         return Joined(taught, lambda inputs: trained.join(forward(inputs), inputs))
 
 
