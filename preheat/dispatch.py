@@ -108,6 +108,12 @@ class Compiled:
         return result
 
     @property
+    def settings(self) -> dict[str, Any]:
+        """How it was asked to be compiled."""
+        names = ("fullgraph", "dynamic", "backend", "mode", "options")
+        return {name: getattr(self, name) for name in names}
+
+    @property
     def breaks(self) -> tuple[Break, ...]:
         """Why calls ran eager, each reason once."""
         return tuple(self._breaks)

@@ -34,7 +34,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "dispatch": {"base", "ir", "bridge", "run", "store", "report", "runtime"},
     "module": {"base"},
     "buckets": {"base", "bridge"},
-    "warm": {"base", "dispatch", "module"},
+    "warm": {"base", "bridge", "dispatch", "module"},
     "face": {"base", "bridge", "dispatch", "module", "report", "warm", "buckets"},
     "cli": {"base"},
     "__init__": {"base", "report", "face"},
