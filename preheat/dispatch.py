@@ -241,8 +241,9 @@ class Compiled:
         outcome = made.outcome
         if any(row.reason == "marked_size" for row in outcome.breaks):
             (row,) = outcome.breaks
+            where = f"{row.file}:{row.line}: " if row.file else ""
             raise UserError(
-                f"{row.file}:{row.line}: {self.name} {explain(row.reason, row.detail)[0]}\n"
+                f"{where}{self.name} {explain(row.reason, row.detail)[0]}\n"
                 f"    {row.code}\n{row.hint}")
         if self.fullgraph and outcome.breaks:
             self._count_attempt(place, outcome)  # raises: no node before the break may run alone

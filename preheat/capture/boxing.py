@@ -72,7 +72,7 @@ class Boxing(Observer):
     def size_fixed(self, path: str, why: str) -> None:
         """A size that the program has marked to change is pinned where it is now."""
         if self.fixed is None:
-            frame = self.machine.blamed_frame()
+            frame = self.machine.blamed_frame() if self.machine is not None else None
             place = ("", 0) if frame is None else (frame.source.co_filename, frame.line())
             self.fixed = ("marked_size", f"{path}: {why}", *place)
 

@@ -217,8 +217,14 @@ class Guards:
             self.numbers, strides)
         for axis, *limits in marks.bounds:
             for op, limit in zip(("ge", "le"), limits):
-                if limit is not None and isinstance(shown.sizes[axis], Scalar):
-                    self.numbers.require(apply(op, shown.sizes[axis], limit))
+                if limit is None or not isinstance(shown.sizes[axis], Scalar):
+                    continue
+                within = apply(op, shown.sizes[axis], limit)
+                if self.numbers.value(within):
+                    self.numbers.require(within)
+                else:
+                    path = axis_path(source_path(self.sources, source), "size", axis)
+                    self.numbers.fixed(path, f"it is {type.sizes[axis]}, not {op} {limit}")
         return shown
 
     # ------------------------------------------------------------------ reads of objects
