@@ -32,6 +32,18 @@ def _of_sizes(call: Call) -> list[Shape]:
     return [(tuple(call.arg("input_sizes", ())), None)]
 
 
+def _of_mask(call: Call) -> list[Shape]:
+    return [(tuple(call.arg("sizes", ())), None)]
+
+
+def _distances(call: Call) -> list[Shape]:
+    return [_plain(call.type("x1"))]
+
+
+def _glu(call: Call) -> list[Shape]:
+    return [_plain(call.type("self"))]
+
+
 def _of_input_size(call: Call) -> list[Shape]:
     never_channels_last(call, call.type("grad_output"))
     return [(tuple(call.arg("input_size", ())), None)]
@@ -85,6 +97,10 @@ def _embedding(call: Call) -> list[Shape]:
     return [((call.arg("num_weights"), call.type("grad_output").sizes[-1]), None)]
 
 
+def _bags(call: Call) -> list[Shape]:
+    return [((call.arg("num_weights"), call.type("grad").sizes[-1]), None)]
+
+
 def _attention(call: Call) -> list[Shape]:
     """Each as its operand, in memory as [B, L, H, E]."""
     def seen(type: TensorType) -> Shape:
@@ -102,6 +118,9 @@ def _grid_sampler(call: Call) -> list[Shape]:
 GRADIENTS: dict[Rule, str] = {
     _of_grad: "_softmax_backward_data _log_softmax_backward_data",
     _of_sizes: "select_backward slice_backward diagonal_backward unfold_backward",
+    _of_mask: "masked_scatter_backward",
+    _distances: "_cdist_backward",
+    _glu: "glu_backward",
     _of_input_size: """upsample_nearest1d_backward upsample_nearest2d_backward
         upsample_nearest3d_backward _upsample_nearest_exact1d_backward
         _upsample_nearest_exact2d_backward _upsample_nearest_exact3d_backward
@@ -120,6 +139,7 @@ GRADIENTS: dict[Rule, str] = {
     _batch_norm: "native_batch_norm_backward",
     _convolution: "convolution_backward",
     _embedding: "embedding_dense_backward",
+    _bags: "_embedding_bag_backward _embedding_bag_dense_backward",
     _attention: "_scaled_dot_product_flash_attention_for_cpu_backward",
     _grid_sampler: "grid_sampler_2d_backward grid_sampler_3d_backward",
 }

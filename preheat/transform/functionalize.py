@@ -260,7 +260,7 @@ class _State:
             offset is None
             or not is_same
             or not type.is_contiguous
-            or (0 not in named["size"] and last >= type.elems)
+            or (0 not in named["size"] and decide("lt", last, type.elems) is not True)
         ):
             raise Unsupported(
                 "unknown_view", f"as_strided of {type} that is not inside its elements"
