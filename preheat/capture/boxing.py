@@ -242,6 +242,8 @@ class Boxing(Observer):
         has_symbols = any(self.symbolic_type(arg) is not None for arg in args)
         if has_symbols and function is len:
             return self.guards.numbers.of_size(self.symbolic_type(args[0]).sizes[0])
+        if function is operator.getitem and is_tensors and self._holds_int(args[1]):
+            self.begin_sizes()  # a number that changes cuts a tensor
         is_indexed = function in _NO_BOXES and self.recorder.rules is None
         if not is_tensors or is_indexed or function is operator.contains or not self._is_open(*args):
             for arg in args:
@@ -309,7 +311,21 @@ class Boxing(Observer):
     def _is_open(self, *values: Any) -> bool:
         """Whether C may be given boxes beside `values`: in a call that autograd takes part in, only
         where it is made again for that."""
-        return is_safe(*values) or self.recorder.rules is not None and is_available()
+        if is_safe(*values):
+            return True
+        if is_available() and any(map(self._holds_int, values)):
+            self.begin_sizes()
+        return self.recorder.rules is not None and is_available()
+
+    def _holds_int(self, value: Any) -> bool:
+        """Whether an int that changes is in `value`."""
+        if type(value) is dict:
+            value = tuple(value.values())
+        if type(value) is slice:
+            value = (value.start, value.stop, value.step)
+        if type(value) in _PUT_TOGETHER:
+            return any(map(self._holds_int, value))
+        return type(value) is int and id(value) in self.numbers
 
     def _twice(self, run: Callable, again: Callable, looked_at: Any) -> Any:
         """What `run` gives, in which autograd takes part, with the numbers of the same call of what C

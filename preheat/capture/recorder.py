@@ -34,7 +34,7 @@ from preheat.bridge.failures import fails_by_type
 from preheat.bridge.history import history
 from preheat.bridge.ops import overload
 from preheat.bridge.overloads import Overload, facts_of
-from preheat.bridge.symint import Shown, has_offset, is_box, taken, unboxed
+from preheat.bridge.symint import Shown, has_boxed_size, has_offset, is_box, taken, unboxed
 from preheat.bridge.tensors import dtype_name, extent, is_plain, overlap_in_part, storage_key, type_of
 from preheat.ir.graph import Arg, Builder, Graph, Op, Ref, Token, refs_of
 from preheat.capture.literals import runs, vector
@@ -511,6 +511,8 @@ def _dispatch_boxed(recorder: Recorder, func: Any, types: Any, args: tuple, kwar
         if out is not NotImplemented:
             return out
     recorder.boxed_ops += 1
+    if recorder.rules is None and has_boxed_size(func, args, kwargs):
+        recorder.has_sizes()  # a number of the program is the size of what comes from it
     size_of = recorder.rules.size_of if recorder.rules is not None else None
     seen, seen_kwargs = (args, kwargs) if recorder.is_stopped else taken(
         func, args, kwargs, size_of)

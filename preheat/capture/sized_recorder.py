@@ -43,6 +43,9 @@ class SizedRecorder:
     rehearsal: Any = None  # of the call under way, if it is made twice: see `rehearsal.py`
     is_rehearsing = False  # it is being made again
 
+    def has_sizes(self) -> None:
+        """A number of the program becomes the size of a tensor. (Who listens puts a function here.)"""
+
     def begin_sizes(self) -> None:
         """A new graph, without symbols so far."""
         self.rules: SizeRules | None = None

@@ -212,8 +212,6 @@ def finished(
 ) -> tuple[Graph, tuple[int, ...]]:
     """`graph` as the guards leave it, with an input for each symbol in it; `sources`, one an input,
     with theirs."""
-    if not numbers.sizes:
-        return graph, tuple(sources)
     by = numbers.same
     inputs = tuple(replace(i, type=_substituted(i.type, by)) for i in graph.inputs)
     ops = tuple(

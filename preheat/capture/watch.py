@@ -85,7 +85,7 @@ class Watcher(Reads, Raises, Looks, Boxing, Observer):
         self.recorder = Recorder(
             self.known_source, self.note, self.live_source, self.tested, limits.max_ops,
             self.number_source, self.outside_type)
-        self.guards.has_sizes = self.begin_sizes
+        self.guards.has_sizes = self.recorder.has_sizes = self.begin_sizes
         self.nodes = Nodes(self, is_known)
         self.machine: Any = None
         self.bytecode_limit = limits.max_bytecodes
