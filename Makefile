@@ -43,6 +43,7 @@ fuzz: $(VENV)/installed
 # Random programs at sizes that they were not captured at, compared with eager.
 fuzz-sizes: $(VENV)/installed
 	OMP_NUM_THREADS=1 $(PY) -W ignore -m tests.sizes.check $(START) $(COUNT)
+	OMP_NUM_THREADS=1 $(PY) -W ignore -m tests.sizes.gradients $(START) $(COUNT)
 
 # The same for programs that are run backward.
 fuzz-training: $(VENV)/installed

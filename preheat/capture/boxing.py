@@ -170,9 +170,9 @@ class Boxing(Observer):
                 plain, named = tuple(map(numbers.plain, args)), named_of(kwargs, numbers.plain)
                 return self._twice(
                     lambda: call(self, function, plain, named, row),
-                    lambda boxed: lambda: function(
+                    lambda boxed: lambda: _of_boxed(function, boxed)(
                         *map(boxed, args), **named_of(kwargs, boxed)),
-                    (args, kwargs))
+                    (args, kwargs), is_known=not any(map(_is_foreign, (function, *args[:1]))))
             boxes = [numbers.boxed(arg) for arg in args]
             named = {name: numbers.boxed(arg) for name, arg in kwargs.items()}
             if any(box is not arg for box, arg in zip((*boxes, *named.values()),
@@ -327,11 +327,14 @@ class Boxing(Observer):
             return any(map(self._holds_int, value))
         return type(value) is int and id(value) in self.numbers
 
-    def _twice(self, run: Callable, again: Callable, looked_at: Any) -> Any:
+    def _twice(
+        self, run: Callable, again: Callable, looked_at: Any, is_known: bool = True,
+    ) -> Any:
         """What `run` gives, in which autograd takes part, with the numbers of the same call of what C
         shall see: see `rehearsal.py`.
 
         again(boxed)   makes that call, given what turns an argument into what C shall see
+        is_known       nothing but ops happens in the call
         """
         recorder, numbers = self.recorder, self.guards.numbers
         if not self._has_symbols(looked_at):
@@ -347,7 +350,7 @@ class Boxing(Observer):
         finally:
             recorder.rehearsal = None
         # first as it was for autograd; then without it, since each tensor here is a leaf
-        for has_grad in (True, False):
+        for has_grad in (True, False) if is_known else ():
             found = self._rehearsed(rehearsal, again, result, has_grad)
             if found is not NOT_DONE:
                 return found
@@ -466,6 +469,21 @@ def _is_operation(function: Any) -> bool:
 
 def _stores(kind: str, function: Any) -> bool:
     return kind == "identity" or kind == "fill" and function.__name__ in _APPENDING
+
+
+def _of_boxed(function: Any, boxed: Callable) -> Callable:
+    """`function`; a method of a tensor, of what C shall see for that."""
+    owner = _owner(function)
+    if not issubclass(type(owner), Tensor):
+        return function
+    return getattr(boxed(owner), function.__name__)
+
+
+def _is_foreign(function: Any) -> bool:
+    """Whether an operator is the user's: its Python may do anything."""
+    if type(function).__module__ != "torch._ops":
+        return False
+    return not str(function).startswith(("aten.", "prims."))
 
 
 def _owner(function: Any) -> Any:

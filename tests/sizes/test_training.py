@@ -306,3 +306,46 @@ def test_a_weight_that_is_frozen_and_a_size_that_is_one():
         for one in (model, eager):
             one[0].requires_grad_(number % 3 != 2)
         grads_alike(compiled, eager, batches(n)[0], number)
+
+
+def test_a_write_to_a_tensor_without_symbols_keeps_its_history():
+    w = torch.randn(6, requires_grad=True)
+
+    def program(x):
+        total = w * 2
+        total.add_((x * w).sum(0))
+        total.mul_(x.shape[0])
+        total[1:].copy_((x * w).mean(0)[1:])
+        return total * w
+
+    compiled, before = preheat.compile(program, options={"cache": False}), preheat.counters()
+    for n in (3, 4, 5, *[6] * 6, 7):
+        x = torch.randn(n, 6)
+        found, expected = compiled(x), program(x)
+        torch.testing.assert_close(found, expected)
+        torch.testing.assert_close(
+            torch.autograd.grad(found.sum(), w)[0], torch.autograd.grad(expected.sum(), w)[0])
+    assert preheat.counters()["captures"] - before["captures"] == 2
+
+
+def test_an_operator_of_the_users_runs_once_a_call():
+    runs = []
+    library = torch.library.Library("preheat_sizes", "DEF")
+    library.define("twice(Tensor x, SymInt n) -> Tensor")
+
+    def twice(x, n):
+        runs.append(n)
+        return x * 2
+
+    library.impl("twice", twice, "CompositeImplicitAutograd")
+    w = torch.randn(6, requires_grad=True)
+
+    def program(x):
+        return torch.ops.preheat_sizes.twice(x * w, x.shape[0]).sum()
+
+    compiled = preheat.compile(program, options={"cache": False})
+    for count, n in enumerate((3, 4, 5, 6), 1):
+        x = torch.randn(n, 6)
+        (found,) = torch.autograd.grad(compiled(x), w)
+        torch.testing.assert_close(found, 2 * x.sum(0))
+        assert len(runs) <= count
