@@ -27,9 +27,11 @@ test-slow: $(VENV)/installed
 test-opinfo: $(VENV)/installed
 	$(PYTEST) -m opinfo tests
 
-# On a machine with a GPU that torch sees: programs and every third operator through compile.
+# On a machine with a GPU that torch sees: programs and every third operator through compile, then
+# the tests of training with their tensors there.
 test-gpu: $(VENV)/installed
 	$(PYTEST) -m gpu tests/gpu
+	PREHEAT_TEST_DEVICE=cuda $(PYTEST) tests/training
 
 test-fuzz: $(VENV)/installed
 	$(PYTEST) -m fuzz tests
@@ -45,9 +47,10 @@ fuzz-sizes: $(VENV)/installed
 	OMP_NUM_THREADS=1 $(PY) -W ignore -m tests.sizes.check $(START) $(COUNT)
 	OMP_NUM_THREADS=1 $(PY) -W ignore -m tests.sizes.gradients $(START) $(COUNT)
 
-# The same for programs that are run backward.
+# The same for programs that are run backward; DEVICE=cuda has their tensors on a GPU.
+DEVICE ?= cpu
 fuzz-training: $(VENV)/installed
-	OMP_NUM_THREADS=1 $(PY) -m tests.training $(START) $(COUNT)
+	PREHEAT_TEST_DEVICE=$(DEVICE) OMP_NUM_THREADS=1 $(PY) -m tests.training $(START) $(COUNT)
 
 # Every architecture of transformers, beside torch.compile: writes docs/zoo.md. About half an hour.
 zoo: $(VENV)/installed

@@ -38,6 +38,7 @@ class Row:
     make: Callable[[], tuple[Callable, tuple]]
     moved: int = 0
     host: bool = False  # what counts is the time of submitting
+    trains: bool = False  # a forward and a backward
 
 
 @dataclass
@@ -134,6 +135,102 @@ def models() -> Iterator[Row]:
     yield Row("ResNet-50 32 bf16", resnet)
 
 
+class Loss(torch.nn.Module):
+    """`model` and its loss, under autocast to `dtype` (None: as it is)."""
+
+    def __init__(self, model: torch.nn.Module, loss: Callable, dtype: torch.dtype | None):
+        super().__init__()
+        self.model, self.loss, self.dtype = model, loss, dtype
+
+    def forward(self, *args: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cuda", dtype=self.dtype, enabled=self.dtype is not None):
+            return self.loss(self.model, *args)
+
+
+def trained_models() -> Iterator[Row]:
+    """A forward and a backward in training mode, dropout included, float32 weights under bf16 autocast."""
+    try:
+        import transformers as t
+    except ImportError:
+        return
+
+    def language(make: Callable, batch: int, length: int, words: int) -> Callable:
+        def made():
+            ids = torch.randint(0, words, (batch, length), device="cuda")
+
+            def loss(model, ids):
+                logits = model(ids).logits
+                return F.cross_entropy(logits[:, :-1].flatten(0, 1).float(), ids[:, 1:].flatten())
+
+            return Loss(make().cuda().train(), loss, torch.bfloat16), (ids,)
+
+        return made
+
+    def resnet(dtype: torch.dtype | None, is_last: bool) -> Callable:
+        def made():
+            layout = torch.channels_last if is_last else torch.contiguous_format
+            model = t.ResNetForImageClassification(t.ResNetConfig(num_labels=1000)).cuda().train()
+            pixels = tensor(32, 3, 224, 224, dtype=torch.float32).to(memory_format=layout)
+            labels = torch.randint(0, 1000, (32,), device="cuda")
+
+            def loss(model, pixels, labels):
+                return F.cross_entropy(model(pixels).logits.float(), labels)
+
+            return Loss(model.to(memory_format=layout), loss, dtype), (pixels, labels)
+
+        return made
+
+    llama = t.LlamaConfig(
+        hidden_size=1024, intermediate_size=2816, num_hidden_layers=8, num_attention_heads=16,
+        num_key_value_heads=16, vocab_size=32000, use_cache=False)
+    yield Row(
+        "train GPT-2 8x512 amp",
+        language(lambda: t.GPT2LMHeadModel(t.GPT2Config(use_cache=False)), 8, 512, 50000), trains=True)
+    yield Row(
+        "train BERT-base 16x128 amp",
+        language(lambda: t.BertForMaskedLM(t.BertConfig()), 16, 128, 30000), trains=True)
+    yield Row(
+        "train Llama 8 layers of 1024, 4x512 amp",
+        language(lambda: t.LlamaForCausalLM(llama), 4, 512, 32000), trains=True)
+    yield Row("train ResNet-50 32 amp", resnet(torch.bfloat16, False), trains=True)
+    yield Row("train ResNet-50 32 amp channels_last", resnet(torch.bfloat16, True), trains=True)
+
+
+def trained_kernels() -> Iterator[Row]:
+    """Forward and backward of programs that memory bounds; `moved`: bytes of both halves, each
+    reading its operands and writing its results once."""
+    wide, most, f32 = 32768 * 4096 * 2, 8192 * 32000 * 2, torch.float32
+
+    def row(name: str, moved: int, program: Callable, *make: Callable) -> Row:
+        return Row(f"train {name}", lambda: (program, tuple(m() for m in make)), moved, trains=True)
+
+    def of(*sizes: int, dtype: torch.dtype = torch.bfloat16) -> Callable:
+        return lambda: tensor(*sizes, dtype=dtype).requires_grad_()
+
+    def ids(count: int, most: int) -> Callable:
+        return lambda: torch.randint(0, most, (count,), device="cuda")
+
+    w = (32768, 4096)
+    yield row(
+        "layer_norm 32768x4096 bf16", 5 * wide, lambda x, s, b: F.layer_norm(x, (4096,), s, b),
+        of(*w), of(4096), of(4096))
+    yield row(
+        "layer_norm 131072x768 f32", 5 * 131072 * 768 * 4,
+        lambda x, s, b: F.layer_norm(x, (768,), s, b),
+        of(131072, 768, dtype=f32), of(768, dtype=f32), of(768, dtype=f32))
+    yield row(
+        "rms_norm 32768x4096 bf16", 5 * wide, lambda x, s: F.rms_norm(x, (4096,), s, 1e-6),
+        of(*w), of(4096))
+    yield row("bias gelu 32768x4096 bf16", 5 * wide, lambda x, b: F.gelu(x + b), of(*w), of(4096))
+    yield row("softmax 32768x4096 bf16", 5 * wide, lambda x: x.softmax(-1), of(*w))
+    yield row(
+        "cross_entropy 8192x32000 bf16", 3 * most, F.cross_entropy, of(8192, 32000),
+        ids(8192, 32000))
+    yield row(
+        "embedding 65536 of 50000x1024 bf16", (3 * 65536 + 50000) * 1024 * 2,
+        lambda t, i: F.embedding(i, t) * 2, of(50000, 1024), ids(65536, 50000))
+
+
 def kernels() -> Iterator[Row]:
     """Programs that memory bounds. `w` stands for a tensor of 32768 x 4096."""
     w, f32 = (32768, 4096), torch.float32
@@ -203,6 +300,8 @@ def rows() -> Iterator[Row]:
         "one kernel on 1024 f32",
         lambda: (lambda x: torch.relu(x * 2 + 1), (tensor(1024, dtype=torch.float32),)), host=True)
     yield from models()
+    yield from trained_kernels()
+    yield from trained_models()
 
 
 # ---------------------------------------------------------------------------- measuring
@@ -210,20 +309,21 @@ def measure(row: Row, with_compile: bool, copy_bytes_per_us: float) -> Measured:
     """The row by every backend, each checked before it is timed."""
     torch.manual_seed(0)
     program, args = row.make()
+    step = _step(program, args) if row.trains else lambda call: call
     made = Measured(row.name, row.moved / copy_bytes_per_us)
     told: list[str] = []
     stop = bus.subscribe(lambda event: told.append(_told(event)), {"fallback", "break"})
-    backends: dict[str, Callable] = {"eager": program}
+    backends: dict[str, Callable] = {"eager": step(program)}
     if with_compile:
         torch._dynamo.reset()
-        backends["torch.compile"] = torch.compile(program)
-    backends["preheat"] = preheat.compile(program, options={"cache": False})
-    truth = _truth(program, args)
+        backends["torch.compile"] = step(torch.compile(program))
+    backends["preheat"] = step(preheat.compile(program, options={"cache": False}))
+    truth = _trained_truth(row, program, args) if row.trains else _truth(program, args)
     try:
-        with torch.no_grad():
+        with torch.set_grad_enabled(row.trains):
             for name, call in list(backends.items()):
                 try:
-                    _check(made, name, call, args, truth)
+                    _check(made, name, call, args, truth, 3 if row.trains else 1)
                 except Exception as error:
                     made.notes.append(f"{name}: {type(error).__name__}: {str(error)[:300]}")
                     del backends[name]
@@ -235,20 +335,62 @@ def measure(row: Row, with_compile: bool, copy_bytes_per_us: float) -> Measured:
     return made
 
 
+def _step(program: Callable, args: tuple) -> Callable:
+    """Makes of a callable like `program` one that also runs backward: result and gradients."""
+    weights = list(program.parameters()) if isinstance(program, torch.nn.Module) else []
+    leaves = [*weights, *(a for a in args if a.requires_grad)]
+    tangents: list[torch.Tensor] = []
+
+    def step(call: Callable) -> Callable:
+        def run(*given: torch.Tensor) -> list[torch.Tensor]:
+            result = call(*given)
+            if not tangents:
+                generator = torch.Generator("cuda").manual_seed(1)
+                drawn = torch.randn(result.shape, generator=generator, device="cuda")
+                tangents.append(drawn.to(result.dtype) if result.dim() else torch.ones_like(result))
+            result.backward(tangents[0])
+            grads = [leaf.grad for leaf in leaves]
+            for leaf in leaves:
+                leaf.grad = None
+            return [result.detach(), *grads]
+
+        return run
+
+    return step
+
+
+def _trained_truth(row: Row, program: Callable, args: tuple) -> list[torch.Tensor]:
+    """Result and gradients in float64; of a model, which may draw random numbers, eager's own."""
+    if isinstance(program, torch.nn.Module):
+        torch.manual_seed(0)
+        return [v.double() for v in _step(program, args)(program)(*args)]
+    wide = tuple(a.detach().requires_grad_(a.requires_grad) for a in _doubled(args))
+    result = program(*wide)
+    generator = torch.Generator("cuda").manual_seed(1)
+    drawn = torch.randn(result.shape, generator=generator, device="cuda")
+    dtype = next(a.dtype for a in args if a.requires_grad)
+    result.backward(drawn.to(dtype).double() if result.dim() else torch.ones_like(result))
+    return [result.detach(), *(a.grad for a in wide if a.requires_grad)]
+
+
 def _told(event: Any) -> str:
     facts = ", ".join(f"{key} {value}" for key, value in event.data.items() if key != "name")
     return f"{event.kind}: {facts[:200]}"
 
 
-def _check(made: Measured, name: str, call: Callable, args: tuple, truth: Any) -> None:
-    torch.cuda.reset_peak_memory_stats()
+def _check(
+    made: Measured, name: str, call: Callable, args: tuple, truth: Any, first: int,
+) -> None:
+    """Error, peak memory, and the time of the `first` calls, which compile."""
     began = time.perf_counter()
-    call(*args)
+    for _ in range(first):
+        call(*args)
     torch.cuda.synchronize()
     made.first_s[name] = time.perf_counter() - began
     for _ in range(2):
-        found = call(*args)
+        call(*args)
     torch.cuda.reset_peak_memory_stats()
+    torch.manual_seed(0)
     found = call(*args)
     torch.cuda.synchronize()
     made.peak_mb[name] = torch.cuda.max_memory_allocated() / 2**20
@@ -327,7 +469,10 @@ def line(made: Measured) -> str:
     hosts = " ".join(number(made.host_us, name, "6.1f") for name in names)
     errors = " ".join(number(made.error, name, ".1e") for name in names)
     firsts = " ".join(number(made.first_s, name, "5.2f") for name in names)
-    return f"{made.name[:42]:42s} {made.floor_us:7.1f} | {device} | {hosts} | {errors} | {firsts}"
+    peaks = " ".join(number(made.peak_mb, name, "6.0f") for name in names)
+    return (
+        f"{made.name[:42]:42s} {made.floor_us:7.1f} | {device} | {hosts} | {errors} | {firsts} | "
+        f"{peaks}")
 
 
 def main(arguments: list[str]) -> int:
@@ -338,7 +483,8 @@ def main(arguments: list[str]) -> int:
     chosen = parser.parse_args(arguments)
     rate = copy_rate()
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, copy {rate / 1e6:.2f} TB/s")
-    print(f"{'':42s} {'floor':>7s} | device us: eager, compile, preheat | host us | error | first s")
+    print(f"{'':42s} {'floor':>7s} | device us: eager, compile, preheat | host us | error | "
+          "first s | peak MB")
     results = []
     for row in rows():
         if chosen.words and not any(word in row.name for word in chosen.words):

@@ -30,14 +30,16 @@ Lengths = tuple[int, ...]  # one a name
 class Bucketed:
     """Called like `target`. Made by `preheat.compile` and `preheat.bucketed`.
 
-    buckets     by name; static: `target` compiled with a variant for each bucket
+    settings    how it was asked to be compiled; in its options the buckets by name
+    static      `target` compiled with a variant for each bucket
     dynamic     the same for longer inputs, whose sizes are symbols
     """
 
     def __init__(
-        self, target: Callable, buckets: Mapping[str, Buckets], static: Any, dynamic: Any,
+        self, target: Callable, settings: Mapping[str, Any], static: Any, dynamic: Any,
     ):
         self.target, self.static, self.dynamic = target, static, dynamic
+        self.settings, buckets = dict(settings), settings["options"]["buckets"]
         self.names, self.buckets = tuple(buckets), tuple(buckets.values())
         self._signature = inspect.signature(getattr(target, "forward", target))
         self._axes: dict[tuple, list] = {}  # of results, by name; by bucket and grad mode
@@ -55,13 +57,6 @@ class Bucketed:
     @property
     def name(self) -> str:
         return self.static.name
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """How it was asked to be compiled."""
-        asked = self.dynamic.settings
-        buckets = dict(zip(self.names, self.buckets))
-        return {**asked, "options": {**asked["options"], "buckets": buckets}}
 
     def reset(self) -> None:
         self._axes.clear()

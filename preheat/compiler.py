@@ -14,23 +14,26 @@ from typing import Any
 
 from preheat.base.collector import paused_collector
 from preheat.base.dataclass import dataclass
-from preheat.base.errors import Unsupported, UserError, is_strict
+from preheat.base.errors import InternalError, Unsupported, is_strict
 from preheat.base.events import emit, timed, wants
-from preheat.bridge.tensors import architecture
 from preheat.capture import capture as captures
 from preheat.differentiate import Lesson
-from preheat.generate.build import build, host_target
-from preheat.generate.cubin import build_gpu, gpu_target
+from preheat.generate.build import host_target
 from preheat.generate.emit import module_text
 from preheat.generate.runtime import build_runtime
 from preheat.ir.artifact import Artifact, artifact
 from preheat.ir.graph import Graph, device_of
+from preheat.ir.hinted import Book
+from preheat.ir.pack import decode, encode
 from preheat.ir.plan import Image, Plan, Target
+from preheat.ir.sized import with_hinted_sizes
 from preheat.ir.text import show
 from preheat.ir.trace import Outcome, Point, Trace
 from preheat.ir.training import Training
 from preheat.schedule.schedule import schedule
 from preheat.sized_lesson import SizedLesson
+from preheat.targets import image_of, target_of
+from preheat.templates import merged, with_other_hints
 from preheat.transform.pipeline import lower
 
 
@@ -110,12 +113,12 @@ def compile_trace(trace: Trace, name: str) -> Artifact:
     (node,) = trace.nodes
     if node.body is None:
         return artifact(trace)
+    if node.body.symbols:
+        return _sized(trace, name)
     if node.body.grads:
-        if device_of(node.body) != "cpu":
-            emit("fallback", what=f"the gradients of {name}", why="training on a GPU: op by op")
-            return artifact(trace)
         try:
-            training = lesson_of(node.body).training
+            target_of(node.body)
+            training = Lesson.of(node.body).training
         except Unsupported as reason:
             emit("fallback", what=f"the gradients of {name}", why=str(reason))
             return artifact(trace)
@@ -133,9 +136,31 @@ def lesson_of(graph: Graph, known: Training | None = None) -> Lesson | SizedLess
     return (SizedLesson if graph.symbols else Lesson).of(graph, known)
 
 
+def _sized(trace: Trace, name: str) -> Artifact:
+    """The artifact of a trace whose sizes change: with a plan for all of them, if there can be one."""
+    (node,) = trace.nodes
+    body = with_other_hints(merged(node.body, trace), trace)
+    trace = replace(trace, nodes=(replace(node, body=body),))
+    if device_of(body) != "cpu":
+        return artifact(trace)
+    if body.grads:
+        try:
+            training = SizedLesson.of(body).training
+        except Unsupported as reason:
+            emit("fallback", what=f"the gradients of {name}", why=str(reason))
+            return artifact(trace)
+        if training.wiring.is_joined:
+            return artifact(trace, training=training)
+        # from here on no gradient leaves it
+        body = replace(body, grads=(), grad_outputs=())
+        trace = replace(trace, nodes=(replace(node, body=body),))
+    made = compile_sizes(body, name)
+    return artifact(trace) if made is None else artifact(trace, *made)
+
+
 def compile_sizes(graph: Graph, name: str) -> tuple[Plan, Image] | None:
-    """The plan and the image of a graph whose symbols have got their values; None if it has to run
-    op by op."""
+    """The plan and the image of a graph whose sizes change: for all of them, or for some, if its
+    symbols have got their values. None if it has to run op by op."""
     try:
         return _generated(graph, name)
     except Exception as fault:  # ours: it goes on op by op, as before
@@ -150,37 +175,35 @@ def _generated(graph: Graph, name: str) -> tuple[Plan, Image] | None:
     with timed("compile", name=name) as event, paused_collector():
         try:
             target = target_of(graph)
-            plan = compile_graph(graph, target)
+            book = Book()
+            symbols, whole = tuple(name for name, _ in graph.symbols), graph
+            if symbols:
+                whole = with_hinted_sizes(graph, symbols, graph.hints, book)
+            plan = compile_graph(whole, target, bool(symbols))
+            image = image_of(plan.kernels, target)
         except Unsupported as reason:
             emit("fallback", what=f"the graph of {name}", why=str(reason))
             return None
-        image = build_gpu(plan.kernels, target) if target.is_gpu else build(plan.kernels, target)
         if wants("stage") and not target.is_gpu:
             emit("stage", name="llvm", text=module_text(plan.kernels, target))
         count = len(image.code) + sum(len(binary.code) for binary in image.binaries)
         event.set(kernels=len(plan.kernels), calls=len(plan.calls), bytes=count)
+    if symbols:
+        plan = replace(plan, symbols=symbols, conditions=book.conditions)
+        plan = decode(encode(plan))  # with plain expressions, as another process gets it
     return plan, image
 
 
-def target_of(graph: Graph) -> Target:
-    """What the kernels of `graph` are for: the GPU that its tensors are on, or this CPU.
-
-    Raises Unsupported for a device that no code is generated for, or where the generator is absent.
-    """
-    device = device_of(graph)
-    if device == "cpu":
-        return host_target()
-    if not device.startswith("cuda"):
-        raise Unsupported("no_kernel", f"tensors on {device}")
+def compile_graph(graph: Graph, target: Target, is_for_many: bool = False) -> Plan:
+    """A plan for `graph` (level aten). `is_for_many`: its sizes are hinted, and what was told to be
+    the same for all of them is checked again."""
+    is_checked = is_strict() or is_for_many
     try:
-        return gpu_target(architecture(device))
-    except UserError as why:
-        raise Unsupported("no_kernel", str(why)) from why
-
-
-def compile_graph(graph: Graph, target: Target) -> Plan:
-    """A plan for `graph` (level aten)."""
-    core = lower(graph, is_checked=is_strict(), observe=lambda step, made: _stage(step.name, made))
+        core = lower(graph, is_checked=is_checked, observe=lambda step, made: _stage(step.name, made))
+    except InternalError as why:
+        if not is_for_many:
+            raise
+        raise Unsupported("symbolic", f"sizes do not follow from each other: {why}") from why
     plan = schedule(core, target)
     _stage("plan", plan)
     return plan

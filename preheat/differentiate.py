@@ -18,16 +18,18 @@ from preheat.base.collector import paused_collector
 from preheat.base.errors import Unsupported, is_strict
 from preheat.base.events import emit, timed, wants
 from preheat.bridge import interpret
+from preheat.bridge.ambient import no_autocast
+from preheat.bridge.generators import States, standing_at, states
 from preheat.bridge.history import check_saved, history
 from preheat.bridge.ops import schema
 from preheat.capture.joint import Nested
-from preheat.generate.build import build, host_target
-from preheat.ir.graph import CARRY, Graph, Op, OutputAlias, Ref
-from preheat.ir.plan import Image, Plan, Target
+from preheat.ir.graph import CARRY, Graph, Op, OutputAlias, Ref, device_of
+from preheat.ir.plan import Image, Plan
 from preheat.ir.text import show
 from preheat.ir.training import Backward, Division, Exit, Given, Joint, Training
 from preheat.ir.types import TensorType
 from preheat.schedule.schedule import schedule
+from preheat.targets import image_of, target_of
 from preheat.transform.divide import divide, refuse_quiet_views, refuse_rebuilt_views, wire
 from preheat.transform.functionalize import functionalize
 from preheat.transform.partition import Half, partition
@@ -54,28 +56,33 @@ class Lesson:
         fresh = Training(wire(division), replaced=division.replaced, draws=draws)
         return cls(division, known if known is not None else fresh)
 
+    @property
+    def device(self) -> str:
+        """Where the body runs."""
+        return device_of(self.division.graph)
+
     def run(self, inputs: Sequence[torch.Tensor]) -> "Lived":
         """A call: the body runs, op by op, and writes to its inputs what it writes."""
         return Lived(self, inputs)
 
     def run_again(
-        self, inputs: Sequence[torch.Tensor], state: torch.Tensor | None,
+        self, inputs: Sequence[torch.Tensor], state: States | None,
         connected: tuple[int, Sequence[torch.Tensor]] | None = None,
     ) -> Nested:
         """A call that was made before, for its gradients alone. `inputs` and the random `state` (of
         a body that draws) are as they were then; `connected`: see `Nested`."""
-        with once_again(state):
+        with once_again(self.device, state):
             return Nested(self.division, inputs, connected=connected, writes=False)
 
     def repeat(
-        self, inputs: Sequence[torch.Tensor], state: torch.Tensor | None, number: int,
+        self, inputs: Sequence[torch.Tensor], state: States | None, number: int,
         tangents: Tensors, grads: Tensors,
     ) -> None:
         """A backward of class `number` has just been learned, from the inputs and the random state of
         its call; its gradients were `grads`. (Who learns for other sizes too, records it again.)"""
 
     def differentiable(
-        self, inputs: Sequence[torch.Tensor], state: torch.Tensor | None, number: int,
+        self, inputs: Sequence[torch.Tensor], state: States | None, number: int,
         arguments: Sequence[torch.Tensor], tangents: Tensors,
     ) -> list[torch.Tensor | None]:
         """The gradients of class `number` as functions of its `arguments`: plain autograd."""
@@ -119,13 +126,13 @@ class Lesson:
 
     def compiled(self, name: str) -> tuple[Plan, Image | None, Training]:
         """Both halves, as far as they are known. Raises Unsupported for what cannot be lowered."""
-        target, known = host_target(), self.training
+        known = self.training
         with timed("compile", name=name) as event, paused_collector():
             forward = known.forward if known.forward is not None else _unrecorded(self.division)
             graph, halves = partition(forward, known.joints)
             graph = with_copies(graph, known.replaced)
-            plan, image, values = _compiled(graph, target)
-            backwards = tuple(_backward(half, target) for half in halves)
+            plan, image, values = _compiled(graph)
+            backwards = tuple(map(_backward, halves))
             plans = (plan, *(backward.plan for backward in backwards))
             event.set(
                 kernels=sum(len(p.kernels) for p in plans), calls=sum(len(p.calls) for p in plans))
@@ -139,7 +146,7 @@ class Lived:
         self.lesson, self.inputs = lesson, list(inputs)
         for place in lesson.division.replaced:
             self.inputs[place] = inputs[place].detach().clone()
-        self._state = torch.get_rng_state() if lesson.training.draws else None
+        self._state = states(lesson.device) if lesson.training.draws else None
         self.nested = Nested(lesson.division, inputs)
         self._versions = [tensor._version for tensor in self.inputs]
 
@@ -179,14 +186,9 @@ class Lived:
 
 
 @contextlib.contextmanager
-def once_again(state: torch.Tensor | None) -> Iterator[None]:
+def once_again(device: str, state: States | None) -> Iterator[None]:
     """A block that runs what has run before: from this random state, if it draws; its casts are ops."""
-    with (
-        torch.random.fork_rng(devices=(), enabled=state is not None),
-        torch.autocast("cpu", enabled=False),
-    ):
-        if state is not None:
-            torch.set_rng_state(state)
+    with standing_at(device, state), no_autocast()():
         yield
 
 
@@ -216,7 +218,7 @@ def with_copies(graph: Graph, places: Sequence[int]) -> Graph:
     return replace(graph, ops=ops + graph.ops, outputs=(*graph.outputs, *copies))
 
 
-def _compiled(graph: Graph, target: Target) -> tuple[Plan, Image | None, tuple[Exit, ...]]:
+def _compiled(graph: Graph) -> tuple[Plan, Image | None, tuple[Exit, ...]]:
     """Plan and image of `graph`, and where each of its outputs is found: views are made outside."""
     core = lower(graph, is_checked=is_strict(), observe=lambda step, made: _stage(step.name, made))
     aliases = core.output_aliases or (OutputAlias(),) * len(core.outputs)
@@ -232,9 +234,10 @@ def _compiled(graph: Graph, target: Target) -> tuple[Plan, Image | None, tuple[E
             given = Given("input", alias.base) if is_input else Given("plan", place_of[alias.base])
             exits.append(Exit(given, True, False, types[core.outputs[place]], alias.offset))
     plain = replace(core, outputs=tuple(core.outputs[place] for place in fresh), output_aliases=())
+    target = target_of(plain)
     plan = schedule(plain, target)
     _stage("plan", plan)
-    return plan, build(plan.kernels, target) if plan.kernels else None, tuple(exits)
+    return plan, image_of(plan.kernels, target) if plan.kernels else None, tuple(exits)
 
 
 def _stage(name: str, noun: Graph | Plan) -> None:
@@ -242,13 +245,13 @@ def _stage(name: str, noun: Graph | Plan) -> None:
         emit("stage", name=name, text=show(noun))
 
 
-def _backward(half: Half, target: Target) -> Backward:
+def _backward(half: Half) -> Backward:
     graph = half.graph
     used = {*graph.outputs, *(ref for op in graph.ops for ref in op.refs())}
     kept = [k for k, given in enumerate(graph.inputs) if given.id in used]
     takes = tuple(half.takes[k] for k in kept)
     plan, image, exits = _compiled(
-        replace(graph, inputs=tuple(graph.inputs[k] for k in kept)), target)
+        replace(graph, inputs=tuple(graph.inputs[k] for k in kept)))
 
     def from_takes(exit: Exit) -> Exit:
         is_input = exit.given.kind == "input"

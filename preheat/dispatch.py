@@ -35,7 +35,7 @@ from preheat.base.numbers import copied
 from preheat.base.reasons import explain, whole_message
 from preheat.base.stance import present
 from preheat.bridge.ambient import AMBIENT, steps_aside
-from preheat.bridge.tensors import call_facts, module_facts
+from preheat.bridge.tensors import call_facts, module_facts, without_sizes
 from preheat.ir.artifact import Artifact, from_bytes, to_bytes
 from preheat.ir.graph import Graph
 from preheat.ir.plan import Image, Plan
@@ -106,12 +106,6 @@ class Compiled:
             if result is MISS:
                 return self._find(args, kwargs)
         return result
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """How it was asked to be compiled."""
-        names = ("fullgraph", "dynamic", "backend", "mode", "options")
-        return {name: getattr(self, name) for name in names}
 
     @property
     def breaks(self) -> tuple[Break, ...]:
@@ -371,7 +365,7 @@ class Compiled:
         if place.point is not None and not is_portable(place.point):
             return None
         rejected = ""
-        for found in self._disk.read(self._key, self._hint(place)):
+        for found in self._disk.read(self._key, *self._hints(place)):
             with (
                 paused_collector(is_lasting=True),
                 timed("cache", hit=None, name=self.name) as event,
@@ -454,13 +448,20 @@ class Compiled:
 
     def _stored(self, place: Place) -> Callable[[Artifact], Any]:
         """Keeps on disk a node that begins at `place`."""
-        return lambda made: self._disk.write(self._key, self._hint(place), to_bytes(made))
+        def write(made: Artifact) -> Any:
+            one_size, any_size = self._hints(place)
+            is_template = made.plan is not None and made.plan.symbols
+            return self._disk.write(
+                self._key, any_size if is_template else one_size, to_bytes(made))
 
-    def _hint(self, place: Place) -> str:
-        """Under which the store keeps the nodes of `place`."""
+        return write
+
+    def _hints(self, place: Place) -> tuple[str, str]:
+        """Under which the store keeps the nodes of `place`: those for these sizes, those for any."""
         if place.point is not None:
-            return place.key[0][:16]
-        return call_hint((place.facts, module_facts(self.target)))
+            return (place.key[0][:16],) * 2
+        facts, module = place.facts, module_facts(self.target)
+        return call_hint((facts, module)), call_hint((without_sizes(facts), module))
 
     # ------------------------------------------------------------------ limits and faults
     def _may_grow(self, kind: Place, place: Place, args: Sequence, kwargs: Mapping) -> bool:

@@ -275,7 +275,7 @@ def _bucketed(target: Callable, settings: dict[str, Any], buckets: Mapping[str, 
     limit = max(2 * count + 2, options["recompile_limit"])  # with and without gradients
     static = _made(target, {
         **settings, "dynamic": False, "options": {**options, "recompile_limit": limit}})
-    return Bucketed(target, buckets, static, _made(target, {**settings, "options": options}))
+    return Bucketed(target, settings, static, _made(target, {**settings, "options": options}))
 
 
 def _unwrapped(fn: Any) -> tuple[Any, dict[str, Any] | None]:
@@ -285,7 +285,10 @@ def _unwrapped(fn: Any) -> tuple[Any, dict[str, Any] | None]:
     compiled = marks.compiled_of(fn)
     if compiled is None:
         return marks.compiled_by_torch(fn) or fn, None
-    return compiled.target, compiled.settings
+    if isinstance(compiled, Bucketed):
+        return compiled.target, compiled.settings
+    names = ("fullgraph", "dynamic", "backend", "mode", "options")
+    return compiled.target, {name: getattr(compiled, name) for name in names}
 
 
 def _call_of(cls: type) -> Callable:

@@ -18,12 +18,13 @@ import torch
 
 from preheat.base.errors import Unsupported, is_strict
 from preheat.base.events import emit
+from preheat.bridge.generators import States
 from preheat.capture.sized_joint import SizedNested
 from preheat.differentiate import Lesson, Tensors, once_again, with_copies
-from preheat.ir.graph import Graph
+from preheat.ir.graph import Graph, device_of
 from preheat.ir.plan import Image, Plan
 from preheat.ir.scalar import apply, symbol
-from preheat.ir.sized import at, without_symbols, without_types
+from preheat.ir.sized import evaluated, without_symbols, without_types
 from preheat.ir.training import Backward, Division, Exit, Given, Joint, Taught, Training
 from preheat.transform.partition import Half, partition
 
@@ -72,13 +73,13 @@ class SizedLesson:
         self.generation += 1
 
     def recorded(
-        self, sizes: Sizes, inputs: Sequence[torch.Tensor], state: torch.Tensor | None, number: int,
+        self, sizes: Sizes, inputs: Sequence[torch.Tensor], state: States | None, number: int,
         tangents: Tensors, grads: Tensors,
     ) -> Taught | None:
         """The same backward with symbols; None, reported, where it is not the same."""
         missed: dict[str, int] = {}
         try:
-            with once_again(state):
+            with once_again(device_of(self.division.graph), state):
                 nested = SizedNested(self.division, sizes, inputs, missed)
                 try:
                     found, joint = nested.backward(number, tangents, False)
@@ -113,12 +114,12 @@ class SizedLesson:
     ) -> tuple[Plan, Image | None, Training]:
         """Both halves. Raises Unsupported for what cannot be lowered."""
         training = replace(
-            self._training_at(sizes), forward=at(taught.forward, sizes),
-            joints=at(taught.joints, sizes))
-        return Lesson(at(self.division, sizes), training).compiled(name)
+            self._training_at(sizes), forward=evaluated(taught.forward, sizes),
+            joints=evaluated(taught.joints, sizes))
+        return Lesson(evaluated(self.division, sizes), training).compiled(name)
 
     def _training_at(self, sizes: Sizes) -> Training:
-        return at(replace(self.training, taught=()), sizes)
+        return evaluated(replace(self.training, taught=()), sizes)
 
     def _divided(self, taught: Taught) -> tuple[Graph, tuple[Half, ...]]:
         known = self._halves.get(id(taught))
@@ -136,11 +137,11 @@ class LessonAt(Lesson):
     """The lesson at some sizes. What it learns, it hands to the one for all."""
 
     def __init__(self, whole: SizedLesson, sizes: Sizes):
-        super().__init__(at(whole.division, sizes), whole._training_at(sizes))
+        super().__init__(evaluated(whole.division, sizes), whole._training_at(sizes))
         self.whole, self.sizes = whole, dict(sizes)
 
     def repeat(
-        self, inputs: Sequence[torch.Tensor], state: torch.Tensor | None, number: int,
+        self, inputs: Sequence[torch.Tensor], state: States | None, number: int,
         tangents: Tensors, grads: Tensors,
     ) -> None:
         made = self.whole.recorded(self.sizes, inputs, state, number, tangents, grads)
@@ -167,7 +168,7 @@ def _op_by_op(half: Half, sizes: Sizes) -> Backward:
         None if place == -1 else Exit(Given("plan", place)) if place >= 0
         else Exit(takes[joint.graph.inputs[-2 - place].id]) for place in joint.grads)
     return Backward(
-        joint.number, at(joint.key, sizes), None, None, half.takes, grads,
+        joint.number, evaluated(joint.key, sizes), None, None, half.takes, grads,
         without_types(graph, sizes))
 
 

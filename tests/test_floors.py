@@ -25,11 +25,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "run": {"base", "ir", "bridge"},
     "store": {"base", "ir"},
     "report": {"base", "ir"},
-    "differentiate": {"base", "ir", "bridge", "capture", "transform", "schedule", "generate"},
+    "targets": {"base", "ir", "bridge", "generate"},
+    "differentiate": {
+        "base", "ir", "bridge", "capture", "transform", "schedule", "generate", "targets"},
     "sized_lesson": {"base", "ir", "bridge", "capture", "transform", "differentiate"},
+    "templates": {"ir"},
     "compiler": {
-        "base", "ir", "bridge", "capture", "transform", "schedule", "generate", "differentiate",
-        "sized_lesson"},
+        "base", "ir", "bridge", "capture", "transform", "schedule", "generate", "targets",
+        "differentiate", "sized_lesson", "templates"},
     "runtime": {"ir", "run", "store"},
     "dispatch": {"base", "ir", "bridge", "run", "store", "report", "runtime"},
     "module": {"base"},

@@ -13,7 +13,7 @@ import warm_programs
 SCRIPT = Path(warm_programs.__file__)
 
 
-def run(name, folder, **environment):
+def run(name, folder, *arguments, **environment):
     """What the program found, in a fresh process with the cache in `folder`."""
     environment = {
         **os.environ,
@@ -22,7 +22,7 @@ def run(name, folder, **environment):
         **environment,
     }
     done = subprocess.run(
-        [sys.executable, str(SCRIPT), name],
+        [sys.executable, str(SCRIPT), name, *arguments],
         env=environment,
         capture_output=True,
         text=True,
@@ -58,6 +58,14 @@ def test_a_warm_process_trains_without_a_compiler(tmp_path):
     warm = run("training", tmp_path)
     assert warm["counters"]["captures"] == 0 and warm["counters"]["compiles"] == 0
     assert warm["loaded"] == []
+
+
+def test_a_warm_process_compiles_nothing_for_sizes_that_are_new(tmp_path):
+    cold = run("sizes", tmp_path, "7", "9", "12")
+    assert cold["counters"]["captures"] == 2 and cold["counters"]["compiles"] == 2
+    warm = run("sizes", tmp_path, "11", "5", "23", "16", "40", "11")
+    assert warm["counters"]["captures"] == 0 and warm["counters"]["compiles"] == 0
+    assert warm["counters"]["fallbacks"] == 0 and warm["loaded"] == []
 
 
 def test_a_damaged_entry_is_a_miss(tmp_path):

@@ -4,6 +4,7 @@ Imports only torch (and for some programs transformers), as a user's service wou
 """
 
 import json
+import os
 import sys
 import types
 from typing import NamedTuple
@@ -20,6 +21,8 @@ COMPILER = (
     "preheat.generate",
     "preheat.compile",
     "preheat.differentiate",
+    "preheat.templates",
+    "preheat.targets",
 )
 
 
@@ -85,17 +88,18 @@ def loaded_since(before):
     return sorted(
         m
         for m in sys.modules
-        if m.startswith((*COMPILER, "torch._dynamo", "llvmlite")) and m not in before
+        if m.startswith((*COMPILER, "torch._dynamo", "llvmlite", "triton")) and m not in before
     )
 
 
 def train(wrap):
     """Losses and the last gradients of four steps."""
     torch.manual_seed(0)
-    model = nn.Sequential(block().train(), nn.Dropout(0.1), nn.Linear(16, 3))
+    device = os.environ.get("WARM_DEVICE", "cpu")
+    model = nn.Sequential(block().train(), nn.Dropout(0.1), nn.Linear(16, 3)).to(device)
     call, losses = wrap(model), []
     for _ in range(4):
-        x, y = torch.randn(5, 16), torch.randint(0, 3, (5,))
+        x, y = torch.randn(5, 16, device=device), torch.randint(0, 3, (5,), device=device)
         model.zero_grad()
         loss = nn.functional.cross_entropy(call(x), y)
         loss.backward()
@@ -110,6 +114,24 @@ def main_training():
     before = set(sys.modules)
     found = train(preheat.compile)
     report(loaded_since(before), found, train(lambda model: model))
+
+
+def main_sizes(*lengths):
+    """A model at batches and lengths, each of them new to a process that has a cache."""
+    torch.manual_seed(0)
+    model, before, found, expected = bert(), set(sys.modules), [], []
+    compiled = preheat.compile(model)
+    with torch.no_grad():
+        for number, length in enumerate(map(int, lengths)):
+            ids = torch.randint(0, 50, (number % 3 + 2, length))
+            found += leaves(compiled(ids)[0])
+        loaded = loaded_since(before)
+        torch.manual_seed(0)
+        bert()
+        for number, length in enumerate(map(int, lengths)):
+            ids = torch.randint(0, 50, (number % 3 + 2, length))
+            expected += leaves(model(ids)[0])
+    report(loaded, found, expected)
 
 
 def report(loaded, found, expected):
@@ -151,4 +173,6 @@ def main(name):
 
 
 if __name__ == "__main__":
-    main_training() if sys.argv[1] == "training" else main(sys.argv[1])
+    mains = {"training": main_training, "sizes": main_sizes}
+    given = sys.argv[2:] if sys.argv[1] in mains else sys.argv[1:]
+    mains.get(sys.argv[1], main)(*given)

@@ -17,14 +17,16 @@ State that a compiled call can neither guard nor reproduce (a foreign mode that 
 trace function that sees every line) makes the call plain Python: the rows of `_ASIDE`.
 """
 
+import contextlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 
 import torch
 from torch.autograd import forward_ad
 from torch.utils._device import DeviceContext
 
+from preheat.bridge.ops import private
 from preheat.ir.trace import Constant
 
 _C = torch._C
@@ -46,6 +48,17 @@ def _autocast(device: str) -> Callable[[], Constant]:
 def is_autocast_on() -> bool:
     """Whether ops that run now, on a device that is compiled for, have their operands cast."""
     return torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
+
+
+def no_autocast() -> Callable:
+    """A context manager class in which autocast is off on all devices that are compiled for."""
+    return private("_C._DisableAutocast") or _without_autocast
+
+
+@contextlib.contextmanager
+def _without_autocast() -> Iterator[None]:
+    with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
+        yield
 
 
 def _default_device() -> Constant:
@@ -130,6 +143,8 @@ AMBIENT: MappingProxyType[str, Callable[[], Constant]] = MappingProxyType({
     "monitoring": _monitoring,
     "stream_capture": _stream_capture,
     "matmul_precision": _C._get_float32_matmul_precision,
+    "cuda_available": torch.cuda.is_available,
+    "cuda_bf16": torch.cuda.is_bf16_supported,
 })
 
 def autocast_nesting() -> int:
@@ -201,6 +216,8 @@ SETTABLE: MappingProxyType[str, Callable[[Constant], None]] = MappingProxyType({
 WHEN_READ: MappingProxyType[Callable, str] = MappingProxyType({
     _C._cuda_isCurrentStreamCapturing: "stream_capture",
     _C._get_float32_matmul_precision: "matmul_precision",
+    torch.cuda.is_available: "cuda_available",
+    torch.cuda.is_bf16_supported: "cuda_bf16",
 })
 
 # Rows whose state sees or changes every op, line or gradient: name, the ordinary value, the reason.

@@ -115,8 +115,10 @@ _PURE_TYPES = frozenset((
     torch.Size, torch.device, torch.dtype, torch.finfo, torch.iinfo, torch.layout,
     torch.memory_format,
 ))
-# Python functions of torch that are a call of C and nothing else: not interpreted.
-NATIVE = frozenset((torch._ops.OpOverload.__call__, torch._ops.OpOverloadPacket.__call__))
+_OVERLOADS = (torch._ops.OpOverload.__call__, torch._ops.OpOverloadPacket.__call__)
+# Python functions of torch that are not interpreted: a call of C and nothing else, and what looks
+# at the machine and gives ambient state.
+NATIVE = frozenset((*_OVERLOADS, *(f for f in WHEN_READ if type(f) is types.FunctionType)))
 _OP_MODULES = tuple(m for m in (
     getattr(_C, name, None) for name in ("_nn", "_fft", "_linalg", "_special", "_sparse", "_nested")
 ) if m is not None)
@@ -137,7 +139,7 @@ _PARTIAL_ROWS = {
     **{f: Call("asked") for f in WHEN_READ},
     **{f: Call("nothing") for f in _NOTHING},
     **{f: Call("pure") for f in _PURE},
-    **{f: Call("reader") for f in NATIVE},
+    **{f: Call("reader") for f in _OVERLOADS},
     _C._len_torch_dispatch_stack: Call("dispatch_depth"),
     _C._InferenceMode: Call("inference_mode"),
     **{f: Call("reader") for f in (torch.tensor, torch.as_tensor, torch.asarray)},

@@ -212,6 +212,15 @@ def call_facts(value: object, depth: int = 4) -> Iterator[Hashable]:
         yield cls.__name__
 
 
+def without_sizes(facts: Hashable) -> Hashable:
+    """Facts (tuples of them, however deep) that are equal for tensors of one dtype and rank."""
+    if not isinstance(facts, tuple):
+        return facts
+    if len(facts) == 4 and isinstance(facts[1], torch.dtype):
+        return len(facts[0]), facts[1], facts[3]
+    return tuple(map(without_sizes, facts))
+
+
 def module_facts(target: object) -> tuple[Hashable, ...]:
     """The facts of a module's parameters, or () when `target` is no module."""
     if not isinstance(target, torch.nn.Module):

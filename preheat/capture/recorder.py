@@ -263,11 +263,11 @@ class Recorder(SizedRecorder, TorchDispatchMode):
         if self.is_stopped:
             return
         name = facts.name
-        writes = self._writes(facts, args, kwargs) if facts.writes else ()
+        writes = self._writes(facts, unboxed(args), unboxed(kwargs)) if facts.writes else ()
         rebinds = name in _VIEW_OF_INPLACE
         if rebinds:
             name, writes = _VIEW_OF_INPLACE[name], ()
-            if not self._rebind(args[0]):
+            if not self._rebind(unboxed(args[0])):
                 return
         results: list[int] = []
         types: list[Type] = []

@@ -24,7 +24,7 @@ from preheat.capture.size_rules import RULES
 from preheat.capture.size_views import can_view, whole_size
 from preheat.ir.dims import normal, substitute
 from preheat.ir.graph import Graph, Input, Op
-from preheat.ir.scalar import Dim, Number, Scalar, apply, symbols
+from preheat.ir.scalar import Dim, Number, Scalar, apply, symbol, symbols
 from preheat.ir.text_trace import EVERY_SIZE, axis_path, source_path
 from preheat.ir.types import ScalarType, TensorType, Type, contiguous_strides
 
@@ -230,7 +230,8 @@ def finished(
         Input(first + k, ScalarType("int"), name) for k, name in enumerate(names))
     made = replace(
         graph, inputs=(*inputs, *given), ops=ops,
-        symbols=tuple((name, i.id) for name, i in zip(names, given)))
+        symbols=tuple((name, i.id) for name, i in zip(names, given)),
+        hints=(tuple(numbers.value(symbol(name)) for name in names),))
     return made, (*sources, *(int(name[1:]) for name in names))
 
 

@@ -16,9 +16,9 @@ from preheat.base.errors import InternalError
 from preheat.generate import elementwise
 from preheat.generate.elementwise import memory_element
 from preheat.generate.llvm import Builder, Value
-from preheat.generate.nest import StageNest
+from preheat.generate.nest import SHORT_VECTORS, StageNest
 from preheat.ir.loop import Axis, Index, Kernel, LoopOp
-from preheat.ir.scalar import Dim
+from preheat.ir.scalar import Dim, Scalar
 
 
 @dataclass
@@ -27,6 +27,8 @@ class Unit:
 
     params     the pointers of the kernel's buffers;  flag: of the error flag
     dtypes     of every value;  scratch: where kept values lie
+    sizes      the arguments that expressions of the kernel are
+    covers     how vectors cover an axis whose extent is one (`stages.cover`);  masks: of its pieces
     """
 
     b: Builder
@@ -38,6 +40,9 @@ class Unit:
     flag: Value | None = None
     scratch: dict[int, Value] = field(default_factory=dict)
     dtypes: dict[int, str] = field(default_factory=dict)
+    sizes: dict[Scalar, Value] = field(default_factory=dict)
+    covers: dict[Scalar, tuple] = field(default_factory=dict)
+    masks: dict[tuple, Value] = field(default_factory=dict)
 
 
 class At(NamedTuple):
@@ -66,10 +71,10 @@ def pointers(unit: Unit, nest: StageNest, at: At) -> dict[tuple[int, Index], Val
     for op in (op for level in nest.levels for op in level if op.index is not None):
         if (op.param, op.index) in pointers:
             continue
-        offset = b.integer(static(unit, op.index.base))
+        offset = number(unit, op.index.base)
         for name, stride in op.index.terms:
             if name in at.axes and stride != 0:
-                offset = b.plus(offset, b.times(at.axes[name], static(unit, stride)))
+                offset = b.plus(offset, b.times(at.axes[name], number(unit, stride)))
         pointers[op.param, op.index] = _moved(unit, op.param, unit.params[op.param], offset)
     return pointers
 
@@ -78,9 +83,10 @@ def enter(unit: Unit, nest: StageNest, at: At, axis: Axis, position: Value) -> A
     """Inside the loop over `axis`: pointers moved along it."""
     b, pointers = unit.b, dict(at.pointers)
     for (param, index), pointer in at.pointers.items():
-        stride = static(unit, index.stride(axis.name))
-        if stride:
-            pointers[param, index] = _moved(unit, param, pointer, b.times(position, stride))
+        stride = index.stride(axis.name)
+        if isinstance(stride, Scalar) or stride:
+            moved = b.times(position, number(unit, stride))
+            pointers[param, index] = _moved(unit, param, pointer, moved)
     return at.enter(**{axis.name: position})._replace(pointers=pointers)
 
 
@@ -90,10 +96,18 @@ def _moved(unit: Unit, param: int, pointer: Value, elements: Value) -> Value:
     return unit.b.offset(pointer, elements, memory_element(unit.kernel.params[param].dtype))
 
 
-def static(unit: Unit, dim: Dim) -> int:
-    if not isinstance(dim, int):
-        raise InternalError(f"{unit.kernel.name}: symbolic stride or offset {dim}")
-    return dim
+def number(unit: Unit, dim: Dim) -> Value:
+    """`dim` as a plain i64: a constant, an argument, or computed from arguments."""
+    if not isinstance(dim, Scalar):
+        return unit.b.integer(dim)
+    if dim in unit.sizes:
+        return unit.sizes[dim]
+    if dim.op not in _ARITHMETIC:
+        raise InternalError(f"{unit.kernel.name}: {dim} is no argument of the kernel")
+    return unit.b.binary(_ARITHMETIC[dim.op], *(number(unit, part) for part in dim.args))
+
+
+_ARITHMETIC = {"add": "add", "sub": "sub", "mul": "mul"}
 
 
 def width(unit: Unit, nest: StageNest, at: At, op: LoopOp) -> int:
@@ -116,7 +130,7 @@ def load(unit: Unit, nest: StageNest, at: At, op: LoopOp) -> Value:
     if address.lanes:
         everywhere = b.splat_of(True, "i1", lanes)
         value = b.gather(address, mask or everywhere, other)
-    elif stride < 0:
+    elif stride == -1:
         order = range(lanes - 1, -1, -1)
         value = _plain_load(unit, address, mask and b.shuffle(mask, order), other)
         value = b.shuffle(value, order)
@@ -142,7 +156,7 @@ def store(unit: Unit, nest: StageNest, at: At, op: LoopOp) -> None:
     address, stride = _address(unit, nest, at, op, lanes)
     if address.lanes:
         return b.scatter(value, address, mask or b.splat_of(True, "i1", lanes))
-    if stride < 0:
+    if stride == -1:
         order = range(lanes - 1, -1, -1)
         value, mask = b.shuffle(value, order), mask and b.shuffle(mask, order)
     return b.masked_store(value, address, mask) if mask else b.store(value, address)
@@ -157,17 +171,17 @@ def _mask(unit: Unit, at: At, op: LoopOp, lanes: int) -> Value | None:
     return wanted if exists is None else unit.b.binary("and", wanted, exists)
 
 
-def _address(unit: Unit, nest: StageNest, at: At, op: LoopOp, lanes: int) -> tuple[Value, int]:
+def _address(unit: Unit, nest: StageNest, at: At, op: LoopOp, lanes: int) -> tuple[Value, Dim]:
     """Where `op` accesses: one pointer with stride 1 or -1 (then to the lowest), or one a lane."""
     b, pointer = unit.b, at.pointers[op.param, op.index]
     element = memory_element(unit.kernel.params[op.param].dtype)
-    stride = static(unit, op.index.stride(nest.vector)) if nest.vector and lanes > 1 else 0
+    stride = op.index.stride(nest.vector) if nest.vector and lanes > 1 else 0
     indices = None
     for term, step in op.index.terms:
-        if isinstance(term, str) or step == 0:
+        if isinstance(term, str) or not isinstance(step, Scalar) and step == 0:
             continue
         value = elementwise.cast(b, at.values[term], unit.dtypes[term], "int64")
-        scaled = b.binary("mul", value, b.constant(static(unit, step), value))
+        scaled = b.binary("mul", value, splat(unit, step, value.lanes))
         if value.lanes == 1:
             pointer = b.offset(pointer, b.lane(scaled), element)
         else:
@@ -176,16 +190,27 @@ def _address(unit: Unit, nest: StageNest, at: At, op: LoopOp, lanes: int) -> tup
         return pointer, 1
     if indices is None and stride == -1:
         return b.offset(pointer, b.integer(1 - lanes), element), -1
-    steps = b.iota(lanes, stride)
-    indices = steps if indices is None else b.binary("add", indices, steps) if stride else indices
+    if isinstance(stride, Scalar):
+        steps = b.binary("mul", b.iota(lanes), splat(unit, stride, lanes))
+    else:
+        steps = b.iota(lanes, stride)
+    is_fixed = not isinstance(stride, Scalar) and stride == 0
+    indices = steps if indices is None else indices if is_fixed else b.binary("add", indices, steps)
     return b.offset(pointer, indices, element), stride
+
+
+def splat(unit: Unit, dim: Dim, lanes: int) -> Value:
+    """`dim` as i64 in every lane."""
+    if isinstance(dim, Scalar):
+        return unit.b.splat(number(unit, dim), lanes)
+    return unit.b.splat_of(dim, "i64", lanes)
 
 
 def flat(unit: Unit, nest: StageNest, at: At) -> Value:
     """The row-major position within the stage's own axes."""
     b, flat = unit.b, unit.b.integer(0)
     for axis in nest.own:
-        flat = b.plus(b.times(flat, axis.extent), at.axes[axis.name])
+        flat = b.plus(b.times(flat, number(unit, axis.extent)), at.axes[axis.name])
     return flat
 
 
@@ -204,22 +229,26 @@ def recall(unit: Unit, nest: StageNest, at: At, op: LoopOp) -> Value:
 def _kept_at(unit: Unit, nest: StageNest, at: At, op: LoopOp) -> Value:
     """Where `op` of this position is kept: lanes side by side."""
     b, element = unit.b, memory_element(op.dtype)
-    width = unit.lanes * unit.unroll
+    width = unit.lanes * unit.unroll * (SHORT_VECTORS if unit.covers else 1)
     if op.id not in unit.scratch:
         # room for a whole vector after the last position: tails are stored unmasked
-        count = nest.positions * width if unit.kernel.lane else nest.positions + width
-        unit.scratch[op.id] = b.scratch(element, count)
+        if isinstance(nest.positions, Scalar):
+            unit.scratch[op.id] = b.scratch(element, width, unit.sizes[nest.positions])
+        else:
+            count = nest.positions * width if unit.kernel.lane else nest.positions + width
+            unit.scratch[op.id] = b.scratch(element, count)
     place = flat(unit, nest, at)
     if unit.kernel.lane:
-        place = b.times(place, width)
+        place = b.times(place, b.integer(width))
     return b.offset(unit.scratch[op.id], place, element)
 
 
 def transpose(unit: Unit, nest: StageNest, op: LoopOp, memory: Value, square: Value) -> None:
     """Copies between a square of `op`'s memory and the scratch square, across."""
     b, side, element = unit.b, nest.own[0].extent, memory_element(op.dtype)
-    stride = static(unit, op.index.stride(nest.own[1].name))
-    there = [b.offset(memory, b.integer(k * stride), element) for k in range(side)]
+    stride = number(unit, op.index.stride(nest.own[1].name))
+    there = [
+        b.offset(memory, b.times(b.integer(k), stride), element) for k in range(side)]
     here = [b.offset(square, b.integer(k * side), element) for k in range(side)]
     sources, places = (there, here) if op.op == "load" else (here, there)
     rows = [b.load(pointer, element, side) for pointer in sources]

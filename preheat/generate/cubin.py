@@ -11,8 +11,10 @@ denormals, as eager's kernels do.
 import functools
 import importlib
 import linecache
+import os
 import re
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -24,6 +26,7 @@ from preheat.ir.loop import Kernel
 from preheat.ir.pack import digest
 from preheat.ir.plan import Binary, Image, Target
 
+MOST_THREADS = 8
 ALIGN_BYTES = 16  # of every pointer that a kernel gets; run/ sees to it
 
 
@@ -41,19 +44,30 @@ def build_gpu(kernels: Sequence[Kernel], target: Target) -> Image:
     """
     numbers: dict[str, int] = {}
     entries: list[tuple[str, int]] = []
-    binaries: list[Binary] = []
+    sources: list[Source] = []
     for kernel in kernels:
         key = digest(replace(kernel, name=""))
         if key not in numbers:
-            numbers[key] = len(binaries)
-            binaries.append(_binary(source_of(kernel, target), target))
+            numbers[key] = len(sources)
+            sources.append(source_of(kernel, target))
         entries.append((kernel.name, numbers[key]))
-    return Image(b"", tuple(entries), target, tuple(binaries))
+    if wants("stage"):
+        for source in sources:
+            emit("stage", name="triton", text=source.text)
+    return Image(b"", tuple(entries), target, tuple(_binaries(sources, target)))
+
+
+def _binaries(sources: Sequence[Source], target: Target) -> list[Binary]:
+    """Side by side: most of a kernel's time goes by in LLVM and in ptxas, which leave Python alone."""
+    count = min(len(sources), MOST_THREADS, os.cpu_count() or 1)
+    if count < 2:
+        return [_binary(source, target) for source in sources]
+    _triton()  # not from several threads at once
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(lambda source: _binary(source, target), sources))
 
 
 def _binary(source: Source, target: Target) -> Binary:
-    if wants("stage"):
-        emit("stage", name="triton", text=source.text)
     made = compile_source(source, target)
     parameters = len(re.findall(r"\.param", made.asm["ptx"].split(".entry", 1)[1].split(")", 1)[0]))
     if made.metadata.global_scratch_size:

@@ -5,21 +5,22 @@
         v0 = load p0[i0] ...                   loop: the same with <16 x float>
                                                last lanes: masked, or one by one
 
-The native form is that of ir/loop.py: `args` holds a data pointer a parameter, then the pointer to
-the error flag (int32). Guarantees: no element outside the buffers is read or written, no alignment
+The native form is that of ir/loop.py: `args` holds a data pointer a parameter, a number for each
+expression of the kernel, then the pointer to the error flag (int32). Guarantees: no element outside the buffers is read or written, no alignment
 beyond the element's is assumed, empty ranges and extents do nothing, and a position's result does
 not depend on which range or thread computed it.
 """
 
 from collections.abc import Callable, Sequence
 
-from preheat.generate import stages
+from preheat.generate import access, stages
 from preheat.generate.access import At, Unit
 from preheat.generate.llvm import Builder, Value
 from preheat.generate.nest import lanes_of, nests, pieces, unroll_of, widths
 from preheat.generate.rows import side_by_side
-from preheat.ir.loop import Axis, Kernel
+from preheat.ir.loop import Axis, Kernel, sizes_of
 from preheat.ir.plan import Target
+from preheat.ir.scalar import Scalar
 
 ATTRIBUTES = {
     64: '"prefer-vector-width"="512" "min-legal-vector-width"="512"',
@@ -40,19 +41,32 @@ def module_text(kernels: Sequence[Kernel], target: Target) -> str:
 
 def kernel_text(kernel: Kernel, target: Target) -> tuple[str, set[str]]:
     """The function of `kernel`, and the declarations and helper functions that it needs."""
+    sizes = sizes_of(kernel)
     kernel = side_by_side(kernel)
     b, loops = Builder(target), nests(kernel)
     if all(axis.extent > 0 for axis in kernel.axes):
-        _outer_loops(Unit(b, kernel, loops, lanes_of(kernel, target), unroll_of(loops)))
+        unit = Unit(b, kernel, loops, lanes_of(kernel, target), unroll_of(loops))
+        _outer_loops(unit, sizes)
     b.emit("ret void")
     head = f"define void @{kernel.name}(ptr noalias readonly %args, i64 %begin, i64 %end) #0 {{"
     text = "\n".join((head, "entry:", *b.allocations, *b.lines, "}", ""))
     return text, b.declarations | b.helpers
 
 
-def _outer_loops(unit: Unit) -> None:
-    """The loops over the shared range and the kernel's other axes, with the stages inside."""
-    _arguments(unit)
+def _outer_loops(unit: Unit, sizes: Sequence[Scalar]) -> None:
+    """The loops over the shared range and the kernel's other axes, with the stages inside; twice where
+    short rows are another matter than long ones, which is only known when the kernel runs."""
+    _arguments(unit, sizes)
+    b, is_short = unit.b, stages.covered_at_once(unit)
+    if is_short is None:
+        _loops(unit)
+        return
+    b.when(b.binary("xor", is_short, b.splat_of(True, "i1", 0)), lambda: _loops(unit) or [])
+    stages.cover_at_once(unit)
+    b.when(is_short, lambda: _loops(unit) or [])
+
+
+def _loops(unit: Unit) -> None:
     kernel = unit.kernel
     shared = list(kernel.axes[:kernel.parallel])
     inner = [axis for axis in kernel.axes[kernel.parallel:] if axis.name != kernel.lane]
@@ -67,13 +81,20 @@ def _outer_loops(unit: Unit) -> None:
         _rows_of_lanes(unit, begin, end, shared, inner)
 
 
-def _arguments(unit: Unit) -> None:
+def _arguments(unit: Unit, sizes: Sequence[Scalar]) -> None:
     b, args = unit.b, Value("%args", "ptr", 0)
-    for number in range(len(unit.kernel.params) + 1):
+    count = len(unit.kernel.params)
+    for place, size in enumerate(sizes, start=count):
+        unit.sizes[size] = Value(f"%n{place}", "i64", 0)
+        b.allocations += [
+            f"  %n{place}.at = getelementptr i64, ptr %args, i64 {place}",
+            f"  %n{place} = load i64, ptr %n{place}.at, align 8"]
+    for number in (*range(count), count + len(sizes)):
         slot = b.offset(args, b.integer(number), "ptr") if number else args
         unit.params.append(Value(f"%p{number}", "ptr", 0))
         b.emit(f"%p{number} = load ptr, ptr {slot.text}, align 8")
     unit.flag = unit.params.pop()
+    stages.cover(unit)
     for stage in unit.kernel.stages:
         unit.dtypes |= {op.id: op.dtype for op in stage.body if op.id >= 0}
 
@@ -89,7 +110,7 @@ def _odometer(unit: Unit, begin: Value, end: Value, axes: list[Axis], body: Call
         return
     digits, rest = [], begin
     for axis in reversed(axes):
-        extent = b.integer(axis.extent)
+        extent = access.number(unit, axis.extent)
         digits.insert(0, b.binary("urem", rest, extent))
         rest = b.binary("udiv", rest, extent)
 
@@ -98,7 +119,7 @@ def _odometer(unit: Unit, begin: Value, end: Value, axes: list[Axis], body: Call
         carry, following = b.integer(1), []
         for axis, digit in zip(reversed(axes), reversed(digits)):
             more = b.binary("add", digit, carry)
-            wraps = b.compare("eq", more, b.integer(axis.extent))
+            wraps = b.compare("eq", more, access.number(unit, axis.extent))
             following.insert(0, b.select(wraps, b.integer(0), more))
             carry = b.convert("zext", wraps, "i64")
         return following
@@ -114,7 +135,7 @@ def _inner_loops(unit: Unit, at: At, axes: list[Axis], body: Callable[[At], None
         _inner_loops(unit, at.enter(**{axes[0].name: position}), axes[1:], body)
         return []
 
-    unit.b.loop(unit.b.integer(0), unit.b.integer(axes[0].extent), 1, [], step)
+    unit.b.loop(unit.b.integer(0), access.number(unit, axes[0].extent), 1, [], step)
     return None
 
 
@@ -122,9 +143,9 @@ def _rows_of_lanes(
     unit: Unit, begin: Value, end: Value, shared: list[Axis], inner: list[Axis]
 ) -> None:
     """The shared range when the lane axis is its last digit: whole rows but for the ends."""
-    b, extent = unit.b, unit.b.integer(shared[-1].extent)
+    b, extent = unit.b, access.number(unit, shared[-1].extent)
     first = b.binary("udiv", begin, extent)
-    above = b.binary("add", end, b.integer(shared[-1].extent - 1))
+    above = b.binary("add", end, b.binary("add", extent, b.integer(-1)))
     last = b.select(b.compare("slt", begin, end), b.binary("udiv", above, extent), first)
 
     def row(number: Value, at: At) -> None:
@@ -139,8 +160,11 @@ def _rows_of_lanes(
 def _whole_lane(unit: Unit, at: At, lane: Axis) -> None:
     """All positions of a lane axis that is not shared."""
     b = unit.b
+    if isinstance(lane.extent, Scalar):
+        _lane_range(unit, at, b.integer(0), access.number(unit, lane.extent))
+        return
     for piece in pieces(lane.extent, unit.lanes, unit.unroll, b.has_masks):
-        mask = stages.lanes_of_tail(unit, piece)
+        mask = stages.lanes_of_tail(unit, piece, b.integer(piece.start))
         b.loop(b.integer(piece.start), b.integer(piece.stop), piece.lanes, [],
                lambda position, _: _on_lanes(unit, at, piece.lanes, position, mask))
 

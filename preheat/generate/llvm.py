@@ -138,11 +138,11 @@ class Builder:
         """The sum of plain i64, folded when one is 0."""
         return y if x.text == "0" else x if y.text == "0" else self.binary("add", x, y)
 
-    def times(self, x: Value, number: int) -> Value:
-        """A plain i64 times a known number."""
-        if number == 1 or x.text == "0":
+    def times(self, x: Value, y: Value) -> Value:
+        """The product of plain i64, folded when one is 0 or 1."""
+        if x.text == "0" or y.text == "1":
             return x
-        return self.binary("mul", x, self.integer(number)) if number else self.integer(0)
+        return y if y.text == "0" or x.text == "1" else self.binary("mul", x, y)
 
     def binary(self, name: str, x: Value, y: Value) -> Value:
         assert x.type == y.type, (name, x, y)
@@ -398,10 +398,17 @@ class Builder:
         self.declarations.add(f"declare void {name}({x.type}, {pointers.type}, {mask.type})")
         self.emit(f"call void {name}({x.operand}, {_aligned(pointers, x)}, {mask.operand})")
 
-    def scratch(self, element: str, count: int) -> Value:
-        """A block of `count` elements on the stack, made once a call of the function."""
+    def scratch(self, element: str, count: int, more: Value | None = None) -> Value:
+        """A block of `count` elements on the stack, made once a call of the function, and of `more`
+        besides, which `allocations` have loaded."""
         result = Value("%" + self.name("s"), "ptr", 0)
-        self.allocations.append(f"  {result.text} = alloca [{count} x {element}], align 64")
+        if more is None:
+            self.allocations.append(f"  {result.text} = alloca [{count} x {element}], align 64")
+            return result
+        whole = "%" + self.name("v")
+        self.allocations += [
+            f"  {whole} = add i64 {more.text}, {count}",
+            f"  {result.text} = alloca {element}, i64 {whole}, align 64"]
         return result
 
     # control

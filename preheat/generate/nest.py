@@ -7,7 +7,7 @@
 
 An operation runs once a position of the deepest axis that it depends on, so what is the same for a
 whole row is computed once a row and on one lane. Only the data flow is looked at: no target, no
-text. Requires static extents (a kernel gets data pointers only). Guarantees: each operation comes
+text. Extents may be expressions (`ir/hinted.py`). Guarantees: each operation comes
 after its operands; reductions sit at the innermost level, where they see every position.
 """
 
@@ -15,8 +15,11 @@ from typing import NamedTuple
 
 from preheat.base.dataclass import dataclass
 from preheat.base.errors import InternalError
+from preheat.generate.llvm import Value
+from preheat.ir.hinted import estimate
 from preheat.ir.loop import Axis, Kernel, LoopOp, Stage
 from preheat.ir.plan import Target
+from preheat.ir.scalar import Dim, Scalar, product
 from preheat.ir.types import DTYPES
 
 # What a value costs relative to an addition, for unrolling; the polynomial functions are long.
@@ -29,6 +32,7 @@ COST = {
     ),
     **dict.fromkeys("const axis".split(), 0),
 }
+SHORT_VECTORS = 4  # rows of an extent that is an argument are one step, if they fit in so many
 STRIP_WEIGHT = 4  # two loads, a product, a sum
 
 
@@ -67,21 +71,23 @@ class StageNest:
         return bool(self.reductions) and self.vector in {a.name for a in self.axes[: self.outer]}
 
     @property
-    def positions(self) -> int:
+    def positions(self) -> Dim:
         """How many positions the stage's own axes have."""
-        count = 1
-        for axis in self.own:
-            count *= axis.extent
-        return count
+        return product(axis.extent for axis in self.own)
 
 
 class Piece(NamedTuple):
-    """Positions start .. stop of the vector axis, `lanes` at a time; `is_masked`: fewer of them."""
+    """Positions start .. stop of the vector axis, `lanes` at a time; `is_masked`: fewer of them.
+
+    trips   how many times about, where start and stop are only known when the kernel runs (i64
+            values): then there may be none, too
+    """
 
     lanes: int
-    start: int
-    stop: int
+    start: int | Value
+    stop: int | Value
     is_masked: bool = False
+    trips: int = 0
 
 
 def nests(kernel: Kernel) -> tuple[StageNest, ...]:
@@ -153,9 +159,6 @@ def _axes_of(op: LoopOp, axes: tuple[Axis, ...]) -> frozenset[str]:
 
 
 def _verify(kernel: Kernel) -> None:
-    for axis in (*kernel.axes, *(a for stage in kernel.stages for a in stage.axes)):
-        if not isinstance(axis.extent, int):
-            raise InternalError(f"{kernel.name}: {axis.name} has the symbolic extent {axis.extent}")
     shared = [a.name for a in kernel.axes[:kernel.parallel]]
     if kernel.lane in shared[:-1]:
         raise InternalError(f"{kernel.name}: lane {kernel.lane} is not the last of {shared}")
@@ -175,6 +178,7 @@ def lanes_of(kernel: Kernel, target: Target) -> int:
     lanes = max(1, target.vector_bytes // max(sizes.values(), default=8))
     if kernel.lane is None:
         rows = [stage.axes[-1].extent for stage in kernel.stages if stage.axes]
+        rows = [extent for extent in rows if not isinstance(extent, Scalar)]
         shortest = min((extent for extent in rows if extent > 0), default=lanes)
         if shortest < lanes and shortest & (shortest - 1) == 0:
             lanes = shortest
@@ -189,7 +193,7 @@ def turned(nest: StageNest) -> tuple[LoopOp, ...]:
     if len(nest.own) != 2 or nest.reductions or nest.recalled or nest.vector != nest.own[1].name:
         return ()
     side = nest.own[0].extent
-    if side != nest.own[1].extent or side not in (4, 8, 16, 32):
+    if isinstance(side, Scalar) or side != nest.own[1].extent or side not in (4, 8, 16, 32):
         return ()
     ops = [op for level in nest.levels for op in level]
     if any(op.keep for op in ops):
@@ -210,7 +214,7 @@ def unroll_of(stages: tuple[StageNest, ...]) -> int:
     prefetchers of memory follow (1.3-1.5 times the speed of 256 on matrices beyond L2). What is
     done once a row, before or after its walks, weighs as little as it is rare.
     """
-    longest = max((nest.positions for nest in stages if nest.own), default=1)
+    longest = max((estimate(nest.positions) for nest in stages if nest.own), default=1)
     weight = max((_weight(nest) // (1 if nest.own else max(longest, 1)) for nest in stages), default=1)
     if weight <= STRIP_WEIGHT and any(nest.is_down for nest in stages):
         return 8

@@ -34,11 +34,15 @@ def is_float_sum(op: LoopOp) -> bool:
     return op.how == "sum" and DTYPES[op.dtype].kind == "f"
 
 
-def start(b: Builder, op: LoopOp, dtype: str, lanes: int, position: int, step: int) -> State:
+def start(
+    b: Builder, op: LoopOp, dtype: str, lanes: int, position: int | Value, step: int
+) -> State:
     """The state of no values yet; lane k will first see the position `position` + k * `step`."""
     neutral = elementwise.number(dtype, _neutral(op.how, dtype), lanes, b)
     if op.how not in _ORDER:
         return [neutral]
+    if isinstance(position, Value):
+        return [neutral, b.binary("add", b.splat(position, lanes), b.iota(lanes, step))]
     return [neutral, b.vector([position + k * step for k in range(lanes)], "i64")]
 
 

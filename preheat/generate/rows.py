@@ -9,7 +9,7 @@
                                                       v3 = reduce sum v2; v6 = reduce sum v5
 
 What does not depend on such an axis is there once: a row of weights is loaded for all rows of a
-small product. Requires static extents. Guarantees: each value is computed as before; stores stay
+small product. Guarantees: each value is computed as before; stores stay
 in order. Source: unroll and jam (Callahan, Carr, Kennedy 1990).
 """
 
@@ -18,6 +18,7 @@ from dataclasses import replace
 
 from preheat.generate.nest import operands
 from preheat.ir.loop import Axis, Index, Kernel, LoopOp, Stage
+from preheat.ir.scalar import Scalar
 
 MOST_COPIES = 8  # of a value: more do not fit the registers
 
@@ -26,7 +27,9 @@ def side_by_side(kernel: Kernel) -> Kernel:
     """`kernel` without the unshared axes that are short enough to be written out."""
     copies = 1
     for axis in kernel.axes[kernel.parallel :]:
-        if axis.name != kernel.lane and 0 < axis.extent and copies * axis.extent <= MOST_COPIES:
+        if axis.name == kernel.lane or isinstance(axis.extent, Scalar):
+            continue
+        if 0 < axis.extent and copies * axis.extent <= MOST_COPIES:
             copies *= axis.extent
             kernel = _Copies(kernel, axis).kernel()
     return kernel

@@ -259,6 +259,8 @@ entry:
   %expected.rank = FIELD i64 output.rank, %record
   %expected.sizes = FIELD ptr output.sizes, %record
   %expected.strides = FIELD ptr output.strides, %record
+  %inner = FIELD i64 output.is_inner, %record
+  %is.inner = icmp ne i64 %inner, 0
   %get.dim = FIELD ptr context.get_dim, %context
   %get.sizes = FIELD ptr context.get_sizes, %context
   %get.strides = FIELD ptr context.get_strides, %context
@@ -293,7 +295,10 @@ axis:
   %expected.stride = load i64, ptr %expected.stride.at
   %same.size = icmp eq i64 %size, %expected.size
   %same.stride = icmp eq i64 %stride, %expected.stride
-  %same = and i1 %same.size, %same.stride
+  %is.one = icmp eq i64 %size, 1
+  %is.free = and i1 %is.one, %is.inner
+  %fits.stride = or i1 %same.stride, %is.free
+  %same = and i1 %same.size, %fits.stride
   %i.next = add i64 %i, 1
   br i1 %same, label %head, label %no
 

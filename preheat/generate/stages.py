@@ -18,10 +18,12 @@ from dataclasses import replace
 from preheat.generate import access, elementwise, reduction
 from preheat.generate.access import At, Unit
 from preheat.generate.elementwise import memory_element
-from preheat.generate.llvm import Value
-from preheat.generate.nest import Piece, StageNest, pieces, turned
+from preheat.generate.llvm import Builder, Value
+from preheat.generate.nest import SHORT_VECTORS, Piece, StageNest, pieces, turned, widths
 from preheat.generate.reduction import State
+from preheat.ir.hinted import estimate
 from preheat.ir.loop import FLAGS, Index, LoopOp
+from preheat.ir.scalar import Scalar, type_of
 from preheat.ir.types import DTYPES
 
 BLOCK = 16
@@ -42,7 +44,9 @@ def _plain_stage(unit: Unit, nest: StageNest, at: At) -> dict[int, Value]:
     at = at._replace(values=dict(at.values))
     covers = (Piece(at.lanes, 0, 1),)
     if unit.kernel.lane is None and nest.own:
-        covers = pieces(nest.own[-1].extent, unit.lanes, unit.unroll, unit.b.has_masks)
+        extent = nest.own[-1].extent
+        covers = unit.covers[extent] if isinstance(extent, Scalar) else pieces(
+            extent, unit.lanes, unit.unroll, unit.b.has_masks)
     covers = covers or (Piece(1, 0, 0),)
     states = {
         piece: [_start(unit, op, piece.lanes, piece.start) for op in nest.reductions]
@@ -55,6 +59,60 @@ def _plain_stage(unit: Unit, nest: StageNest, at: At) -> dict[int, Value]:
     for number, op in enumerate(nest.reductions):
         results[op.id] = _result(unit, op, [states[piece][number] for piece in covers])
     return {**at.values, **results}
+
+
+def cover(unit: Unit) -> None:
+    """Finds out, once a call of the kernel, how vectors cover each axis whose extent is an argument."""
+    if unit.kernel.lane is None:
+        unit.covers |= {extent: _pieces(unit, extent) for extent in _extents(unit)}
+
+
+def covered_at_once(unit: Unit) -> Value | None:
+    """Whether all walks are along one axis that is an argument, and it is short: found out when the
+    kernel runs. None if that is not to be asked."""
+    extents = _extents(unit)
+    is_one = len({nest.own[-1].extent for nest in unit.stages if nest.own}) == len(extents) == 1
+    if unit.kernel.lane is not None or not is_one or not unit.b.has_masks or unit.lanes == 1:
+        return None
+    most = unit.b.integer(unit.lanes * SHORT_VECTORS)
+    return unit.b.compare("ule", access.number(unit, extents[0]), most)
+
+
+def cover_at_once(unit: Unit) -> None:
+    """All of a short axis is one masked piece, from here on."""
+    (extent,), zero = _extents(unit), unit.b.integer(0)
+    lanes, end = unit.lanes * SHORT_VECTORS, access.number(unit, extent)
+    piece = Piece(lanes, zero, end, True, 1)
+    unit.covers[extent], unit.masks[piece] = (piece,), _lanes_before(unit.b, lanes, zero, end)
+
+
+def _extents(unit: Unit) -> tuple[Scalar, ...]:
+    """The extents of vector axes that are arguments."""
+    extents = (nest.own[-1].extent for nest in unit.stages if nest.own)
+    return tuple(dict.fromkeys(extent for extent in extents if isinstance(extent, Scalar)))
+
+
+def _pieces(unit: Unit, extent: Scalar) -> tuple[Piece, ...]:
+    """As `nest.pieces`; with masks the last whole vectors and what is left are one piece."""
+    b, found = unit.b, []
+    start, end, trips = b.integer(0), access.number(unit, extent), estimate(extent)
+    wide = widths(unit.lanes, unit.unroll)
+    for width in wide[:-1] if b.has_masks and len(wide) > 1 else wide:
+        rest = b.binary("sub", end, start) if found else end
+        count = b.binary("udiv", rest, b.integer(width))
+        stop = b.plus(start, b.binary("mul", count, b.integer(width)))
+        found.append(Piece(width, start, stop, False, max(trips // width, 1)))
+        start, trips = stop, width
+    if unit.lanes > 1:
+        lanes = unit.lanes if b.has_masks else 1
+        found.append(Piece(lanes, start, end, b.has_masks, width // lanes))
+    return tuple(found)
+
+
+def _lanes_before(b: Builder, lanes: int, position: Value, end: Value) -> Value:
+    """Which lanes from `position` on are before `end`."""
+    count = b.convert("trunc", b.binary("sub", end, position), "i32")
+    return b.compare("slt", b.vector(range(lanes), "i32"), b.splat(count, lanes))
 
 
 def _square_stage(unit: Unit, nest: StageNest, at: At, across: tuple[LoopOp, ...]) -> None:
@@ -118,25 +176,34 @@ def _walk(unit: Unit, nest: StageNest, depth: int, at: At, states: States) -> St
         _operations(unit, nest, depth + 1, inside, [])
         return _walk(unit, nest, depth + 1, inside, states)
 
-    return _accumulate(unit, nest, Piece(1, 0, axis.extent), states, step, depth > nest.outer)
+    extent = axis.extent
+    piece = Piece(1, 0, extent)
+    if isinstance(extent, Scalar):
+        start, stop = unit.b.integer(0), access.number(unit, extent)
+        piece = Piece(1, start, stop, False, max(estimate(extent), 1))
+    return _accumulate(unit, nest, piece, states, step, depth > nest.outer)
 
 
 def _cover(unit: Unit, nest: StageNest, at: At, piece: Piece, state: list[State]) -> list[State]:
     """One piece of the vector axis of a stage in row form."""
-    axis, b = nest.axes[-1], unit.b
+    axis = nest.axes[-1]
 
     def step(position: Value, states: States) -> States:
         inside = access.enter(unit, nest, at, axis, position)._replace(lanes=piece.lanes)
-        inside = inside._replace(mask=lanes_of_tail(unit, piece))
+        inside = inside._replace(mask=lanes_of_tail(unit, piece, position))
         return {piece: _operations(unit, nest, len(nest.axes), inside, states[piece])}
 
     is_nested = len(nest.own) > 1
     return _accumulate(unit, nest, piece, {piece: state}, step, is_nested)[piece]
 
 
-def lanes_of_tail(unit: Unit, piece: Piece) -> Value | None:
+def lanes_of_tail(unit: Unit, piece: Piece, position: Value) -> Value | None:
     if not piece.is_masked:
         return None
+    if piece in unit.masks:
+        return unit.masks[piece]
+    if piece.trips:
+        return _lanes_before(unit.b, piece.lanes, position, piece.stop)
     return unit.b.vector([k < piece.stop - piece.start for k in range(piece.lanes)], "i1")
 
 
@@ -148,10 +215,15 @@ def _accumulate(
     A loop inside another one is a block of its own.
     """
     b = unit.b
-    trips = -(-(piece.stop - piece.start) // piece.lanes)
-    start, stop = b.integer(piece.start), b.integer(piece.stop)
-    if trips == 1:
-        return step(start, states)
+    if piece.trips:
+        trips, start, stop = piece.trips, piece.start, piece.stop
+        if piece in unit.masks:
+            return step(start, states)  # no axis is without elements
+    else:
+        trips = -(-(piece.stop - piece.start) // piece.lanes)
+        start, stop = b.integer(piece.start), b.integer(piece.stop)
+        if trips == 1:
+            return step(start, states)
     has_sums = any(reduction.is_float_sum(op) for op in nest.reductions)
     sizes, size = [], BLOCK
     while has_sums and trips > size:
@@ -159,19 +231,21 @@ def _accumulate(
         size *= BLOCK
     top = len(sizes) - 1
 
-    def blocks(level: int, start: Value, stop: Value, states: States) -> States:
+    def blocks(level: int, start: Value, stop: Value, states: States, is_inner: bool) -> States:
+        may_be_empty = bool(piece.trips) and not is_inner
         if level < 0:
-            return _loop(unit, start, stop, piece.lanes, states, step)
+            return _loop(unit, start, stop, piece.lanes, states, step, may_be_empty)
 
         def block(position: Value, before: States) -> States:
             end = b.intrinsic("smin", b.plus(position, b.integer(sizes[level])), stop)
-            return _apart(unit, nest, before, lambda fresh: blocks(level - 1, position, end, fresh))
+            return _apart(
+                unit, nest, before, lambda fresh: blocks(level - 1, position, end, fresh, True))
 
-        return _loop(unit, start, stop, sizes[level], states, block)
+        return _loop(unit, start, stop, sizes[level], states, block, may_be_empty)
 
     if has_sums and is_nested and trips >= 8:
-        return _apart(unit, nest, states, lambda fresh: blocks(top, start, stop, fresh))
-    return blocks(top, start, stop, states)
+        return _apart(unit, nest, states, lambda fresh: blocks(top, start, stop, fresh, False))
+    return blocks(top, start, stop, states, False)
 
 
 def _apart(unit: Unit, nest: StageNest, before: States, body: Callable[[States], States]) -> States:
@@ -188,22 +262,26 @@ def _apart(unit: Unit, nest: StageNest, before: States, body: Callable[[States],
 
 
 def _loop(
-    unit: Unit, start: Value, stop: Value, step: int, states: States, body: Callable
+    unit: Unit, start: Value, stop: Value, step: int, states: States, body: Callable,
+    may_be_empty: bool,
 ) -> States:
     """`Builder.loop` with the states of every piece carried."""
-    shape = [(key, [len(state) for state in group]) for key, group in states.items()]
-
-    def unpack(values: Sequence[Value]) -> States:
-        rest = iter(values)
-        return {key: [[next(rest) for _ in range(size)] for size in sizes] for key, sizes in shape}
-
-    def pack(states: States) -> list[Value]:
-        return [value for group in states.values() for state in group for value in state]
 
     def flat(position: Value, values: list[Value]) -> list[Value]:
-        return pack(body(position, unpack(values)))
+        return _pack(body(position, _unpack(values, states)))
 
-    return unpack(unit.b.loop(start, stop, step, pack(states), flat))
+    values = unit.b.loop(start, stop, step, _pack(states), flat, may_be_empty)
+    return _unpack(values, states)
+
+
+def _pack(states: States) -> list[Value]:
+    return [value for group in states.values() for state in group for value in state]
+
+
+def _unpack(values: Sequence[Value], like: States) -> States:
+    """`values` in the form of the states `like`."""
+    rest = iter(values)
+    return {key: [[next(rest) for _ in state] for state in group] for key, group in like.items()}
 
 
 def _operations(
@@ -248,7 +326,12 @@ def _elementwise(unit: Unit, nest: StageNest, at: At, op: LoopOp) -> Value:
 
 
 def _constant(unit: Unit, nest: StageNest, at: At, op: LoopOp) -> Value:
-    return elementwise.number(op.dtype, op.other, 1, unit.b)
+    if not isinstance(op.other, Scalar):
+        return elementwise.number(op.dtype, op.other, 1, unit.b)
+    given, dtype = unit.sizes[op.other], "int64"
+    if type_of(op.other) == "float":
+        given, dtype = unit.b.from_bits(given, "double"), "float64"
+    return elementwise.cast(unit.b, unit.b.splat(given, 1), dtype, op.dtype)
 
 
 def _axis(unit: Unit, nest: StageNest, at: At, op: LoopOp) -> Value:

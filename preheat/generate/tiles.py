@@ -7,7 +7,8 @@
 A tile has two dimensions. A kernel with reductions has its outer axes `down` and the walked ones
 `along`: whole rows while they fit the registers of a program ("persistent"), else block by block
 (`is_looped`). A kernel without reductions has all axes along one dimension, or, where it reads
-along one axis and stores along another, those two in a square that turns in shared memory.
+along one axis and stores along another, those two in a square that turns in shared memory, or,
+where it computes with positions, one of each axis but the last.
 
 The numbers are from measurements on an H200 (research/gpu.md: schedule rules 1 to 3): rows of
 16 to 64 elements a thread, 1k to 4k elements a program where rows are short, 4 warps at 4096.
@@ -28,14 +29,21 @@ BLOCK_ELEMS = 4096  # of a row that is walked block by block
 FLAT_BYTES = 4096  # of the widest values that a program without reductions takes at once
 COLUMN_BYTES = 128  # of a row of memory that programs reducing columns take at once
 DEEP = 64  # rows of memory that they take at once
+FOLD_ELEMS = 1024  # of the rows that a program with sums down the rows has at once
+FOLD_AHEAD = 3  # steps whose memory is on its way: 210 us with 3, 351 with 1 (backward of a layer norm)
 SQUARE = 32
+LINE_ELEMS = 4096  # of a line that a program has part of
+LEAST_FULL = 0.9  # of the positions of programs that have parts of a line
+INDEXING = ("floordiv", "remainder", "axis")  # arithmetic of positions
 FAR_ELEMS = 8  # steps through memory that share no transaction
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
     """grid: axes of which a program has one position. down, along: axes of the two dimensions, of
-    which it has `rows` and `columns` positions at once, powers of two."""
+    which it has `rows` and `columns` positions at once, powers of two. A program walks `steps` times
+    `rows` positions down, one after another (of a kernel that folds; else 1), with the memory of so
+    many of them on its way as `ahead` says."""
 
     grid: tuple[Axis, ...]
     down: tuple[Axis, ...]
@@ -44,11 +52,13 @@ class Tile:
     columns: int
     is_looped: bool
     warps: int
+    steps: int = 1
+    ahead: int = 1
 
     @property
     def programs(self) -> int:
         """How many programs a launch has."""
-        blocks = -(-extent_of(self.down) // self.rows)
+        blocks = -(-extent_of(self.down) // (self.rows * self.steps))
         if not self.is_looped:
             blocks *= -(-extent_of(self.along) // self.columns)
         return extent_of(self.grid) * blocks
@@ -67,7 +77,9 @@ def tile_of(kernel: Kernel, target: Target) -> Tile:
     device = device_of(target.arch)
     walked = next((stage.axes for stage in kernel.stages if stage.axes), ())
     if not walked:
-        return _square(kernel) or _flat(kernel, device)
+        return _square(kernel) or _lines(kernel) or _flat(kernel, device)
+    if any(op.how for op in _accesses(kernel)):
+        return _folding(kernel, walked, device)
     if kernel.lane is not None:
         return _columns(kernel, walked, device)
     return _rows(kernel, walked, device)
@@ -90,6 +102,24 @@ def _rows(kernel: Kernel, walked: tuple[Axis, ...], device: Device) -> Tile:
     return Tile((), kernel.axes, walked, at_once, length, False, warps)
 
 
+def _folding(kernel: Kernel, walked: tuple[Axis, ...], device: Device) -> Tile:
+    """Whole rows, one or a few after another, while the sums over them stay in registers."""
+    fold = next(op for op in _accesses(kernel) if op.how)
+    names = {term for term, _ in fold.index.terms}
+    count = extent_of(tuple(axis for axis in kernel.axes if axis.name not in names))
+    length, at_once = power_of_two(extent_of(walked)), 1
+    while at_once * length < FOLD_ELEMS and count % (2 * at_once) == 0:
+        at_once *= 2
+    warps = _warps(at_once * length, 32, device)
+    inner = {axis.name for axis in walked}
+    loads = {
+        (op.param, op.index): DTYPES[op.dtype].itemsize for op in _accesses(kernel)
+        if op.op == "load" and not inner.isdisjoint(term for term, _ in op.index.terms)}
+    row_bytes = at_once * length * sum(loads.values())
+    ahead = max(1, min(FOLD_AHEAD, device.shared_bytes // 3 // max(row_bytes, 1)))
+    return Tile((), kernel.axes, walked, at_once, length, False, warps, count // at_once, ahead)
+
+
 def _columns(kernel: Kernel, walked: tuple[Axis, ...], device: Device) -> Tile:
     columns, length = extent_of(kernel.axes), power_of_two(extent_of(walked))
     at_once = max(16, COLUMN_BYTES // _loaded_bytes(kernel)[0])
@@ -107,6 +137,21 @@ def _flat(kernel: Kernel, device: Device) -> Tile:
     while at_once > 128 and -(-count // at_once) < 2 * device.units:
         at_once //= 2
     return Tile((), (), kernel.axes, 1, at_once, False, _warps(at_once, 8, device))
+
+
+def _lines(kernel: Kernel) -> Tile | None:
+    """Parts of lines along the last axis, where much is computed of the other axes' positions: it is
+    the same for a program."""
+    body = [op for stage in kernel.stages for op in stage.body]
+    if len(kernel.axes) < 2 or not any(op.op in INDEXING for op in body):
+        return None
+    *grid, last = kernel.axes
+    at_once = LINE_ELEMS
+    while at_once > 512 and last.extent / (-(-last.extent // at_once) * at_once) < LEAST_FULL:
+        at_once //= 2
+    if last.extent / (-(-last.extent // at_once) * at_once) < LEAST_FULL:
+        return None
+    return Tile(tuple(grid), (), (last,), 1, at_once, False, at_once // 512)
 
 
 def _square(kernel: Kernel) -> Tile | None:

@@ -17,7 +17,8 @@ that far.
 
 Requires known sizes. Guarantees: what a masked position computes is not stored, not reduced and not
 checked. `check` is a device-side assertion, as in eager's own kernels; integer division is not
-checked, as there. Parameters are pointers, and numbers that the host passes (`loop.NUMBER`).
+checked, as there. A kernel that folds walks rows one after another, with the sums of a row's
+columns in registers. Parameters are pointers, and numbers that the host passes (`loop.NUMBER`).
 """
 
 from collections.abc import Collection, Iterable
@@ -26,6 +27,7 @@ from typing import NamedTuple
 from preheat.base.dataclass import dataclass
 from preheat.base.errors import InternalError
 from preheat.generate import triton_ops as ops
+from preheat.generate.coarse import coarse_values
 from preheat.generate.online import EXP_SUM, online
 from preheat.generate.tiles import Tile, extent_of, tile_of
 from preheat.ir.loop import NUMBER, Axis, Index, Kernel, LoopOp, Stage
@@ -33,6 +35,7 @@ from preheat.ir.ops import COMPARISONS
 from preheat.ir.plan import Target
 from preheat.ir.types import DTYPES
 
+LANE = 4  # neighbours of a row whose exponentials are added before the sum so far is scaled
 FAR = 1 << 31  # elements: from here on an offset needs 64 bits
 HEAD = """import triton
 import triton.language as tl
@@ -93,9 +96,14 @@ class _Writer:
         self.online = {op.args[1] for op in made if op.how == EXP_SUM}  # their largest values
 
     def source(self) -> Source:
-        self._positions()
-        for stage in self.kernel.stages:
-            self._stage(stage)
+        self.folds = [
+            op for stage in self.kernel.stages for op in stage.body if op.op == "store" and op.how]
+        if self.folds:
+            self._fold()
+        else:
+            self._positions()
+            for stage in self.kernel.stages:
+                self._stage(stage)
         name = self.kernel.name
         parameters = ", ".join(f"p{k}" for k in range(len(self.kernel.params)))
         body = "\n".join(self.lines)
@@ -137,6 +145,38 @@ class _Writer:
                 self.emit(f"at_{axis.name} = {rest} % {axis.extent}")
                 self.same["at", axis.name] = _Known(f"at_{axis.name}", "", "")
                 rest = self._rest(rest, axis.extent, f"over_{axis.name}")
+
+    def _fold(self) -> None:
+        """Rows one after another: what does not depend on them is loaded before, what is summed over
+        them is stored behind."""
+        tile = self.tile
+        each = tile.rows * tile.steps
+        self.emit(f"program = tl.program_id(0){'.to(tl.int64)' if tile.programs * each >= FAR else ''}")
+        self._along("")
+        walked, written = {axis.name for axis in tile.along}, {
+            op.param for stage in self.kernel.stages for op in stage.body if op.op == "store"}
+        for op in [op for stage in self.kernel.stages for op in stage.body if op.op == "load"]:
+            terms = {term for term, _ in op.index.terms}
+            if op.mask is None and op.param not in written and terms <= walked:
+                self._op(op, False)
+        for op in self.folds:
+            self.emit(f"a{op.param} = tl.zeros({self._shape('yx')}, tl.float32)")
+        outside = dict(self.same)
+        ahead = f", num_stages={tile.ahead}" if tile.ahead > 1 else ""
+        self.emit(f"for step in tl.range(0, {tile.steps}{ahead}):")
+        self.depth += 1
+        rows = "" if self.is_flat else f" + tl.arange(0, {tile.rows})[:, None]"
+        self.emit(f"y = program * {each} + step * {tile.rows}{rows}")
+        for stage in self.kernel.stages:
+            self._stage(stage)
+        self.depth -= 1
+        self.same = outside
+        self.emit(f"y = program * {each}")
+        for op in self.folds:
+            at, _ = self._offset(op.index)
+            total = f"a{op.param}" if self.is_flat else f"tl.sum(a{op.param}, 0, keep_dims=True)"
+            mask = f", mask={self.masks['x']}" if "x" in self.masks else ""
+            self.emit(f"tl.store(p{op.param} + ({at}), {total}{mask})")
 
     def _rest(self, rest: str, divisor: int, name: str) -> str:
         self.emit(f"{name} = {rest} // {divisor}")
@@ -199,6 +239,8 @@ class _Writer:
     def _op(self, op: LoopOp, is_loop: bool) -> None:
         if op.op == "reduce":
             self._accumulate(op) if is_loop else self._reduce(op)
+        elif op.op == "store" and op.how:
+            self.emit(f"a{op.param} = a{op.param} + {self.values[op.args[0]].name}")
         elif op.op == "store":
             self._store(op)
         elif op.op == "check":
@@ -369,9 +411,12 @@ class _Writer:
 
     def _begin(self, op: LoopOp) -> None:
         """The accumulators of a reduction that is walked block by block."""
+        if self.is_flat and (op.id in self.online or op.how == EXP_SUM):
+            least = 'float("-inf")' if op.id in self.online else "0.0"
+            self.emit(f"a{op.id} = tl.full([{self.tile.columns // LANE}], {least}, tl.float32)")
+            return
         if op.id in self.online:
-            shape = "[]" if self.is_flat else f"[{self.tile.rows}, 1]"
-            self.emit(f'a{op.id} = tl.full({shape}, float("-inf"), tl.float32)')
+            self.emit(f'a{op.id} = tl.full([{self.tile.rows}, 1], float("-inf"), tl.float32)')
             return
         value_dtype = self._operand_dtype(op)
         shape = self._shape("yx")
@@ -399,26 +444,46 @@ class _Writer:
         self.emit(f"{a} = tl.where({mask}, {joined}, {a})" if mask else f"{a} = {joined}")
 
     def _accumulate_online(self, op: LoopOp, wide: str, mask: str | None) -> None:
-        """The largest so far is one value a row; the sum, one a lane, is scaled when it grows."""
+        """The sum so far is scaled when the largest grows. Of a row that a program walks alone both are
+        one value a lane of LANE elements, which are joined behind the walk: nothing waits within it."""
         if op.how != EXP_SUM:
             least = self._least(op, "float32")
             wide = f"tl.where({mask}, {wide}, {least})" if mask else wide
             whole = self._whole(wide, self.values[op.args[0]])
+            if self.is_flat:
+                self.emit(f"g{op.id} = tl.reshape({whole}, [{self.tile.columns // LANE}, {LANE}])")
+                self.emit(f"n{op.id} = larger(a{op.id}, tl.reduce(g{op.id}, 1, larger))")
+                self.emit(f'b{op.id} = tl.where(n{op.id} == float("-inf"), 0.0, n{op.id})')
+                return
             self.emit(f"n{op.id} = larger(a{op.id}, {self._joined(whole, 'larger')})")
             self.emit(f'b{op.id} = tl.where(n{op.id} == float("-inf"), 0.0, n{op.id})')
             return
         _, largest, power = op.args
-        exp = "tl.exp" if power in self.coarse else "libdevice.exp"
+        exp = self._exp(power)
+        if self.is_flat:
+            self.emit(f"w{op.id} = tl.sum({exp}(g{largest} - b{largest}[:, None]), 1)")
+            self.emit(f"a{op.id} = a{op.id} * {exp}(a{largest} - b{largest}) + w{op.id}")
+            self.emit(f"a{largest} = n{largest}")
+            return
         self.emit(f"w{op.id} = {exp}({wide} - b{largest})")
         added = f"tl.where({mask}, w{op.id}, 0.0)" if mask else f"w{op.id}"
         self.emit(f"a{op.id} = a{op.id} * {exp}(a{largest} - b{largest}) + {added}")
         self.emit(f"a{largest} = n{largest}")
 
+    def _exp(self, power: int) -> str:
+        return "tl.exp" if power in self.coarse else "libdevice.exp"
+
     def _finish_online(self, op: LoopOp) -> None:
         if op.how != EXP_SUM:
-            self.emit(f"v{op.id} = a{op.id}")
+            whole = f"tl.reduce(a{op.id}, 0, larger)" if self.is_flat else f"a{op.id}"
+            self.emit(f"v{op.id} = {whole}")
             return
-        total = self._joined(f"a{op.id}", "tl.sum")
+        whole = f"a{op.id}"
+        if self.is_flat:
+            _, largest, power = op.args
+            self.emit(f'b{largest} = tl.where(v{largest} == float("-inf"), 0.0, v{largest})')
+            whole = f"a{op.id} * {self._exp(power)}(a{largest} - b{largest})"
+        total = self._joined(whole, "tl.sum")
         self.emit(f'v{op.id} = tl.where(v{op.args[1]} == float("-inf"), float("nan"), {total})')
 
     def _finish(self, op: LoopOp) -> None:
@@ -486,31 +551,6 @@ class _Writer:
         half = 1 << (bits - 1)
         low, high = (-half, half - 1) if kind == "i" else (0, 2 * half - 1)
         return ops.constant(low if is_max else high, wide)
-
-
-def coarse_values(kernel: Kernel) -> frozenset[int]:
-    """The values that reach memory only as 16-bit floats, by smooth ops and reductions."""
-    body = [op for stage in kernel.stages for op in stage.body]
-    dtypes = {op.id: op.dtype for op in body}
-    exact: set[int] = set()
-    for op in reversed(body):
-        is_half = op.dtype in ops.HALVES
-        if op.op == "store":
-            exact |= set() if is_half else set(op.args)
-        elif op.op == "cast":
-            is_kept = is_half or (op.dtype == "float32" and op.id not in exact)
-            exact |= set() if is_kept else set(op.args)
-        elif op.op == "reduce":
-            is_kept = op.how in ("sum", "max", "min") and op.id not in exact
-            exact |= set() if is_kept else set(op.args)
-        elif op.op not in ops.SMOOTH or op.id in exact:
-            exact |= set(op.args)
-        elif op.op == "where":
-            exact.add(op.args[0])
-        exact |= {t for t, _ in op.index.terms if isinstance(t, int)} if op.index else set()
-        exact |= set() if op.mask is None else {op.mask}
-    return frozenset(
-        op.id for op in body if dtypes.get(op.id) == "float32" and op.id not in exact)
 
 
 _COMBINED = {

@@ -186,6 +186,8 @@ class Graph:
     stores           for the inputs in `in_place`, what is stored and when, in order: all of a state
                      that is computed as a whole, the parts of one that is `place`d on the state before.
     symbols          (name, input id): the numbers that sizes, strides and arguments are made of
+    hints            calls that the graph was seen to be right for, the recorded one first: in each,
+                     what the symbols were
     grads            values that required grad when they were first read (level aten).
     grad_outputs     places of the outputs that require grad at the end (level aten).
     """
@@ -199,6 +201,7 @@ class Graph:
     in_place: tuple[int, ...] = ()
     stores: tuple[Store, ...] = ()
     symbols: tuple[tuple[str, int], ...] = ()
+    hints: tuple[tuple[int, ...], ...] = ()
     grads: tuple[int, ...] = ()
     grad_outputs: tuple[int, ...] = ()
 

@@ -17,7 +17,8 @@
 The outer `axes` are independent of each other; the flattened range of the first `parallel` of them
 is what threads share: the native form is `void kernel(ptr args, i64 begin, i64 end)` over it, with
 `args` an array of one data pointer a parameter (already offset) followed by the error-flag pointer
-(an int32 whose bits are `FLAGS`). A kernel gets no sizes: extents, strides and offsets are ints.
+(an int32 whose bits are `FLAGS`). Extents, strides and offsets are ints, or expressions (`Dim`): each
+of these (`sizes_of`) is one more argument before the flag, an int64, or of a float its bits.
 
 A stage walks its own axes inside the outer ones, the last innermost. Exactly one axis of a kernel
 is the vector axis: the last axis of every stage (`Kernel.lane` None: "row form"; reductions along
@@ -34,10 +35,11 @@ Strides 1, 0 and -1 along the vector axis are fast, others are gathers; in a sta
 square of axes, accesses that are contiguous along the outer one are transposed in registers.
 """
 
+from collections.abc import Iterator
 from typing import Union
 
 from preheat.base.dataclass import dataclass
-from preheat.ir.scalar import Dim
+from preheat.ir.scalar import Dim, Scalar, product
 
 NUMBER = "number"  # name of a parameter that a GPU's kernel takes by value: 0-d, on the host
 # Bits of the error flag, an int32 that kernels only ever set bits of.
@@ -77,7 +79,9 @@ class LoopOp:
     """One SSA value `id` of `dtype`.
 
     op "load"    param, index; `mask` (a bool value or None): lanes where it is false give `other`
-    op "store"   param, index, args (value,); `mask` likewise; no result (id -1)
+    op "store"   param, index, args (value,); `mask` likewise; no result (id -1). With `how` "sum" a
+                 *fold*: the sum over the last outer axes, along which `index` does not move, is
+                 stored once (GPU only)
     op "const"   `other` is the number
     op "axis"    the position along the axis named `axis`, as int64
     op "reduce"  args (value,), `how` in sum prod max min any all argmax argmin
@@ -94,7 +98,7 @@ class LoopOp:
     param: int = -1
     index: Index | None = None
     mask: int | None = None
-    other: int | float | bool | None = None
+    other: int | float | bool | Scalar | None = None
     axis: str = ""
     how: str = ""
     keep: bool = False
@@ -121,3 +125,31 @@ class Kernel:
     stages: tuple[Stage, ...]
     parallel: int = 1
     lane: str | None = None
+
+
+def sizes_of(kernel: Kernel) -> tuple[Scalar, ...]:
+    """The expressions in `kernel`, each once, in the order of its arguments; and what they are made
+    of besides sums and products, since code puts some together in another way."""
+    found = dict.fromkeys(dim for dim in _dims(kernel) if isinstance(dim, Scalar))
+    return tuple(dict.fromkeys((*found, *(atom for dim in found for atom in _atoms(dim)))))
+
+
+def _atoms(dim: Dim) -> Iterator[Scalar]:
+    if isinstance(dim, Scalar) and dim.op not in ("add", "sub", "mul"):
+        yield dim
+    elif isinstance(dim, Scalar):
+        for part in dim.args:
+            yield from _atoms(part)
+
+
+def _dims(kernel: Kernel) -> Iterator[Dim]:
+    yield from (axis.extent for axis in kernel.axes)
+    for stage in kernel.stages:
+        yield from (axis.extent for axis in stage.axes)
+        if any(op.keep for op in stage.body):
+            yield product(axis.extent for axis in stage.axes)  # the elements of a kept row
+        for op in stage.body:
+            if op.index is not None:
+                yield op.index.base
+                yield from (stride for _, stride in op.index.terms)
+            yield op.other

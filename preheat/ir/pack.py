@@ -20,6 +20,7 @@ from typing import Any
 import msgpack
 
 from preheat.ir import graph, loop, plan, scalar, trace, training, types
+from preheat.ir.hinted import Hinted
 
 # Append only: the position of a class is its number on disk.
 NOUNS: tuple[type, ...] = (
@@ -42,6 +43,7 @@ NOUNS: tuple[type, ...] = (
 _NUMBER = {cls: i for i, cls in enumerate(NOUNS)}
 _FIELDS = {cls: tuple(f.name for f in dataclasses.fields(cls)) for cls in NOUNS}
 _SLOTS = {cls: tuple(cls.__dict__[name].__set__ for name in _FIELDS[cls]) for cls in NOUNS}
+_NUMBER[Hinted], _FIELDS[Hinted] = _NUMBER[scalar.Scalar], _FIELDS[scalar.Scalar]  # plain on disk
 _COMPLEX, _ELLIPSIS, _BIGINT, _TABLE = 120, 121, 122, 123
 _SHORTEST_TABLE = 8
 

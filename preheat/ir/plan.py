@@ -17,7 +17,7 @@ from typing import Union
 from preheat.base.dataclass import dataclass
 from preheat.ir.graph import Arg
 from preheat.ir.loop import Kernel
-from preheat.ir.scalar import Dim
+from preheat.ir.scalar import Dim, Number, Scalar
 from preheat.ir.types import TensorType
 
 
@@ -58,12 +58,16 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class KernelCall:
-    """Runs kernel number `kernel` with one buffer a parameter over [0, `extent`)."""
+    """Runs kernel number `kernel` with one buffer a parameter over [0, `extent`).
+
+    sizes   the expressions of the kernel (`loop.sizes_of`)
+    """
 
     kernel: int
     buffers: tuple[int, ...]
     extent: Dim
     bytes: Dim = 0  # moved by one run, for the cost model and the report
+    sizes: tuple[Number, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +118,18 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
+    """A *template* where sizes are expressions: a plan for all values of `symbols` for which each of
+    the `conditions` holds (`ir.sized.at` gives the one for some). Else both are empty.
+    """
+
     inputs: tuple[TensorType, ...]
     buffers: tuple[Buffer, ...]
     kernels: tuple[Kernel, ...]
     calls: tuple[Call, ...]
     outputs: tuple[Output, ...]
     arena_bytes: Dim = 0
+    symbols: tuple[str, ...] = ()
+    conditions: tuple[Scalar, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,8 +50,11 @@ RECORDS: dict[str, tuple[str, ...]] = {
     "frame": ("next", "flag", "written", "thread_state", "deep", "threads", "guard"),
     # One an object that comes from outside. origin: see ORIGINS. access: see ACCESS.
     "input": ("origin", "value", "slot", "access", "itemsize"),
-    # One a fresh output tensor. device: torch's number of its type, and which of them it is.
-    "output": ("slot", "rank", "sizes", "strides", "dtype", "itemsize", "device", "device_index"),
+    # One a fresh output tensor. device: torch's number of its type, and which of them it is. is_inner:
+    # nobody outside sees it, so strides of axes with one element may be any.
+    "output": (
+        "slot", "rank", "sizes", "strides", "dtype", "itemsize", "device", "device_index",
+        "is_inner"),
     # One step of the plan: `kind` is a row of CALLS, which names the other words.
     "call": ("kind", "a", "b", "c", "d", "e", "f", "g"),
     # Arguments of ?gemm, which takes a pointer to each of these words.

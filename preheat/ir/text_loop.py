@@ -50,7 +50,8 @@ def _show_loop_op(op: LoopOp) -> str:
     keep = " keep" if op.keep else ""
     args = ", ".join(f"v{a}" for a in op.args)
     if op.op == "store":
-        return f"store p{op.param}[{_show_index(op.index)}] = {args}: {short(op.dtype)}{mask}"
+        how = f"{op.how} " if op.how else ""
+        return f"store {how}p{op.param}[{_show_index(op.index)}] = {args}: {short(op.dtype)}{mask}"
     if op.op == "check":
         return f"check {op.how} {args}"
     text = {
@@ -152,13 +153,14 @@ def _read_dtype(reader: Reader) -> str:
 
 def _read_loop_op(reader: Reader) -> LoopOp:
     if reader.accept("store"):
+        how = "sum" if reader.accept("sum") else ""
         param, index = _read_place(reader)
         reader.take("=")
         value = _read_value(reader)
         reader.take(":")
         dtype = _read_dtype(reader)
         mask = _read_value(reader) if reader.accept("if") else None
-        return LoopOp("store", -1, dtype, (value,), param, index, mask)
+        return LoopOp("store", -1, dtype, (value,), param, index, mask, how=how)
     if reader.accept("check"):
         how = reader.take()
         return LoopOp("check", -1, "bool", _read_values(reader), how=how)

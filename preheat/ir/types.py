@@ -73,7 +73,7 @@ class TensorType:
                 if stride != expected:
                     return False
                 expected = expected * size
-                if isinstance(expected, Scalar):
+                if is_unhinted(expected):
                     expected = normal(expected)
         return True
 
@@ -114,6 +114,11 @@ class NoneType:
 Type = TensorType | ScalarType | NoneType
 
 
+def is_unhinted(dim: Dim) -> bool:
+    """Whether a size is an expression of which no value is known (see `ir/hinted.py`)."""
+    return dim.__class__ is Scalar
+
+
 def by_stride(type: TensorType) -> list[int]:
     """The axes by stride, then by size, the smallest first. Raises Unsupported where that hangs on
     sizes."""
@@ -127,7 +132,7 @@ def by_stride(type: TensorType) -> list[int]:
                 return -1 if is_less else 1
         return 0
 
-    if all(n.__class__ is int for n in (*type.strides, *type.sizes)):
+    if not any(map(is_unhinted, (*type.strides, *type.sizes))):
         return sorted(range(type.rank), key=lambda axis: (type.strides[axis], type.sizes[axis]))
     return sorted(range(type.rank), key=functools.cmp_to_key(compare))
 

@@ -8,6 +8,7 @@ Shared by the Python executor and the native driver: both must agree on every by
 numbers here; a symbolic one raises Unsupported.
 """
 
+import struct
 
 import torch
 
@@ -15,9 +16,10 @@ from preheat.base.dataclass import dataclass
 from preheat.base.errors import InternalError, Unsupported
 from preheat.bridge.ops import dtype as torch_dtype
 from preheat.ir.graph import refs_of
+from preheat.ir.hinted import Hinted
 from preheat.ir.loop import NUMBER
 from preheat.ir.plan import Call, KernelCall, LibraryCall, Plan, ProductCall
-from preheat.ir.scalar import Dim, Scalar
+from preheat.ir.scalar import Dim, Number, Scalar
 from preheat.ir.types import TensorType
 
 
@@ -49,10 +51,17 @@ def places(plan: Plan) -> tuple[Place, ...]:
 
 
 def known(dim: Dim) -> int:
-    """`dim`, which must be a number."""
-    if isinstance(dim, Scalar):
+    """`dim`, which must be a number, or a hinted one where tables for many sizes are made."""
+    if isinstance(dim, Scalar) and not isinstance(dim, Hinted):
         raise Unsupported("symbolic", f"the size {dim} is only known at run time")
     return dim
+
+
+def word_of(number: Number) -> int:
+    """The 8-byte word by which a kernel gets `number`."""
+    if number.__class__ is float:
+        return struct.unpack("<q", struct.pack("<d", number))[0]
+    return known(number)
 
 
 def extent_bytes(type: TensorType) -> int:

@@ -2,6 +2,7 @@
 
     program = Program(executable, context, origins, ...)
     builtin with self = the bytes of program.address      (run/entry.py)
+    ProgramStencil(hinted executable, ...).at({"n3": 4})  a program for some sizes
 
 The call records come from `lowering`; here they get addresses, frames and everything around them:
 inputs, outputs, result, guards. `ir/records.py` has every layout. Tables hold addresses, so they
@@ -14,14 +15,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from preheat.base.errors import InternalError
+from preheat.ir.hinted import Book, longest
 from preheat.ir.records import ACCESS, CALL_KINDS, CALLS, ORIGINS, RECORDS, SHAPES, WORD_BYTES, size
+from preheat.ir.sized import at
 from preheat.ir.trace import Signature
 from preheat.ir.types import TensorType
 from preheat.run.buffers import new_arena, show_bytes
 from preheat.run.device import Context
 from preheat.run.executable import Executable
 from preheat.run.lowering import Row, lower, with_releases
-from preheat.run.memory import Memory, flat
+from preheat.run.memory import Memory, Sizes, Stencil, compiled_expressions, flat
 from preheat.run.reach import Origin
 
 
@@ -50,8 +53,10 @@ class Program:
         rows: Any,
         signature: Signature,
         miss: Any,
+        memory: Memory | None = None,
     ):
-        self.executable, self.context, self.memory = executable, context, Memory()
+        self.executable, self.context = executable, context
+        self.memory = Memory() if memory is None else memory
         self.memory.object(rows)
         lowered = lower(executable, context, self.memory, len(extras))
         inputs = [
@@ -65,8 +70,10 @@ class Program:
             )
         ]
         results = (*lowered.output_slots, *(lowered.extra_slots if shape == "rebuild" else ()))
-        scratch_words = max(lowered.scratch_words, len(results))  # `rebuild` gets them there
-        self.frames = Frames(executable, lowered.slots, scratch_words, lowered.pinned)
+        # `rebuild` gets its arguments in the scratch
+        scratch_words = longest((lowered.scratch_words, len(results)))
+        self.frames = Frames(
+            executable, lowered.slots, scratch_words, lowered.pinned, lowered.constants)
         calls = [_call_words(row) for row in with_releases(lowered.rows)]
         self._fields = {
             "context": context.address,
@@ -79,7 +86,7 @@ class Program:
             ),
             "rows": rows.address,
             "row_count": rows.count,
-            "new_frame": self.memory.object(self.frames.add),
+            "new_frame": self._new_frame(),
             "objects_at": self.frames.objects_at,
             "scratch_at": self.frames.scratch_at,
             "deep": self.memory.object(deep) if deep else 0,
@@ -108,7 +115,10 @@ class Program:
 
     @property
     def address(self) -> int:
-        return ctypes.addressof(self._record)
+        return self._record
+
+    def _new_frame(self) -> int:
+        return self.memory.object(self.frames.add)
 
     def hold(self, *objects: Any) -> None:
         """Keeps `objects` alive as long as the program."""
@@ -116,16 +126,59 @@ class Program:
             self.memory.object(value)
 
 
+class ProgramStencil(Program):
+    """The tables of a plan whose sizes are hinted (`ir/hinted.py`); `at` gives a program for some.
+
+    symbols   of the plan;  book: what its sizes were taken for, once the tables were made
+    """
+
+    def __init__(self, symbols: Sequence[str], book: Book, executable: Executable, *given: Any):
+        self._stencil = Stencil()
+        super().__init__(executable, *given, self._stencil)
+        self.symbols = symbols
+        self.frames.take_holes(self._stencil)
+        self._evaluate = self._stencil.evaluator(symbols)
+        self._allows = compiled_expressions(symbols, book.conditions)
+
+    def at(self, sizes: Sizes) -> "FilledProgram | None":
+        """The program at these sizes; None for sizes that the tables are not for."""
+        values = [sizes[symbol] for symbol in self.symbols]
+        if not all(self._allows(*values)):
+            return None
+        filled = self._stencil.at(self._evaluate(*values), sizes)
+        return FilledProgram(filled.addresses[int(self._record)], [self, *filled.kept])
+
+    def _new_frame(self) -> int:
+        def frames_at(sizes: Sizes, words: Sequence[int], kept: list) -> int:
+            kept.append(self.frames.at(sizes, words).add)
+            return id(kept[-1])
+
+        return self.memory.made(frames_at)
+
+
+class FilledProgram:
+    """Tables at some sizes, as `Program`."""
+
+    def __init__(self, address: int, kept: list[Any]):
+        self.address, self._kept = address, kept
+
+    def hold(self, *objects: Any) -> None:
+        self._kept += objects
+
+
 class Frames:
     """The frames of a program, each with an arena: made when none is free, and then kept.
 
     There are as many as calls were ever under way at once (threads and recursion).
-    pinned   arena buffers that library calls see as tensors
+    pinned     arena buffers that library calls see as tensors
+    constants  slots with numbers in place of a pointer
     """
 
     def __init__(
-        self, executable: Executable, slots: int, scratch_words: int, pinned: frozenset[int]
+        self, executable: Executable, slots: int, scratch_words: int, pinned: frozenset[int],
+        constants: Sequence[tuple[int, int]] = (),
     ):
+        self._constants = constants
         self._arena_bytes = 0 if executable.is_gpu else executable.arena_bytes
         self._pinned = pinned
         self._arena = [
@@ -140,6 +193,25 @@ class Frames:
         self._words = self.scratch_at // WORD_BYTES + scratch_words
         self._made: list[Any] = []
 
+    def take_holes(self, stencil: Stencil) -> None:
+        """Notes which numbers hang on sizes, and where `stencil` evaluates them."""
+        numbers = (
+            self._arena_bytes, self._words, *(offset for _, offset, _ in self._arena),
+            *(word for _, word in self._constants))
+        self._holes = [(number, stencil.number(number)) for number in numbers]
+
+    def at(self, sizes: Sizes, words: Sequence[int]) -> "Frames":
+        """Frames for some sizes, none so far. `words`: what the stencil has evaluated."""
+        made = copy.copy(self)
+        made._made = []
+        numbers = iter([given if place < 0 else words[place] for given, place in self._holes])
+        made._arena_bytes, made._words = next(numbers), next(numbers)
+        made._arena = [
+            (slot, next(numbers), at(type, sizes) if slot in self._pinned else type)
+            for slot, _, type in self._arena]
+        made._constants = [(slot, next(numbers)) for slot, _ in self._constants]
+        return made
+
     def add(self) -> int:
         """The address of another frame."""
         words = (ctypes.c_int64 * self._words)()
@@ -149,6 +221,8 @@ class Frames:
         }
         for number, at, _ in self._arena:
             words[size("frame") // WORD_BYTES + number] = arena.data_ptr() + at
+        for slot, word in self._constants:
+            words[size("frame") // WORD_BYTES + slot] = word
         for number, tensor in tensors.items():
             words[self.objects_at // WORD_BYTES + number] = id(tensor)
         self._made.append((words, arena, tensors))

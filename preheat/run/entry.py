@@ -17,14 +17,15 @@ then uses `run`.
 
 import ctypes
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from preheat.ir.hinted import Book
 from preheat.ir.plan import Image
 from preheat.ir.records import REASONS
 from preheat.ir.trace import Trace
 from preheat.run.device import Context
-from preheat.run.driver import Program
+from preheat.run.driver import FilledProgram, Program, ProgramStencil
 from preheat.run.executable import Executable
 from preheat.run.load import Loaded, load
 from preheat.run.reach import reach
@@ -93,23 +94,45 @@ def make_entry(
     needed = {"native", "grad_mode"} if executable.is_grad_off else {"native"}
     if rows is None or runtime is None or context is None or not needed <= context.have:
         return Entry(_python_call(slow), None, executable, rebuild, node.inputs)
+    given = _program_arguments(trace, found, rows, executable, rebuild, slow, context, live, miss)
+    program = Program(*given)
+    return Entry(builtin(program, runtime), program, executable, rebuild, node.inputs)
+
+
+class EntryStencil:
+    """Native entries of one plan at any sizes, made by `at` from the same tables.
+
+    executable   of a plan with hinted sizes;  symbols: its own;  book: what they are taken for
+    The other arguments are those of `make_entry`, without what may be missing there.
+    """
+
+    def __init__(
+        self, trace: Trace, found: Sequence[Any], rows: Any, executable: Executable,
+        rebuild: Rebuild, slow: Slow, symbols: Sequence[str], book: Book, *, runtime: Image,
+        context: Context, live: Sequence[Any] = (), miss: Any = None,
+    ):
+        given = _program_arguments(
+            trace, found, rows, executable, rebuild, slow, context, live, miss)
+        self._program, self._runtime = ProgramStencil(symbols, book, *given), runtime
+
+    def at(self, sizes: Mapping[str, int]) -> Callable | None:
+        """What to call at these sizes; None if the tables are not for them."""
+        program = self._program.at(sizes)
+        return None if program is None else builtin(program, self._runtime)
+
+
+def _program_arguments(
+    trace: Trace, found: Sequence[Any], rows: Any, executable: Executable, rebuild: Rebuild,
+    slow: Slow, context: Context, live: Sequence[Any], miss: Any,
+) -> tuple:
+    """What a `Program` is made from."""
+    (node,) = trace.nodes
     reached = reach(
         trace, (*node.inputs, *rebuild.sources), found, live, executable.plan.inputs)
     count = len(node.inputs)
-    program = Program(
-        executable,
-        context,
-        reached.origins[:count],
-        reached.origins[count:],
-        rebuild.shape,
-        rebuild.function,
-        reached.deep,
-        slow,
-        rows,
-        trace.signature,
-        miss,
-    )
-    return Entry(builtin(program, runtime), program, executable, rebuild, node.inputs)
+    return (
+        executable, context, reached.origins[:count], reached.origins[count:], rebuild.shape,
+        rebuild.function, reached.deep, slow, rows, trace.signature, miss)
 
 
 def beside(entry: Entry, rows: Any, runtime: Image) -> Entry:
@@ -121,7 +144,7 @@ def beside(entry: Entry, rows: Any, runtime: Image) -> Entry:
         builtin(program, runtime), program, entry._executable, entry._rebuild, entry._inputs)
 
 
-def builtin(program: Program, runtime: Image) -> Callable:
+def builtin(program: Program | FilledProgram, runtime: Image) -> Callable:
     """A builtin function that runs `program`, which it keeps alive."""
     driver = load_runtime(runtime)
     definition = _MethodDefinition(

@@ -37,6 +37,7 @@ from preheat.run.buffers import (
     read_buffers,
     show_bytes,
     show_view,
+    word_of,
     writes_inputs,
 )
 from preheat.run.gpu import LoadedGpu, load_gpu
@@ -56,12 +57,14 @@ class Executable:
 
     kernels       the loaded image that holds the plan's kernels, None when it has none
     is_grad_off   grad mode is on and an input requires grad: library calls run without
+    is_autocast_off  library calls run outside of autocast; None: if it is on now
 
     On a GPU the arena is not pooled: torch's allocator keeps apart what streams share.
     """
 
     def __init__(
-        self, plan: Plan, kernels: Loaded | LoadedGpu | None, is_grad_off: bool = False
+        self, plan: Plan, kernels: Loaded | LoadedGpu | None, is_grad_off: bool = False,
+        is_autocast_off: bool | None = None,
     ):
         self.plan, self.kernels, self.is_grad_off = plan, kernels, is_grad_off
         self.device = device_of(plan)
@@ -71,7 +74,7 @@ class Executable:
         self.places = places(plan)
         self.arena_bytes = known(plan.arena_bytes)
         # guards hold the ambient state in which the plan was bound, so what is so now stays so
-        self.is_autocast_off = is_autocast_on()
+        self.is_autocast_off = is_autocast_on() if is_autocast_off is None else is_autocast_off
         self.written, self.first_write = writes_inputs(plan)
         self.library_results = {
             b
@@ -195,15 +198,17 @@ class Executable:
         return results
 
 
-def executable(plan: Plan, image: Image | None, is_grad_off: bool = False) -> Executable:
+def executable(
+    plan: Plan, image: Image | None, is_grad_off: bool = False, is_autocast_off: bool | None = None,
+) -> Executable:
     """`plan` with its kernels in memory: the CPU's, or those of the GPU that it runs on.
 
     Raises UserError when they are for another machine.
     """
     if image is not None and image.binaries:
-        return Executable(plan, load_gpu(image, device_of(plan)), is_grad_off)
+        return Executable(plan, load_gpu(image, device_of(plan)), is_grad_off, is_autocast_off)
     kernels = load(image) if image is not None and image.code else None
-    return Executable(plan, kernels, is_grad_off)
+    return Executable(plan, kernels, is_grad_off, is_autocast_off)
 
 
 def _given(value: Any, type: TensorType) -> torch.Tensor:
@@ -260,13 +265,15 @@ def _kernel_action(plan: Plan, kernels: Loaded | None, call: KernelCall) -> Acti
     if kernels is None:
         raise InternalError(f"the plan calls kernel {name} and has no code")
     run, extent = _KERNEL(kernels.address(name)), known(call.extent)
-    pointers = ctypes.c_void_p * (len(call.buffers) + 1)
+    pointers = ctypes.c_void_p * (len(call.buffers) + len(call.sizes) + 1)
+    sizes = [ctypes.c_uint64(word_of(size)).value for size in call.sizes]
 
     def action(values: Values) -> None:
         if extent > 0:
             flag = values[-1]
             run(
-                pointers(*(values[b].data_ptr() for b in call.buffers), ctypes.addressof(flag)),
+                pointers(
+                    *(values[b].data_ptr() for b in call.buffers), *sizes, ctypes.addressof(flag)),
                 0,
                 extent,
             )

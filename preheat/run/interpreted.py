@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 import torch
 
 from preheat.bridge import interpret
-from preheat.bridge.ambient import is_autocast_on
+from preheat.bridge.ambient import is_autocast_on, no_autocast
 from preheat.ir.graph import Graph, device_of
-from preheat.run.library import Fault, no_autocast
+from preheat.run.library import Fault
 from preheat.run.undo import kept
 
 class Interpreted:

@@ -13,13 +13,15 @@ the plan promised: what it depends on (an algorithm, a flag of the library) no g
 """
 
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache
+from types import CodeType
 from typing import Any
 
 import torch
 
 from preheat.base.errors import InternalError, PreheatError
-from preheat.bridge.ops import constant, dtype as torch_dtype, overload, private
+from preheat.bridge.ambient import no_autocast
+from preheat.bridge.ops import constant, dtype as torch_dtype, overload
 from preheat.ir.graph import Arg, Item, Ref, Token
 from preheat.ir.plan import LibraryCall, Plan
 from preheat.ir.scalar import Scalar
@@ -49,6 +51,14 @@ def library_function(
     order of `call.results`, or None when none is needed. It raises what the overload raises, and
     Fault when a result is not what the plan expects.
     """
+    types = tuple(plan.buffers[b].type if b >= 0 else None for b in call.results)
+    return called(call, types, is_autocast_off), library_refs(call)
+
+
+def called(
+    call: LibraryCall, types: tuple[TensorType | None, ...], is_autocast_off: bool
+) -> Callable:
+    """The function of `library_function`. `types`: of the results, None for one that is not needed."""
     refs = library_refs(call)
     writer = _Writer()
     arguments = [writer.argument(arg) for arg in call.args]
@@ -61,10 +71,9 @@ def library_function(
     lines = [f"r = op({', '.join(arguments)})"]
     if is_autocast_off:
         lines = ["with no_autocast():", f"    {lines[0]}"]
-    needed = [(k, b) for k, b in enumerate(call.results) if b >= 0]
+    needed = [(k, type) for k, type in enumerate(types) if type is not None]
     is_single = len(call.results) == 1
-    for k, b in needed:
-        type = plan.buffers[b].type
+    for k, type in needed:
         names |= {
             f"sizes{k}": torch.Size(map(known, type.sizes)),
             f"strides{k}": tuple(map(known, type.strides)),
@@ -83,10 +92,13 @@ def library_function(
         + (results[0] if len(results) == 1 else f"({', '.join(results)})" if results else "None")
     )
     text = f"def library({', '.join(f'b{r}' for r in refs)}):\n    " + "\n    ".join(lines) + "\n"
-    exec(
-        compile(text, f"<preheat library call {call.op}>", "exec"), names
-    )  # noqa: S102 - our own text
-    return names["library"], refs
+    exec(_code(text, call.op), names)  # noqa: S102 - our own text
+    return names["library"]
+
+
+@lru_cache(maxsize=256)
+def _code(text: str, op: str) -> CodeType:
+    return compile(text, f"<preheat library call {op}>", "exec")
 
 
 def conform(tensor: Any, type: TensorType) -> torch.Tensor:
@@ -105,11 +117,6 @@ def conform(tensor: Any, type: TensorType) -> torch.Tensor:
     return made
 
 
-def no_autocast() -> Callable:
-    """A context manager class that switches autocast off on all devices, or on the CPU."""
-    return private("_C._DisableAutocast") or partial(torch.autocast, "cpu", enabled=False)
-
-
 class _Writer:
     """Argument expressions of one call and the constants they name."""
 
@@ -125,11 +132,12 @@ class _Writer:
             return "[" + ", ".join(self.argument(part) for part in arg) + "]"
         if isinstance(arg, Scalar):
             known(arg)
-        if arg is None or type(arg) in (bool, int, str):
+        if arg is None or type(arg) in (bool, str):
             return repr(arg)
         value = constant(arg) if isinstance(arg, Token) else arg
         if not isinstance(
-            value, (float, complex, torch.dtype, torch.device, torch.layout, torch.memory_format)
+            value,
+            (int, float, complex, torch.dtype, torch.device, torch.layout, torch.memory_format),
         ):
             raise InternalError(f"no argument of a library call: {value!r}")
         name = f"c{len(self.constants)}"

@@ -11,7 +11,7 @@ released, where views are made and when memory of the library is dropped. What t
 becomes a library record, so a missing feature costs time and nothing else.
 
 Slots are numbered: the plan's buffers first, then inputs without a buffer, objects that only the
-result needs, and alias outputs.
+result needs, and, as they come, numbers that kernels take and alias outputs.
 """
 
 import ctypes
@@ -25,19 +25,22 @@ from torch.autograd.graph import increment_version
 
 from preheat.base.dataclass import dataclass
 from preheat.base.errors import InternalError, Unsupported
+from preheat.ir.hinted import estimate, longest
 from preheat.ir.plan import Call, KernelCall, LibraryCall, Output, ProductCall
 from preheat.ir.records import (
     NUMBER_SLOT, RECORDS, SHIM_DOUBLE_LIMIT, SHIM_WORD_LIMIT, SHIM_WORDS,
 )
+from preheat.ir.sized import at, has_sizes
 from preheat.ir.types import TensorType
 from preheat.run.buffers import (
-    aligned_copy, empty, extent_bytes, is_number, known, read_buffers, written_buffers,
+    aligned_copy, empty, extent_bytes, is_number, known, library_refs, read_buffers, word_of,
+    written_buffers,
 )
 from preheat.run.device import Context, address_of, function_of
 from preheat.run.executable import Executable, product
-from preheat.run.library import library_function
-from preheat.run.memory import Memory, flat
-from preheat.run.products import BlasForm, blas_form
+from preheat.run.library import called
+from preheat.run.memory import Memory, Sizes, flat
+from preheat.run.products import BlasForm, batch_offsets, blas_form
 from preheat.run.shims import ShimCall, shim_call
 
 # Estimates for decisions only; a modern core, order of magnitude.
@@ -75,6 +78,7 @@ class Lowered:
     access: tuple[str, ...]  # one an input
     extra_slots: tuple[int, ...]
     output_slots: tuple[int, ...]
+    constants: tuple[tuple[int, int], ...]  # slots, and the words that kernels find there
 
 
 def lower(executable: Executable, context: Context, memory: Memory, extras: int) -> Lowered:
@@ -96,7 +100,7 @@ def lower(executable: Executable, context: Context, memory: Memory, extras: int)
         writer.free(executable.free_after[number])
     writer.test()
     if executable.written:
-        writer.library(_increment_versions, executable.written, ())
+        writer.library(lambda: _increment_versions, (), executable.written, ())
     output_slots = writer.output_slots(executable.plan.outputs)
     writer.choose_device(-1)
     writer.rows.append(Row("end"))
@@ -111,6 +115,7 @@ def lower(executable: Executable, context: Context, memory: Memory, extras: int)
         writer.access,
         extra_slots,
         tuple(output_slots),
+        tuple((slot, word) for word, slot in writer.constants.items()),
     )
 
 
@@ -141,6 +146,7 @@ class _Writer:
         self.outputs: list[tuple[int, ...]] = []
         self.drops: dict[int, None] = {}
         self.pinned: set[int] = set()
+        self.constants: dict[int, int] = {}
         self.input_slots = self._slots_of_inputs()
         self.access = tuple(map(self._access, self.input_slots))
         self.objects = set(self.input_slots)
@@ -168,6 +174,12 @@ class _Writer:
         self.slots += 1
         return self.slots - 1
 
+    def constant(self, word: int) -> int:
+        """A slot that holds `word` in every call."""
+        if word not in self.constants:
+            self.constants[word] = self.new_slot()
+        return self.constants[word]
+
     def make_outputs(self) -> None:
         """Records of the fresh outputs, then the pointers of views on inputs."""
         fresh = [
@@ -179,7 +191,7 @@ class _Writer:
             type = self.plan.buffers[number].type
             words = self.output_words(number, type)
             if words is None:
-                self.library(partial(empty, type), (), (number,))
+                self.library(_maker, (type,), (), (number,))
             else:
                 self.outputs.append(words)
                 self.made((number,))
@@ -198,7 +210,8 @@ class _Writer:
         ):
             return None
         code = self.context.dtype_codes[type.dtype]
-        return slot, *self.layout(type), code, type.itemsize, *self.devices[type.device]
+        device, is_inner = self.devices[type.device], self.plan.buffers[slot].kind == "owned"
+        return slot, *self.layout(type), code, type.itemsize, *device, int(is_inner)
 
     def layout(self, type: TensorType) -> tuple[int, int, int]:
         """Rank, and the addresses of sizes and strides, as torch's shims take them."""
@@ -218,14 +231,28 @@ class _Writer:
         words = self.memory.words
         self.append("aligned", (len(pointed), words(pointed), words(copies), function))
 
-    def library(self, function: Callable, slots: Sequence[int], results: Sequence[int]) -> None:
-        """A Python call with the objects in `slots`, whose results go to the slots `results`."""
+    def library(
+        self, make: Callable, nouns: tuple, slots: Sequence[int], results: Sequence[int]
+    ) -> None:
+        """A call of the Python function `make(*nouns)` with the objects in `slots`, whose results go to
+        the slots `results`."""
         for slot in slots:
             self.object(slot)
-        words, address = self.memory.words, self.memory.object(function)
+        words, address = self.memory.words, self.function(make, nouns)
         row = (address, len(slots), words(slots), len(results), words(results))
         self.append("library", row, scratch_words=len(slots))
         self.made(results)
+
+    def function(self, make: Callable, nouns: tuple) -> int:
+        """The address of `make(*nouns)`: where nouns hang on sizes, of one for each of them."""
+        if not has_sizes(nouns):
+            return self.memory.object(make(*nouns))
+
+        def at_sizes(sizes: Sizes, words: Sequence[int], kept: list) -> int:
+            kept.append(make(*at(nouns, sizes)))
+            return id(kept[-1])
+
+        return self.memory.made(at_sizes)
 
     def made(self, results: Sequence[int]) -> None:
         """The slots `results` hold objects of the call from here on; views get their pointers."""
@@ -257,7 +284,7 @@ class _Writer:
         type = self.plan.buffers[slot].type
         words = self.output_words(slot, type)
         if words is None:
-            self.library(partial(empty, type), (), (slot,))
+            self.library(_maker, (type,), (), (slot,))
         else:
             self.append("make", (self.memory.words(words),))
             self.made((slot,))
@@ -275,8 +302,8 @@ class _Writer:
         place, type = self.places[slot], self.plan.buffers[slot].type
         base = self.plan.buffers[place.root].type
         if "shims" not in self.context.have or base.dtype != type.dtype:
-            at = self.offset_bytes(slot)
-            self.library(view_maker(base, type, at), (place.root,), (slot,))
+            nouns = base, type, self.offset_bytes(slot)
+            self.library(view_maker, nouns, (place.root,), (slot,))
             return
         self.object(place.root)
         elems = self.offset_bytes(slot) // type.itemsize
@@ -287,8 +314,8 @@ class _Writer:
         self, kind: str, words: Sequence[int], nanoseconds: int = -1, scratch_words: int = 0
     ) -> None:
         """A record that needs `scratch_words` of the frame while it runs."""
-        self.scratch_words = max(self.scratch_words, scratch_words)
-        self.rows.append(Row(kind, tuple(words), nanoseconds))
+        self.scratch_words = longest((self.scratch_words, scratch_words))
+        self.rows.append(Row(kind, tuple(words), estimate(nanoseconds)))
 
     def test(self) -> None:
         """A look at the error flag, if a kernel may have set it."""
@@ -317,7 +344,7 @@ class _Writer:
             base, base_type = whole.buffer, whole.type
         slot = self.new_slot()
         offset_bytes = known(output.offset) * output.type.itemsize
-        self.library(view_maker(base_type, output.type, offset_bytes), (base,), (slot,))
+        self.library(view_maker, (base_type, output.type, offset_bytes), (base,), (slot,))
         return slot
 
 
@@ -336,6 +363,10 @@ def view_maker(
     return view
 
 
+def _maker(type: TensorType) -> Callable[[], torch.Tensor]:
+    return partial(empty, type)
+
+
 def _increment_versions(*tensors: torch.Tensor) -> None:
     increment_version(tensors)
 
@@ -351,9 +382,11 @@ def _lower_kernel(writer: _Writer, call: KernelCall) -> None:
         return
     address = writer.executable.kernels.address(plan.kernels[call.kernel].name)
     moved = known(call.bytes) or sum(extent_bytes(plan.buffers[b].type) for b in call.buffers)
-    grain = -(-_TEAM_BYTES * extent // max(moved, 1))
-    words = (address, len(call.buffers), writer.memory.words(call.buffers), extent, grain)
-    writer.append("kernel", words, moved // _KERNEL_BYTES_PER_NS, len(call.buffers) + 1)
+    some = longest((moved, 1))
+    grain = (_TEAM_BYTES * extent + some - 1) // some
+    slots = (*call.buffers, *(writer.constant(word_of(size)) for size in call.sizes))
+    words = (address, len(slots), writer.memory.words(slots), extent, grain)
+    writer.append("kernel", words, moved // _KERNEL_BYTES_PER_NS, len(slots) + 1)
 
 
 def _lower_launch(writer: _Writer, call: KernelCall) -> None:
@@ -373,14 +406,14 @@ def _lower_product(writer: _Writer, call: ProductCall) -> None:
     types = [writer.plan.buffers[b].type for b in (call.a, call.b, call.out)]
     form = blas_form(*types) if "blas" in writer.context.have else None
     if form is None:
-        writer.library(partial(product, call.beta), (call.a, call.b, call.out), ())
+        writer.library(partial, (product, call.beta), (call.a, call.b, call.out), ())
         return
     if form.batch * form.m * form.n == 0:
         return
     is_grouped = (
-        form.batch > 1
+        estimate(form.batch) > 1
         and "batch" in writer.context.have
-        and form.flops // form.batch <= _GROUP_FLOPS
+        and estimate(form.flops) // estimate(form.batch) <= _GROUP_FLOPS
     )
     name = form.routine.replace("gemm_", "gemm_batch_") if is_grouped else form.routine
     left, right = (call.a, call.b) if form.left == 0 else (call.b, call.a)
@@ -391,7 +424,7 @@ def _lower_product(writer: _Writer, call: ProductCall) -> None:
         right,
         call.out,
         form.batch,
-        writer.memory.words(_byte_offsets(form, types[2].itemsize)),
+        _offsets(writer.memory, form, types[2].itemsize),
     )
     nanoseconds = form.flops // _PRODUCT_FLOPS_PER_NS + form.batch * _PRODUCT_START_NS
     writer.append("products" if is_grouped else "product", words, nanoseconds, 3 * form.batch)
@@ -401,8 +434,11 @@ def _lower_library(writer: _Writer, call: LibraryCall) -> None:
     is_off, device = writer.executable.is_autocast_off, writer.executable.device
     shim = None if is_off else shim_call(call, writer.context, device)
     if shim is None or not _lower_shim(writer, call, shim):
-        function, refs = library_function(writer.plan, call, writer.executable.is_autocast_off)
-        writer.library(function, refs, tuple(b for b in call.results if b >= 0))
+        buffers = writer.plan.buffers
+        types = tuple(buffers[b].type if b >= 0 else None for b in call.results)
+        writer.library(
+            called, (call, types, is_off), library_refs(call),
+            tuple(b for b in call.results if b >= 0))
 
 
 def _lower_shim(writer: _Writer, call: LibraryCall, shim: ShimCall) -> bool:
@@ -430,7 +466,7 @@ def _lower_shim(writer: _Writer, call: LibraryCall, shim: ShimCall) -> bool:
     address_words = writer.memory.words
     row = (
         shim.address, address_words(flat(pairs)), len(pairs), ctypes.addressof(doubles),
-        address_words(flat(records)), len(records), int(moved >= _RELEASE_BYTES and not writer.executable.is_gpu),  # a launch is short
+        address_words(flat(records)), len(records), int(estimate(moved) >= _RELEASE_BYTES and not writer.executable.is_gpu),  # a launch is short
     )
     writer.append("shim", row, scratch_words=2 * SHIM_WORD_LIMIT)
     if not shim.takes_out:
@@ -472,7 +508,20 @@ def _gemm_words(form: BlasForm, beta: int) -> tuple[int, ...]:
     return tuple(fields[name] for name in RECORDS["gemm"])
 
 
+def _offsets(memory: Memory, form: BlasForm, itemsize: int) -> int:
+    """The address of the byte offsets of `form`."""
+    if not has_sizes(form.axes):
+        return memory.words(_byte_offsets(form.axes, form.left, itemsize))
+
+    def at_sizes(sizes: Sizes, words: Sequence[int], kept: list) -> int:
+        offsets = Memory()
+        kept.append(offsets)
+        return offsets.words(_byte_offsets(at(form.axes, sizes), form.left, itemsize))
+
+    return memory.made(at_sizes)
+
+
 @lru_cache(maxsize=1024)
-def _byte_offsets(form: BlasForm, itemsize: int) -> tuple[int, ...]:
-    order = (0, 1, 2) if form.left == 0 else (1, 0, 2)
-    return tuple(triple[k] * itemsize for triple in form.offsets for k in order)
+def _byte_offsets(axes: tuple, left: int, itemsize: int) -> tuple[int, ...]:
+    order = (0, 1, 2) if left == 0 else (1, 0, 2)
+    return tuple(triple[k] * itemsize for triple in batch_offsets(axes) for k in order)

@@ -6,7 +6,7 @@ A row-major matrix is its own transpose in column-major terms, so no operand is 
 one is taken plain or transposed. Batch axes are flattened; axes that step evenly for all operands
 merge, and a batch that steps evenly along the rows of `a` and `out` with one `b` becomes more rows.
 
-Requires: all sizes known, one unit stride a matrix (axes of size 1 count as any stride).
+Requires: one unit stride a matrix (axes of size 1 count as any stride); sizes may be hinted.
 Guarantees: `blas_form` covers exactly the elements of the three types; `None` when the BLAS cannot.
 """
 
@@ -14,6 +14,8 @@ import functools
 import itertools
 
 from preheat.base.dataclass import dataclass
+from preheat.ir.hinted import Hinted, holds, longest
+from preheat.ir.scalar import Dim, product
 from preheat.ir.types import TensorType
 
 BLAS_DTYPES = {"float32": "sgemm_", "float64": "dgemm_"}
@@ -25,7 +27,7 @@ class BlasForm:
     """Arguments of ?gemm in its column-major terms, `batch` times.
 
     left, right   which of (a, b) = (0, 1) comes first; the transposition flag of each: "N" or "T"
-    offsets       for each batch the element offsets of (a, b, out)
+    axes          of the batch: sizes, and the strides of (a, b, out)
     """
 
     routine: str
@@ -38,29 +40,37 @@ class BlasForm:
     left_leading: int
     right_leading: int
     out_leading: int
-    offsets: tuple[tuple[int, int, int], ...]
+    axes: tuple[tuple[Dim, tuple[Dim, Dim, Dim]], ...]  # of the batch: size, strides of a, b, out
 
     @property
     def batch(self) -> int:
-        return len(self.offsets)
+        return product(size for size, _ in self.axes)
 
     @property
     def flops(self) -> int:
         return 2 * self.batch * self.m * self.n * self.k
 
 
-@functools.lru_cache(maxsize=1024)
 def blas_form(a: TensorType, b: TensorType, out: TensorType) -> BlasForm | None:
     """How ?gemm computes out = a @ b, or None if it cannot (dtype, strides, sizes over 2**31).
 
     Cached: the layers of a model have the same products.
     """
+    dims = (d for type in (a, b, out) for d in (*type.sizes, *type.strides))
+    is_hinted = any(isinstance(d, Hinted) for d in dims)
+    return _blas_form(a, b, out) if is_hinted else _cached_form(a, b, out)
+
+
+def _blas_form(a: TensorType, b: TensorType, out: TensorType) -> BlasForm | None:
     if out.dtype not in BLAS_DTYPES or not (a.dtype == b.dtype == out.dtype):
         return None
     axes = _batch_axes(a, b, out)
     rows = (out.sizes[-2], a.strides[-2], out.strides[-2])
     merged_axes, merged_rows = _batch_into_rows(axes, rows)
     return _form(a, b, out, merged_axes, merged_rows) or _form(a, b, out, axes, rows)
+
+
+_cached_form = functools.lru_cache(maxsize=1024)(_blas_form)
 
 
 def _form(a: TensorType, b: TensorType, out: TensorType, axes, row_axis) -> BlasForm | None:
@@ -71,9 +81,10 @@ def _form(a: TensorType, b: TensorType, out: TensorType, axes, row_axis) -> Blas
     out_order, out_leading = _matrix(rows, columns, out_step, out.strides[-1])
     if not (a_order and b_order and out_order):
         return None
-    if max(rows, inner, columns, a_leading, b_leading, out_leading) > _INT32_MAX:
+    counts = (rows, inner, columns, a_leading, b_leading, out_leading)
+    if any(count > _INT32_MAX for count in counts):
         return None
-    offsets = _offsets(axes)
+    axes = tuple(axes)
     if out_order == "R":  # row-major out is out^T = b^T a^T in column-major
         return BlasForm(
             routine,
@@ -86,7 +97,7 @@ def _form(a: TensorType, b: TensorType, out: TensorType, axes, row_axis) -> Blas
             b_leading,
             a_leading,
             out_leading,
-            offsets,
+            axes,
         )
     return BlasForm(
         routine,
@@ -99,21 +110,22 @@ def _form(a: TensorType, b: TensorType, out: TensorType, axes, row_axis) -> Blas
         a_leading,
         b_leading,
         out_leading,
-        offsets,
+        axes,
     )
 
 
 def _matrix(rows: int, columns: int, row_step: int, column_step: int) -> tuple[str, int]:
     """("R" row-major or "C" column-major, leading dimension) of a matrix; ("", 0) if neither."""
-    if column_step == 1 or columns <= 1:
-        if rows <= 1:
-            return "R", max(columns, 1)
-        if row_step >= max(columns, 1):
+    has_columns, has_rows = (not holds("le", count, 1) for count in (columns, rows))
+    if column_step == 1 or not has_columns:
+        if not has_rows:
+            return "R", longest((columns, 1))
+        if row_step >= longest((columns, 1)):
             return "R", row_step
-    if row_step == 1 or rows <= 1:
-        if columns <= 1:
-            return "C", max(rows, 1)
-        if column_step >= max(rows, 1):
+    if row_step == 1 or not has_rows:
+        if not has_columns:
+            return "C", longest((rows, 1))
+        if column_step >= longest((rows, 1)):
             return "C", column_step
     return "", 0
 
@@ -150,7 +162,8 @@ def _batch_into_rows(axes, row_axis):
     return axes, (rows, a_step, out_step)
 
 
-def _offsets(axes) -> tuple[tuple[int, int, int], ...]:
+def batch_offsets(axes) -> tuple[tuple[int, int, int], ...]:
+    """Of each matrix of a, b and out, in elements."""
     ranges = [range(size) for size, _ in axes]
     steps = [s for _, s in axes]
     return tuple(

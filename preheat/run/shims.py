@@ -22,8 +22,10 @@ import torch
 from preheat.base.dataclass import dataclass
 from preheat.bridge.ops import Parameter, arguments, decode, overload, schema
 from preheat.ir.graph import Arg, Item, Op, Ref
+from preheat.ir.hinted import Hinted
 from preheat.ir.plan import LibraryCall
 from preheat.ir.records import SHIM_DOUBLE_LIMIT, SHIM_WORD_LIMIT
+from preheat.ir.scalar import Scalar
 from preheat.run.device import Context, address_of, function_of, wrapped
 
 
@@ -83,7 +85,11 @@ def _call(
     doubles: list[float] = []
     for parameter in schema(op).parameters:
         value = given[parameter.name]
+        if isinstance(value, Scalar) and value.type != "int":
+            return None
         if parameter.type in ("float", "number"):  # torch's shims take a Scalar as a double
+            if isinstance(value, Scalar):
+                return None
             doubles.append(float(value))
             continue
         made = _words(parameter, value)
@@ -102,9 +108,9 @@ def _words(parameter: Parameter, value: Any) -> list[tuple[str, Any]] | None:
         return [("word", 0)] if parameter.type.startswith("Optional") else None
     if isinstance(value, Ref):
         return [("tensor" if parameter.type == "Tensor" else "optional", value.id)]
-    if parameter.type in ("bool", "int") and type(value) in (bool, int):
-        return [("word", int(value))]
-    if parameter.type == "List[int]" and all(type(v) is int for v in value):
+    if parameter.type in ("bool", "int") and type(value) in (bool, int, Hinted):
+        return [("word", int(value) if type(value) is bool else value)]
+    if parameter.type == "List[int]" and all(type(v) in (int, Hinted) for v in value):
         return [("array", tuple(value)), ("word", len(value))]
     if parameter.type == "Optional[float]":
         return [("array", (struct.unpack("<q", struct.pack("<d", value))[0],))]

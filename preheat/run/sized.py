@@ -1,32 +1,81 @@
 """Sized: a body whose sizes change from call to call, run at the sizes of each call.
 
-    Sized(graph, specialise)([x, weight, 4])     f32[n3, 8] with n3 = 4
-        a size that is new       op by op, through torch
-        one that comes again     a plan of its own, made by `specialise(graph at these sizes)`
+    Sized(graph, specialise, template)([x, weight, 4])     f32[n3, 8] with n3 = 4
+        a size that the template is for      its code, with a plan made of it: no compiler
+        any other that is new                op by op, through torch
+        one of these that comes again        a plan of its own, made by `specialise`
 
-The graph was captured once, for all sizes that its guards accept; a plan has no guards of its own.
-So many sizes have plans, those that came last, whatever number of sizes there are.
+The graph was captured once, for all sizes that its guards accept. A *template* (`ir.plan.Plan` with
+symbols) is a plan for many sizes, those for which its conditions hold: where they do not, another one
+is made, from these sizes. What no template serves gets plans for single sizes, the ones that came
+last, whatever number of sizes there are.
 """
 
+import functools
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from preheat.base.dataclass import dataclass
 from preheat.ir.graph import Graph, device_of
+from preheat.ir.hinted import Book
 from preheat.ir.plan import Image, Plan
-from preheat.ir.sized import at, without_types
-from preheat.run.executable import executable
+from preheat.ir.sized import at, with_hinted_sizes, without_types
+from preheat.run.executable import Executable, executable
 from preheat.run.interpreted import Interpreted
 from preheat.run.library import Fault
+from preheat.run.load import load
+from preheat.run.memory import compiled_expressions
 
 Values = tuple[int, ...]  # of the symbols of a graph, in its order
 # Calls at the same sizes after which they get a plan; a few runs of a plan pay for making it.
 CALLS_BEFORE_PLAN = 3
-MOST_PLANS = 32  # each holds machine code
+MOST_PLANS = 32  # each holds machine code, or an arena
 MOST_SIZES = 256
+MOST_TEMPLATES = 4
 _MOST_PATIENCE = 1 << 16
+
+
+class Template:
+    """A plan for many sizes, with its code. `is_quiet`: see `Sized`."""
+
+    def __init__(self, plan: Plan, image: Image, is_quiet: bool = False):
+        self.plan, self.is_quiet = plan, is_quiet
+        self.kernels = load(image) if image.code else None
+        self._allows = compiled_expressions(plan.symbols, plan.conditions)
+
+    def is_for(self, values: Values) -> bool:
+        """Whether its conditions hold at these sizes."""
+        try:
+            return all(self._allows(*values))
+        except ArithmeticError:
+            return False
+
+    def hinted(self, calls: Sequence[Values]) -> tuple[Executable, Book]:
+        """The plan with hinted sizes, for tables that are made once for many sizes; and what these
+        are taken for. `calls`: see `with_hinted_sizes`."""
+        book = Book()
+        plan = with_hinted_sizes(self.plan, self.plan.symbols, calls, book)
+        return Executable(plan, self.kernels, self.is_quiet), book
+
+
+class Planned:
+    """A template at some sizes. Call it with the list of inputs of the plan."""
+
+    def __init__(self, template: Template, values: Values):
+        self.template, self.values = template, values
+        self.sizes = dict(zip(template.plan.symbols, values))
+
+    @functools.cached_property
+    def executable(self) -> Executable:
+        """What runs from Python; calls that find their entry need none."""
+        return Executable(
+            at(self.template.plan, self.sizes), self.template.kernels, self.template.is_quiet)
+
+    def __call__(self, inputs: Sequence) -> list:
+        return self.executable(inputs)
 
 
 @dataclass
@@ -37,13 +86,15 @@ class Instance:
     calls: int = 0
     is_settled: bool = False  # it has a plan, or cannot have one
     has_plan: bool = False
-    entry: tuple[Any, Any] | None = None
+    entry: tuple[Any, Callable] | None = None
 
 
 class Sized:
     """`graph` (level aten, with symbols). Call it with the list of its inputs.
 
-    specialise(graph)   the plan and the image of a graph without symbols, None if it has none
+    specialise(graph)   the plan and the image of a graph without symbols, or a template for one with
+                        symbols; None if it has none
+    template            the first one
     is_quiet            grad mode is on, inputs require grad, and yet no gradient leaves the body
     patience            the calls at the same sizes before they get a plan
     """
@@ -52,9 +103,10 @@ class Sized:
 
     def __init__(
         self, graph: Graph, specialise: Callable[[Graph], tuple[Plan, Image] | None] | None,
-        is_quiet: bool = False,
+        template: tuple[Plan, Image] | None = None, is_quiet: bool = False,
     ):
         self.graph, self.specialise, self._is_quiet = graph, specialise, is_quiet
+        self.templates = [] if template is None else [Template(*template, is_quiet)]
         self.patience = CALLS_BEFORE_PLAN
         self.device = device_of(graph)
         self.symbols = tuple(name for name, _ in graph.symbols)
@@ -72,11 +124,10 @@ class Sized:
         """The body at these sizes. Raises Fault for sizes that the graph has no meaning at."""
         with self._table:
             found = self._instances.get(values)
-            if found is None or not self._is_current(found):
-                found = self._instances[values] = Instance(self._op_by_op(values))
-                if len(self._instances) > MOST_SIZES:
-                    self._instances.popitem(last=False)
-            self._instances.move_to_end(values)
+            if found is not None:
+                self._instances.move_to_end(values)
+        if found is None or not self._is_current(found):
+            found = self._new(values)
         if not found.is_settled:
             found.calls += 1
             if found.calls > self.patience and self._compiling.acquire(blocking=False):
@@ -86,9 +137,44 @@ class Sized:
                     self._compiling.release()
         return found
 
+    def _new(self, values: Values) -> Instance:
+        run = self._from_template(values)
+        if run is None and self.templates and len(self.templates) < MOST_TEMPLATES:
+            run = self._from_another(values)
+        found = Instance(
+            run or self._op_by_op(values), is_settled=run is not None, has_plan=run is not None)
+        if run is not None:
+            self._make_room()
+        with self._table:
+            known = self._instances.get(values)
+            if known is None or not self._is_current(known):
+                self._instances[values] = found
+            found = self._instances[values]
+            if len(self._instances) > MOST_SIZES:
+                self._instances.popitem(last=False)
+        return found
+
     def _is_current(self, instance: Instance) -> bool:
         """Whether nothing better is known for its sizes."""
         return True
+
+    def _from_template(self, values: Values) -> Planned | None:
+        found = (template for template in self.templates if template.is_for(values))
+        template = next(found, None)
+        return None if template is None else Planned(template, values)
+
+    def _from_another(self, values: Values) -> Planned | None:
+        """By a template that is made from these sizes, which the others are not for."""
+        if self.specialise is None or not self._compiling.acquire(blocking=False):
+            return None
+        try:
+            hints = (values, *(hint for hint in self.graph.hints if hint != values))
+            made = self.specialise(replace(self.graph, hints=hints))
+        finally:
+            self._compiling.release()
+        if made is not None:
+            self.templates.append(Template(*made, self._is_quiet))
+        return self._from_template(values)
 
     def _op_by_op(self, values: Values) -> Any:
         try:
@@ -101,7 +187,8 @@ class Sized:
         instance.is_settled = True
         made = self._planned(values)
         if made is not None:
-            self._make_room()
+            if self._make_room():
+                self.patience = min(2 * self.patience, _MOST_PATIENCE)
             instance.run, instance.has_plan = made, True
 
     def _planned(self, values: Values) -> Any:
@@ -111,13 +198,17 @@ class Sized:
         found = self.specialise(at(self.graph, dict(zip(self.symbols, values))))
         return None if found is None else executable(*found, self._is_quiet)
 
-    def _make_room(self) -> None:
+    def _make_room(self) -> bool:
         """Where as many sizes have plans as may be, the one that was used longest ago loses its own,
-        and from then on plans are made more seldom."""
+        and plans of a compiler should be made more seldom."""
         with self._table:
             planned = [(key, one) for key, one in self._instances.items() if one.has_plan]
-        if len(planned) >= MOST_PLANS:
+            if len(planned) < MOST_PLANS:
+                return False
             values, oldest = planned[0]
-            oldest.run, oldest.entry = self._op_by_op(values), None
-            oldest.calls, oldest.is_settled, oldest.has_plan = 0, False, False
-            self.patience = min(2 * self.patience, _MOST_PATIENCE)
+            if self.templates:
+                del self._instances[values]
+                return True
+        oldest.run, oldest.entry = self._op_by_op(values), None
+        oldest.calls, oldest.is_settled, oldest.has_plan = 0, False, False
+        return True

@@ -7,15 +7,24 @@ The guards have passed before. Sources are fetched as `reach.py` says, by one fu
 and one for all else, since a native entry fetches the latter itself.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from preheat.base.errors import Unsupported
+from preheat.ir.hinted import Book
 from preheat.ir.trace import Trace
+from preheat.run.entry import EntryStencil
 from preheat.run.executable import Executable
+from preheat.run.interpreted import Interpreted
 from preheat.run.reach import Origin, Reach, reach
 from preheat.run.recipes import Rebuild, compile_recipe
-from preheat.run.sized import Instance, Sized
+from preheat.run.sized import Instance, Planned, Sized, Template
+
+# Estimates (what is worth giving the GIL away for) are good for sizes that differ by as many bits.
+_SIZE_CLASS_BITS = 3
+CALLS_IN_A_ROW = 64  # at the same sizes, before these get an entry that checks them natively
 
 
 def without_body(trace: Trace) -> Trace:
@@ -30,6 +39,8 @@ def _with_inputs(trace: Trace, inputs: tuple[int, ...]) -> Trace:
 
 class SizedCalls:
     """entry_at(trace, found, executable, rebuild)   makes the native entry of a body at some sizes
+    stencil(trace, found, executable, rebuild, symbols, book)    the same of a template, at any sizes
+    settle(planned, args, kwargs, arguments)   told that so many calls in a row had the same sizes
 
     A plan may give more results than the body, behind the others: memory that these are views of.
     """
@@ -37,9 +48,15 @@ class SizedCalls:
     def __init__(
         self, trace: Trace, found: list, sized: Sized, rebuild: Rebuild, live: Sequence[Any],
         entry_at: Callable[[Trace, list, Executable, Rebuild], Any],
+        stencil: Callable[[Trace, list, Executable, Rebuild, Sequence[str], Book], Any],
+        settle: Callable[[Planned, tuple, dict, tuple], None],
     ):
         (node,) = trace.nodes
-        self.sized, self.rebuild, self.found, self._entry_at = sized, rebuild, found, entry_at
+        self.sized, self.rebuild, self.found = sized, rebuild, found
+        self._entry_at, self._stencil, self._settle = entry_at, stencil, settle
+        self._last, self._streak = None, 0
+        # by template, and how much there is to do: None where tables cannot be made for many sizes
+        self._stencils: dict[tuple[Template, int], EntryStencil | None] = {}
         self.live = tuple(live)
         self.symbols = tuple(node.inputs[place] for place in sized.places)
         self.inputs = tuple(node.inputs[place] for place in sized.bodies)
@@ -51,7 +68,12 @@ class SizedCalls:
         """The result of a call that all guards accept. Raises Fault."""
         instance = self.sized.instance(tuple(self._sizes(arguments)))
         run = instance.run  # another thread may take the plan away
-        if isinstance(run, Executable):
+        if isinstance(run, Executable | Planned):
+            if instance is not self._last:
+                self._last, self._streak = instance, 0
+            self._streak += 1
+            if self._streak == CALLS_IN_A_ROW and isinstance(run, Planned):
+                self._settle(run, args, kwargs, arguments)
             return self._native(instance, run)(*args, **kwargs)
         others = self._others(arguments)
         values = run(others[: len(self.inputs)])
@@ -63,14 +85,38 @@ class SizedCalls:
         values = instance.run([found[source] for source in self.inputs])[: self.rebuild.values]
         return self.rebuild.function(*values, *(found[source] for source in self.rebuild.sources))
 
-    def _native(self, instance: Instance, run: Executable) -> Callable:
+    def _native(self, instance: Instance, run: Executable | Planned) -> Callable:
         known = instance.entry
         if known is None or known[0] is not self:
-            (node,) = self.trace.nodes
-            rebuild = compile_recipe(node.end.recipe, len(run.plan.outputs), self.live)
-            known = self, self._entry_at(self.trace, self.found, run, rebuild)
-            instance.entry = known
-        return known[1].call
+            call = self._stamped(run) if isinstance(run, Planned) else None
+            if call is None:
+                whole = run.executable if isinstance(run, Planned) else run
+                call = self._entry_at(self.trace, self.found, whole, self._rebuild(whole)).call
+            known = instance.entry = self, call
+        return known[1]
+
+    def _stamped(self, run: Planned) -> Callable | None:
+        """The entry of a template at some sizes, from tables that it shares with others."""
+        key = run.template, math.prod(run.values).bit_length() // _SIZE_CLASS_BITS
+        if key not in self._stencils:
+            self._stencils[key] = self._new_stencil(run)
+        stencil = self._stencils[key]
+        return None if stencil is None else stencil.at(run.sizes)
+
+    def _new_stencil(self, run: Planned) -> EntryStencil | None:
+        template = run.template
+        calls = (run.values, *(hint for hint in self.sized.graph.hints if hint != run.values))
+        try:
+            executable, book = template.hinted(calls)
+            return self._stencil(
+                self.trace, self.found, executable, self._rebuild(executable),
+                template.plan.symbols, book)
+        except Unsupported:
+            return None
+
+    def _rebuild(self, executable: Executable) -> Rebuild:
+        (node,) = self.trace.nodes
+        return compile_recipe(node.end.recipe, len(executable.plan.outputs), self.live)
 
 
 class Fetch:

@@ -17,6 +17,7 @@ import torch
 
 from preheat.base.errors import Unsupported, is_strict
 from preheat.base.events import emit
+from preheat.bridge.generators import States
 from preheat.ir.graph import Graph
 from preheat.ir.plan import Image
 from preheat.ir.training import Taught, Training
@@ -38,7 +39,7 @@ class SizedTraining(Sized):
     """
 
     def __init__(
-        self, graph: Graph, lesson: Callable[[], Any], state: Callable[[], torch.Tensor | None],
+        self, graph: Graph, lesson: Callable[[], Any], state: Callable[[], States | None],
         changed: Callable[[Training], None], may_compile: Callable[[], bool],
         runtime: Image | None, name: str,
     ):

@@ -198,6 +198,18 @@ def _stream_capture(table: Table, value: Constant) -> bool:
     return value is not True and _global(table, torch.cuda, "_initialized", False)
 
 
+def _of_the_process(is_fixed: Callable[[Constant], bool]) -> Callable[[Table, Constant], bool]:
+    """No row: what `is_fixed` says of the value does not change while the process lives."""
+    return lambda table, value: is_fixed(value)
+
+
+def _all_have_bf16(value: Constant) -> bool:
+    """The answer is the same whichever GPU is the current one."""
+    count = torch.cuda.device_count()
+    return value is True and all(
+        torch.cuda.get_device_capability(index) >= (8, 0) for index in range(count))
+
+
 def _global(table: Table, module: types.ModuleType, name: str, value: Constant) -> bool:
     """Adds a row: no global of `module` changes, while the one called `name` is `value`."""
     version = layout().dict_version
@@ -391,4 +403,6 @@ READERS: types.MappingProxyType[str, Callable[[Table, Constant], bool]] = types.
     "trace_function": _thread_field(sys.settrace, sys.gettrace),
     "profile_function": _thread_field(sys.setprofile, sys.getprofile),
     "monitoring": _monitoring, "stream_capture": _stream_capture,
+    "cuda_available": _of_the_process(lambda value: True),
+    "cuda_bf16": _of_the_process(_all_have_bf16),
 })

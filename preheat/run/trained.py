@@ -16,6 +16,7 @@ import torch
 
 from preheat.base.events import emit
 from preheat.bridge.ambient import is_autocast_on
+from preheat.bridge.generators import States
 from preheat.bridge.tensors import unusual_keys
 from preheat.ir.plan import Image
 from preheat.ir.trace import Signature
@@ -37,13 +38,13 @@ class Trained:
     """See the module docstring.
 
     lesson    gives the body, for what is not known here
-    state     where the random generator stood when the present call began; None if it does not draw
+    state     where the random generators stood when the present call began; None if it does not draw
     relearn   is told that another kind of backward has been recorded
     """
 
     def __init__(
         self, training: Training, runtime: Image | None, lesson: Callable[[], Any],
-        state: Callable[[], torch.Tensor | None], relearn: Callable[[], None], name: str = "",
+        state: Callable[[], States | None], relearn: Callable[[], None], name: str = "",
     ):
         self.name = name
         self.wiring, self.values, self.replaced = training.wiring, training.values, training.replaced
@@ -185,13 +186,14 @@ class Call:
         be at hand as it was: else the gradients cannot be had any more, which is an error.
         """
         trained, lesson = self.trained, self.trained.lesson()
-        changed = self._changed()
+        known, changed = lesson.training, self._changed()
         nested = lesson.run_again(self._inputs_then(), self.state)
         grads, joint = nested.backward(number, tangents, False)
         takes = lesson.learn(nested.forward, joint, changed)
         if not changed:
             lesson.repeat(self._inputs_then(), self.state, number, tangents, grads)
-        trained.relearn()
+        if lesson.training is not known:
+            trained.relearn()
         where = {Given("tangent", k): tangent for k, tangent in enumerate(tangents)}
         is_other = bool(changed) and joint is None
         for given, follows in takes:
@@ -233,8 +235,9 @@ class _Half:
         if half.plan is None:
             made = Interpreted(half.graph)
             self.call = lambda *given: made(given)
-        else:
-            self.call = callable_of(executable(half.plan, half.image), runtime)
+        else:  # it is never run under autocast, in which its forward may have been bound
+            made = executable(half.plan, half.image, is_autocast_off=False)
+            self.call = callable_of(made, runtime)
         self.places: tuple[int, ...] = ()
 
     def find(self, kept: Sequence[Given]) -> None:

@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 
+from preheat.bridge.generators import States, set_states, states
 from preheat.bridge.ops import schema
 from preheat.ir.artifact import Artifact
 from preheat.ir.plan import LibraryCall
@@ -46,40 +47,35 @@ class Undo:
     """
 
     def __init__(self, device: str = "cpu") -> None:
-        self._here = threading.local()
-        self._generators = [torch.default_generator]
-        if device.startswith("cuda"):
-            index = torch.device(device).index or 0
-            self._generators.append(torch.cuda.default_generators[index])
+        self._here, self._device = threading.local(), device
 
     def around(self, call: Callable) -> Callable:
         """`call`, during which `restore` knows where the generator stood."""
 
         def undoable(*args: Any, **kwargs: Any) -> Any:
-            states = self._states()
-            states.append([generator.get_state() for generator in self._generators])
+            begun = self._begun()
+            begun.append(states(self._device))
             try:
                 return call(*args, **kwargs)
             finally:
-                states.pop()
+                begun.pop()
 
         return undoable
 
     def restore(self) -> None:
         """Puts the generators where they stood when the present call began."""
-        for generator, state in zip(self._generators, self._states()[-1]):
-            generator.set_state(state)
+        set_states(self._device, self.state())
 
-    def state(self) -> torch.Tensor:
-        """Where the CPU's generator stood when the present call began."""
-        return self._states()[-1][0]
+    def state(self) -> States:
+        """Where the generators stood when the present call began."""
+        return self._begun()[-1]
 
-    def _states(self) -> list[list[torch.Tensor]]:
+    def _begun(self) -> list[States]:
         try:
-            return self._here.states
+            return self._here.begun
         except AttributeError:
-            self._here.states = []
-            return self._here.states
+            self._here.begun = []
+            return self._here.begun
 
 
 @contextlib.contextmanager

@@ -21,16 +21,19 @@ import torch
 
 from preheat.base.errors import InternalError, Unsupported, UserError, is_strict
 from preheat.base.events import emit
+from preheat.bridge.generators import States
 from preheat.ir.artifact import Artifact
 from preheat.ir.graph import device_of as graph_device
+from preheat.ir.hinted import Book
 from preheat.ir.plan import Image, Plan
 from preheat.ir.records import REASONS
+from preheat.ir.sized import trace_at
 from preheat.ir.trace import Recipe, Step, Trace
 from preheat.ir.training import Training
 from preheat.run.buffers import device_of
 from preheat.run.check import Checker, Failure
 from preheat.run.device import context
-from preheat.run.entry import Entry, beside, make_entry
+from preheat.run.entry import Entry, EntryStencil, beside, make_entry
 from preheat.run.executable import Executable, executable
 from preheat.run.interpreted import Interpreted
 from preheat.run.learning import Learning
@@ -39,7 +42,7 @@ from preheat.run.moved import moved_numbers
 from preheat.run.recipes import Rebuild, compile_recipe
 from preheat.run.resolve import NotThere
 from preheat.run.rows import bind_rows
-from preheat.run.sized import CALLS_BEFORE_PLAN, Sized
+from preheat.run.sized import CALLS_BEFORE_PLAN, Planned, Sized
 from preheat.run.sized_calls import SizedCalls, without_body
 from preheat.run.sized_training import SizedTraining
 from preheat.run.trained import Trained, joined
@@ -83,6 +86,7 @@ class Variant:
         self._unchecked: Entry | None = None  # without the guards that Python has just judged
         self._rows: Any = None
         self._sized: SizedCalls | None = None
+        self._settled: Callable | None = None  # the entry for the sizes that calls have in a row
         self._undo = Undo(_device(artifact)) if draws(artifact) else None  # the body stays the same
         self._wait, self._waited = 1, 0
         self._restless, self._fleeting = -1, frozenset[int]()  # sources: see `Rows.restless`
@@ -123,7 +127,8 @@ class Variant:
     @property
     def entry(self) -> Callable:
         """A callable like `target`, which returns MISS when the call is not this variant's."""
-        return self._entry.call if self._undo is None else self._undo.around(self._entry.call)
+        call = self._entry.call if self._settled is None else _either(self._settled, self._entry.call)
+        return call if self._undo is None else self._undo.around(call)
 
     def set_patience(self, calls: int = CALLS_BEFORE_PLAN) -> None:
         """After how many calls at the same sizes a body whose sizes change gets a plan for them."""
@@ -186,8 +191,8 @@ class Variant:
             self._lesson = self._teach(self.artifact)
         return self._lesson
 
-    def _random_state(self) -> torch.Tensor | None:
-        """Where the generator stood when the present call began."""
+    def _random_state(self) -> States | None:
+        """Where the generators stood when the present call began."""
         return self._undo.state() if self._undo is not None else None
 
     def _relearn(self) -> None:
@@ -219,6 +224,7 @@ class Variant:
 
     def _bind_entry(self, found: list, arguments: tuple) -> None:
         """Rows and a native entry for the objects `found`, which every guard accepts."""
+        self._settled = None
         is_sized = isinstance(self.executable, Sized)
         is_native = self._runtime is not None and isinstance(self.executable, Executable | Sized)
         self._rows = bind_rows(
@@ -229,7 +235,8 @@ class Variant:
         ) if is_native else None
         if is_sized and is_native:
             self._sized = SizedCalls(self.artifact.trace, found, self.executable, self.rebuild,
-                                     self.checker.objects, self._entry_at)
+                                     self.checker.objects, self._entry_at, self._stencil,
+                                     self._settle)
             self._entry = make_entry(
                 without_body(self.artifact.trace), found, self._rows, _IDLE, _NO_RESULT, self._slow,
                 runtime=self._runtime, context=context(), live=self.checker.objects, miss=MISS)
@@ -276,6 +283,8 @@ class Variant:
         if isinstance(found, Failure):
             return MISS
         if isinstance(self.executable, Learning):
+            if self.executable.is_final:  # nested graphs cost several times what eager does
+                return self._plain_call(*args, **kwargs)
             if self.executable.is_ready:
                 self._learned(found, arguments)
         elif self._rows is not None and not self._rows.is_python(detail):
@@ -308,6 +317,40 @@ class Variant:
         return make_entry(
             trace, found, self._rows.native(), executable, rebuild, self._slow_at,
             runtime=self._runtime, context=context(), live=self.checker.objects, miss=MISS)
+
+    def _stencil(
+        self, trace: Trace, found: list, executable: Executable, rebuild: Rebuild,
+        symbols: Sequence[str], book: Book,
+    ) -> EntryStencil:
+        """As `_entry_at`, of the body at any sizes."""
+        return EntryStencil(
+            trace, found, self._rows.native(), executable, rebuild, self._slow_at, symbols, book,
+            runtime=self._runtime, context=context(), live=self.checker.objects, miss=MISS)
+
+    def _settle(self, planned: Planned, args: tuple, kwargs: dict, arguments: tuple) -> None:
+        """Tries an entry for these sizes alone before all others from now on, if there can be one."""
+        checker = Checker(
+            trace_at(self._sized.trace, planned.sizes), self.target, self._objects)
+        found = checker.resolve(args, kwargs)
+        if isinstance(found, Failure):
+            return
+        rows = bind_rows(
+            checker, found, arguments, fleeting=self._fleeting,
+            changing=[space for space, _ in self._changing.values()])
+        if rows.in_python:
+            return
+        (node,) = self.artifact.trace.nodes
+        run = planned.executable
+        rebuild = compile_recipe(node.end.recipe, len(run.plan.outputs), self._objects)
+        self._settled = make_entry(
+            checker.trace, found, rows, run, rebuild, self._slow_settled, runtime=self._runtime,
+            context=context(), live=checker.objects, miss=MISS).call
+        if self.announce is not None:
+            self.announce(self.entry)
+
+    def _slow_settled(self, reason: int, detail: int, arguments: tuple, names: tuple) -> Any:
+        """As `_slow`, of an entry behind which there is another one."""
+        return MISS if REASONS[reason] == "guard" else self._slow(reason, detail, arguments, names)
 
     def _slow_at(self, reason: int, detail: int, arguments: tuple, names: tuple) -> Any:
         """As `_slow`, of the entry at some sizes: its rows have just been met."""
@@ -369,6 +412,16 @@ class Variant:
         return self._plain_call(*args, **kwargs)
 
 
+def _either(first: Callable, second: Callable) -> Callable:
+    """What `first` gives, or `second` where the call is not its own."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        result = first(*args, **kwargs)
+        return second(*args, **kwargs) if result is MISS else result
+
+    return call
+
+
 def _moved(checker: Checker, failure: Failure, args: tuple, kwargs: dict) -> frozenset[str]:
     guard = failure.guard
     is_test = guard is not None and guard.kind == "is" and (
@@ -389,10 +442,11 @@ def _executable(
 ) -> tuple[Executable | Interpreted | Sized, int]:
     """What runs the artifact's body, and how many results it gives."""
     plan = artifact.plan
-    if plan is None:
+    if plan is None or plan.symbols:
         graph = artifact.graph()
         if graph is not None and graph.symbols:  # op by op where gradients cannot be told apart
-            made = Sized(graph, None if graph.grads else specialise, is_grad_off)
+            template = (plan, artifact.image) if plan is not None else None
+            made = Sized(graph, None if graph.grads else specialise, template, is_grad_off)
             return made, len(graph.outputs)
         if graph is not None:
             return Interpreted(graph), len(graph.outputs)

@@ -7,7 +7,7 @@ reshape divides: `i0*128 + j` by 128 is `i0` remainder `j` while j < 128. Where 
 must be cut (`j` of 128 by 32) `SplitAxis` is raised and the caller starts again with two axes; what
 no cut can divide becomes integer arithmetic in the kernel (`Space.divide`).
 
-Requires extents of axes that are compared to be known numbers; raises Unsupported for a symbol.
+Sizes may be expressions (`ir/hinted.py`): what has to be true for all of them is decided by algebra.
 Source: the index arithmetic of tinygrad's rangeify and of Halide's split and fuse.
 """
 
@@ -15,16 +15,10 @@ from collections.abc import Callable
 
 from preheat.base.dataclass import dataclass
 from preheat.base.errors import Unsupported
+from preheat.ir.hinted import estimate, holds, quotient
 from preheat.ir.scalar import Dim, Scalar, product
 
 Key = str | int  # a loop axis by name, or a value of the kernel by number
-
-
-def known(dim: Dim) -> int:
-    """`dim` as a number. Raises Unsupported where only the running program knows it."""
-    if isinstance(dim, Scalar):
-        raise Unsupported("symbolic", f"the schedule must know {dim}")
-    return int(dim)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,30 +83,40 @@ class Space:
     extents: dict[Key, Dim]
     divide: Callable[[Affine, int], tuple[Affine, Affine]]
 
-    def bounds(self, index: Affine) -> tuple[int, int]:
+    def bounds(self, index: Affine) -> tuple[Dim, Dim]:
         """The least and the greatest value `index` can take."""
-        low = high = known(index.base)
+        low = high = index.base
         for key, stride in index.terms:
-            reach = (known(self.extents[key]) - 1) * known(stride)
-            low, high = low + min(reach, 0), high + max(reach, 0)
+            reach = (self.extents[key] - 1) * stride
+            if stride > 0:
+                high = high + reach
+            else:
+                low = low + reach
         return low, high
+
+    def is_within(self, index: Affine, low: Dim, high: Dim) -> bool:
+        """Whether low <= index < high, whatever the sizes are."""
+        least, most = self.bounds(index)
+        return holds("ge", least, low) and holds("lt", most, high)
 
     def divmod(self, index: Affine, divisor: Dim) -> tuple[Affine, Affine]:
         """(index // divisor, index % divisor) for a non-negative `index`."""
-        divisor = known(divisor)
         if divisor == 1:
             return index, ZERO
-        whole = {key: known(s) // divisor for key, s in index.terms if known(s) % divisor == 0}
-        rest = {key: known(s) for key, s in index.terms if known(s) % divisor}
-        remainder = affine(known(index.base) % divisor, rest)
-        low, high = self.bounds(remainder)
-        if 0 <= low and high < divisor:
-            return affine(known(index.base) // divisor, whole), remainder
+        whole = {key: quotient(stride, divisor) for key, stride in index.terms}
+        rest = {key: stride for key, stride in index.terms if whole[key] is None}
+        whole = {key: count for key, count in whole.items() if count is not None}
+        first = quotient(index.base, divisor)
+        if first is None:
+            first = 0 if isinstance(divisor, Scalar) else index.base // divisor
+        remainder = affine(index.base - first * divisor, rest)
+        if self.is_within(remainder, 0, divisor):
+            return affine(first, whole), remainder
         for key, stride in rest.items():
-            extent = known(self.extents[key])
-            if stride > 0 and divisor % stride == 0 and isinstance(key, str):
-                inner = divisor // stride
-                if inner < extent and extent % inner == 0:
+            if isinstance(key, str) and stride > 0:
+                inner = quotient(divisor, stride)
+                outer = None if inner is None else quotient(self.extents[key], inner)
+                if outer is not None and outer not in (0, 1):
                     raise SplitAxis(key, inner)
         return self.divide(index, divisor)
 
@@ -168,16 +172,11 @@ def common_groups(old: tuple[Dim, ...], new: tuple[Dim, ...]) -> list[tuple[rang
         if j < len(new):
             right, j = right * new[j], j + 1
         while left != right:
-            if known(left) < known(right) and i < len(old):
+            if i == len(old) and j == len(new):
+                raise Unsupported("symbolic", f"{left} and {right} are not the same for all sizes")
+            if i < len(old) and (estimate(left) < estimate(right) or j == len(new)):
                 left, i = left * old[i], i + 1
-            elif j < len(new):
-                right, j = right * new[j], j + 1
             else:
-                left, i = left * old[i], i + 1
+                right, j = right * new[j], j + 1
         groups.append((range(start_i, i), range(start_j, j)))
     return groups
-
-
-def elems(sizes: tuple[Dim, ...]) -> int:
-    """The number of elements, known."""
-    return known(product(sizes))

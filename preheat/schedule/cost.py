@@ -6,9 +6,9 @@ Agner Fog's instruction tables (Ice Lake, Sapphire Rapids), math functions from 
 matter: they decide what is computed again and what is kept.
 """
 
+from preheat.ir.hinted import estimate
 from preheat.ir.plan import Target
 from preheat.ir.scalar import Dim
-from preheat.schedule.affine import known
 
 OP_CYCLES: dict[str, float] = {
     **dict.fromkeys("div sqrt".split(), 8.0),
@@ -33,6 +33,8 @@ LONE_CYCLE_BYTES = 32  # a cycle of a vector's work spent on one value: 0.5 ns, 
 LAUNCH_BYTES = 16 * 1024  # a call costs about as much as moving this much (0.5 us at 30 GB/s)
 GPU_LAUNCH_BYTES = 4 << 20  # the same of a GPU: 1 us between kernels of a graph, at 4 TB/s
 GPU_ROW_ELEMS = 32768  # rows up to this stay in the registers of one program (research/gpu.md)
+FOLDED_ELEMS = 8192  # columns whose sums a program holds while it walks down rows
+LEAST_FOLDING = 64  # programs that do so
 GPU_FEW_PROGRAMS = 264  # below this, multiprocessors stand idle: two for each of an H200
 
 
@@ -53,7 +55,7 @@ def load_cycles(stride: Dim) -> float:
 
 def padding(extent: Dim, lanes: int) -> float:
     """How much work a vector axis of `extent` wastes in its tail: 1.0 for none."""
-    extent = known(extent)
+    extent = estimate(extent)
     return -(-extent // lanes) * lanes / extent if extent else 1.0
 
 

@@ -14,12 +14,13 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from preheat.base.dataclass import dataclass
+from preheat.ir.hinted import estimate
 from preheat.ir.plan import Target
-from preheat.ir.scalar import product
+from preheat.ir.scalar import Scalar, product
 from preheat.ir.types import TensorType
 from preheat.schedule import cost
-from preheat.schedule.affine import Affine, affine, known
-from preheat.schedule.loops import Frame, FrameAxis, Nest
+from preheat.schedule.affine import Affine, affine
+from preheat.schedule.nests import Frame, FrameAxis, Nest
 
 FEW_ROWS = 16  # below this, rows alone do not feed the threads
 FAR_ELEMS = 64  # steps through memory that share no cache line, whatever the dtype
@@ -136,7 +137,7 @@ def choose_form(nest: Nest, target: Target) -> Form:
             (*rows, vector), walked if is_ordered else _by_stride(nest, walked), vector.name
         )
     is_short = (
-        known(product(a.extent for a in rows)) < FEW_ROWS and known(vector.extent) >= LONG_ROW
+        estimate(product(a.extent for a in rows)) < FEW_ROWS and estimate(vector.extent) >= LONG_ROW
     )
     if not rows or is_short:
         return Form((*rows, vector), (), vector.name)
@@ -158,20 +159,25 @@ def squared(nest: Nest, form: Form, target: Target) -> tuple[Nest, Form]:
     if other is None or fixed & {other.name, vector.name}:
         return nest, form
     side = target.elems(4)
-    if known(other.extent) % side or known(vector.extent) % side:
+    if _remainder(other, side) or _remainder(vector, side):
         return nest, form
     nest = _cut(_cut(nest, other, side), vector, side)
-    blocks = [FrameAxis(a.name + "a", known(a.extent) // side) for a in (other, vector)]
+    blocks = [FrameAxis(a.name + "a", a.extent // side) for a in (other, vector)]
     walked = tuple(FrameAxis(a.name + "b", side) for a in (other, vector))
     rest = tuple(a for a in rows if a != other)
     return nest, Form((*rest, *blocks), walked, None)
+
+
+def _remainder(axis: FrameAxis, divisor: int) -> int:
+    """What is left of an axis in parts of `divisor`; 1 where only the running program knows it."""
+    return 1 if isinstance(axis.extent, Scalar) else axis.extent % divisor
 
 
 def _is_turned(nest: Nest, axis: FrameAxis, vector: FrameAxis) -> bool:
     """Some access has its consecutive elements along `axis`, far apart along `vector`."""
     strides = (dict(node.index.terms) for node in nest.nodes if node.index is not None)
     return any(
-        s.get(axis.name) == 1 and abs(known(s.get(vector.name, 0))) >= FAR_ELEMS for s in strides
+        s.get(axis.name) == 1 and abs(estimate(s.get(vector.name, 0))) >= FAR_ELEMS for s in strides
     )
 
 
@@ -201,7 +207,7 @@ def vector_cost(nest: Nest, vector: FrameAxis, lanes: int) -> float:
                 for a in nest.frame.axes
                 if a == vector or dict(node.index.terms).get(a.name)
             ]
-            bytes_ = known(product(others)) * TensorType(node.dtype, (), ()).itemsize
+            bytes_ = estimate(product(others)) * TensorType(node.dtype, (), ()).itemsize
             total += bytes_ * cost.access_penalty(dict(node.index.terms).get(vector.name, 0))
     return total * cost.padding(vector.extent, lanes)
 
@@ -212,7 +218,7 @@ def _by_stride(nest: Nest, axes: tuple[FrameAxis, ...]) -> tuple[FrameAxis, ...]
     indices += [node.index for node in nest.nodes if node.op == "load"]
 
     def steps(axis: FrameAxis) -> int:
-        found = (abs(known(dict(i.terms).get(axis.name, 0))) for i in indices)
+        found = (abs(estimate(dict(i.terms).get(axis.name, 0))) for i in indices)
         return next((step for step in found if step), 0)
 
     return tuple(sorted(axes, key=steps, reverse=True))
@@ -230,8 +236,9 @@ def joined_rows(nest: Nest, form: Form, target: Target) -> tuple[Nest, Form]:
     most = min(MOST_TOGETHER, MOST_RESULTS[has_few_registers] // results)
     for axis in form.rows:
         rest = tuple(a for a in form.rows if a != axis)
-        if 1 < known(axis.extent) <= most and _is_shared(nest, form, axis, rest):
-            form, most = replace(form, rows=rest, together=(axis,)), most // known(axis.extent)
+        is_few = not isinstance(axis.extent, Scalar) and 1 < axis.extent <= most
+        if is_few and _is_shared(nest, form, axis, rest):
+            form, most = replace(form, rows=rest, together=(axis,)), most // axis.extent
             break
     # Where memory is the limit, one row after the other is the better stream: 25 us for 2 MB of
     # weights in float32, 28 us by four rows at a time; in bfloat16, half of them, 36 and 26 us.
@@ -242,10 +249,10 @@ def joined_rows(nest: Nest, form: Form, target: Target) -> tuple[Nest, Form]:
 def _in_blocks(nest: Nest, form: Form, most: int) -> tuple[Nest, Form]:
     """The last rows in blocks of `most` at most, where a load of the walk is the same for them."""
     rest, axis = form.rows[:-1], form.rows[-1]
-    by = next((k for k in (8, 4, 2) if k <= most and known(axis.extent) % k == 0), 1)
-    blocks = FrameAxis(axis.name + "a", known(axis.extent) // by)
+    by = next((k for k in (8, 4, 2) if k <= most and not _remainder(axis, k)), 1)
+    blocks = FrameAxis(axis.name + "a", axis.extent // by)
     is_fixed = any(node.op == "axis" and node.axis == axis.name for node in nest.nodes)
-    has_rows = known(product(a.extent for a in (*rest, blocks))) >= FEW_ROWS
+    has_rows = estimate(product(a.extent for a in (*rest, blocks))) >= FEW_ROWS
     if by == 1 or is_fixed or not has_rows or not any(True for _ in _same_loads(nest, form, axis)):
         return nest, form
     inner = FrameAxis(axis.name + "b", by)
@@ -269,7 +276,7 @@ def _is_one_walk(nest: Nest, walked: Collection[str]) -> bool:
 
 def _is_shared(nest: Nest, form: Form, axis: FrameAxis, rest: Collection[FrameAxis]) -> bool:
     """Some load of the walk is the same along `axis` and another for each of many rows `rest`."""
-    names, many = {a.name for a in rest}, known(product(a.extent for a in rest))
+    names, many = {a.name for a in rest}, estimate(product(a.extent for a in rest))
     return (
         axis.name != form.lane
         and many >= FEW_ROWS

@@ -23,12 +23,13 @@ from dataclasses import replace
 from preheat.base.dataclass import dataclass
 from preheat.base.errors import InternalError, Unsupported
 from preheat.ir.graph import Graph
+from preheat.ir.hinted import estimate
 from preheat.ir.ops import CORE, REDUCE
 from preheat.ir.plan import Target
+from preheat.ir.scalar import product
 from preheat.ir.types import TensorType
 from preheat.rules.raising import can_raise
 from preheat.schedule import cost
-from preheat.schedule.affine import elems, known
 from preheat.schedule.cost import GPU_FEW_PROGRAMS
 from preheat.schedule.forms import FEW_ROWS
 from preheat.schedule.groups import Group, Groups, Shapes
@@ -159,7 +160,7 @@ def _repeats(problem: Problem, value: int, arg: int) -> bool:
     """Op `value` reads elements of `arg` more than once each."""
     if CORE[problem.ops[value].name].kind not in ("movement", "gather"):
         return False
-    return known(problem.types[value].elems) > known(problem.types[arg].elems)
+    return estimate(problem.types[value].elems) > estimate(problem.types[arg].elems)
 
 
 def _computed(problem: Problem, value: int) -> int:
@@ -178,7 +179,7 @@ def _computed(problem: Problem, value: int) -> int:
 def _bytes(type: TensorType) -> int:
     """The memory of a value: repeated elements count once."""
     sizes = tuple(n for n, s in zip(type.sizes, type.strides) if s != 0)
-    return elems(sizes) * type.itemsize
+    return estimate(product(sizes)) * type.itemsize
 
 
 # ---------------------------------------------------------------------------- groups
@@ -373,17 +374,17 @@ class _Fusion:
         """The merged kernel would leave threads idle that one of its parts could use."""
         if self.groups.shapes.target.is_gpu:
             return self._idles(group, parts)
-        rows = known(group.tiled.extent)
-        most = max(known(part.tiled.extent) for part in parts)
+        rows = estimate(group.tiled.extent)
+        most = max(estimate(part.tiled.extent) for part in parts)
         return rows < FEW_ROWS and most > rows and group.tiled.bytes > SHARED_BYTES
 
     def _idles(self, group: Group, parts: Iterable[Group]) -> bool:
         """A GPU would do in few long rows what one of the parts does all over it."""
         if not group.tiled.form.walked or group.tiled.bytes <= SHARED_BYTES:
             return False
-        rows = known(group.tiled.extent)
+        rows = estimate(group.tiled.extent)
         return rows < GPU_FEW_PROGRAMS // 4 and any(
-            not part.tiled.form.walked or known(part.tiled.extent) >= 4 * rows for part in parts
+            not part.tiled.form.walked or estimate(part.tiled.extent) >= 4 * rows for part in parts
         )
 
     # ------------------------------------------------------------------ bias

@@ -18,11 +18,13 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from preheat.base.dataclass import dataclass, field
+from preheat.ir.hinted import estimate
 from preheat.ir.loop import Kernel
 from preheat.ir.ops import REDUCE
 from preheat.ir.plan import Target
-from preheat.schedule.affine import elems
-from preheat.schedule.loops import Frame, Nest, NoFit, frame_of, lower
+from preheat.ir.scalar import product
+from preheat.schedule.loops import lower
+from preheat.schedule.nests import Frame, Nest, NoFit, frame_of
 from preheat.schedule.problem import Problem
 from preheat.schedule.tile import Tiled, kernel_of, tile
 from preheat.schedule.views import Store, placed_region, store_through
@@ -157,7 +159,8 @@ class Groups:
         types = {k: problem.types[memory] for memory, k in place.items()}
         for frame in self._frames(roots, stores):
             try:
-                nest = lower(placed, frame, problem.ops, problem.types, memory_of)
+                nest = lower(
+                    placed, frame, problem.ops, problem.types, memory_of, self.shapes.target.is_gpu)
                 values = tuple(place[v] for v in nest.values)
                 reads = frozenset(place[v] for v in nest.reads)
                 nest = replace(nest, values=values, reads=reads)
@@ -175,11 +178,11 @@ class Groups:
                 axes = (op.attr("axis"),) if op.name in ("argmax", "argmin") else op.attr("axes")
                 operand = types[op.args[0].id]
                 if operand.elems != 0:
-                    frames.setdefault(frame_of(operand.sizes, axes), elems(operand.sizes))
+                    frames.setdefault(frame_of(operand.sizes, axes), estimate(operand.elems))
         if not frames:
             for store in stores:
                 sizes = types[store.value].sizes
-                frames.setdefault(frame_of(sizes), elems(sizes))
+                frames.setdefault(frame_of(sizes), estimate(product(sizes)))
         return sorted(frames, key=frames.__getitem__, reverse=True)[:MOST_FRAMES]
 
     # ------------------------------------------------------------------ normal form

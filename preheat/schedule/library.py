@@ -12,7 +12,6 @@ everything else goes to the library, which copies what it must.
 from preheat.ir.graph import Op
 from preheat.ir.scalar import Dim, product
 from preheat.ir.types import TensorType
-from preheat.schedule.affine import known
 
 BLAS_DTYPES = ("float32", "float64")
 # The overload that computes a core op when no kernel can; operands as the core op has them.
@@ -88,4 +87,4 @@ def _is_matrix(type: TensorType) -> bool:
 
 def _leads(rows: Dim, columns: Dim, down: Dim, across: Dim) -> bool:
     is_unit = across == 1 or columns == 1
-    return is_unit and (rows == 1 or known(down) >= max(known(columns), 1))
+    return is_unit and (rows == 1 or (down >= columns and down >= 1))

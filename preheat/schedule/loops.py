@@ -16,11 +16,11 @@ masked, whatever an index tensor holds. Source: tinygrad's rangeify; TorchInduct
 
 from collections.abc import Callable, Collection, Mapping
 
-from preheat.base.dataclass import dataclass
 from preheat.base.errors import Unsupported
 from preheat.ir.graph import Op
+from preheat.ir.hinted import holds
 from preheat.ir.ops import ELEMENTWISE, REDUCE
-from preheat.ir.scalar import Dim, product
+from preheat.ir.scalar import Dim, Number, Scalar, product, type_of
 from preheat.ir.types import TensorType
 from preheat.schedule.affine import (
     ZERO,
@@ -30,10 +30,10 @@ from preheat.schedule.affine import (
     SplitAxis,
     affine,
     axis,
-    elems,
-    known,
     reshape_index,
 )
+from preheat.schedule.folds import folded
+from preheat.schedule.nests import Frame, Nest, Node, NoFit
 from preheat.schedule.views import Store
 
 MOST_NODES = 1500
@@ -50,92 +50,22 @@ DIVISIONS = ("floordiv", "truncdiv", "remainder", "fmod")
 Index = tuple[Affine, ...]
 
 
-class NoFit(Exception):
-    """The group cannot be one loop nest; says why."""
-
-
-@dataclass(frozen=True, slots=True)
-class FrameAxis:
-    name: str
-    extent: Dim
-    is_walked: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Frame:
-    """The loops of a group in row-major order of the value they walk; size-1 axes are left out."""
-
-    axes: tuple[FrameAxis, ...]
-
-    def split(self, name: str, inner: int) -> "Frame":
-        """The frame with axis `name` cut in two."""
-        parts: list[FrameAxis] = []
-        for part in self.axes:
-            if part.name == name:
-                parts.append(FrameAxis(name + "a", known(part.extent) // inner, part.is_walked))
-                parts.append(FrameAxis(name + "b", inner, part.is_walked))
-            else:
-                parts.append(part)
-        return Frame(tuple(parts))
-
-    def part(self, is_walked: bool) -> tuple[FrameAxis, ...]:
-        return tuple(a for a in self.axes if a.is_walked is is_walked)
-
-
-def frame_of(sizes: tuple[Dim, ...], walked: Collection[int] = ()) -> Frame:
-    """The frame that visits a value of `sizes`, with axes `walked` inside the rows."""
-    return Frame(tuple(FrameAxis(f"i{k}", s, k in walked) for k, s in enumerate(sizes) if s != 1))
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """As `ir.loop.LoopOp`; `memory` is the value whose memory is meant, `args` are node numbers."""
-
-    op: str
-    dtype: str
-    args: tuple[int, ...] = ()
-    memory: int = -1
-    index: Affine | None = None
-    mask: int | None = None
-    other: int | float | bool | None = None
-    axis: str = ""
-    how: str = ""
-
-    def operands(self) -> tuple[int, ...]:
-        """Every node that must be known before this one."""
-        extra = tuple(k for k in self.index.keys() if isinstance(k, int)) if self.index else ()
-        return (*self.args, *extra, *(() if self.mask is None else (self.mask,)))
-
-
-@dataclass(frozen=True, slots=True)
-class Nest:
-    """The nodes of a group over a frame. `stores` and `checks` are the nodes with effects."""
-
-    frame: Frame
-    nodes: tuple[Node, ...]
-    stores: tuple[int, ...]
-    checks: tuple[int, ...]
-    values: tuple[int, ...]  # the values of the graph that were computed, for the kernel's name
-    reads: frozenset[int]  # the values of the graph that are loaded
-
-    def extents(self) -> dict[str, Dim]:
-        return {a.name: a.extent for a in self.frame.axes}
-
-
 def lower(
     stores: Collection[Store],
     frame: Frame,
     ops: Mapping[int, Op],
     types: Mapping[int, TensorType],
     memory_of: Callable[[int], int | None],
+    may_fold: bool = False,
 ) -> Nest:
     """The nest that does `stores`. `memory_of(value)`: where to load it, None if it is computed.
+    `may_fold`: sums over rows may be stores of the loops that walk the rows.
 
     Raises NoFit when the group needs other loops than `frame`, Unsupported for a symbolic size
     that an index must divide by.
     """
     for _ in range(16):
-        lowering = _Lowering(frame, ops, types, memory_of)
+        lowering = _Lowering(frame, ops, types, memory_of, may_fold)
         try:
             for store in stores:
                 lowering.store(store)
@@ -150,7 +80,8 @@ def lower(
 class _Lowering:
     """One trial: nodes by content, so that equal loads and equal values are one node."""
 
-    def __init__(self, frame: Frame, ops, types, memory_of):
+    def __init__(self, frame: Frame, ops, types, memory_of, may_fold: bool = False):
+        self.may_fold = may_fold
         self.frame, self.ops, self.types, self.memory_of = frame, ops, types, memory_of
         self.nodes: list[Node] = []
         self.numbers: dict[Node | tuple[Node, str], int] = {}
@@ -176,12 +107,19 @@ class _Lowering:
 
     # ------------------------------------------------------------------ positions and effects
     def store(self, store: Store) -> None:
-        index = self.position(store.value)
-        value = self.value(store.value, index, None)
+        extents = [(a.name, a.extent, a.is_walked) for a in self.frame.axes] if self.may_fold else ()
+        fold = folded(store.value, extents, self.ops, self.types, self.space)
+        if fold is None:
+            index = self.position(store.value)
+            value = self.value(store.value, index, None)
+        else:
+            index = fold.index
+            value = self.cast(self.value(fold.source, fold.position, None), "float32")
         offset = Affine(store.offset)
         for part, stride in zip(index, store.strides):
             offset = offset + part.times(stride)
-        node = Node("store", self.nodes[value].dtype, (value,), store.memory, offset)
+        how = "" if fold is None else "sum"
+        node = Node("store", self.nodes[value].dtype, (value,), store.memory, offset, how=how)
         self.stores.append(self.add(node))
 
     def position(self, value: int) -> Index:
@@ -241,11 +179,16 @@ class _Lowering:
             else self.op("add", "int64", total, self.const("int64", index.base))
         )
 
-    def divide(self, index: Affine, divisor: int) -> tuple[Affine, Affine]:
+    def divide(self, index: Affine, divisor: Dim) -> tuple[Affine, Affine]:
         """Quotient (towards -inf) and remainder of any index; masked ones may be negative, so the
         dividend is shifted: keys of the space count from 0."""
         low, high = self.space.bounds(index)
-        shift = max(0, -(low // divisor))
+        if isinstance(low, Scalar) or isinstance(divisor, Scalar):
+            if not holds("ge", low, 0):
+                raise NoFit("a position that may be negative is divided")
+            shift = 0
+        else:
+            shift = max(0, -(low // divisor))
         number, by = self.number(index + shift * divisor), self.const("int64", divisor)
         quotient = self.op("floordiv", "int64", number, by)
         remainder = self.op("remainder", "int64", number, by)
@@ -257,9 +200,9 @@ class _Lowering:
         """The bool node for low <= index < high, or None when it always holds."""
         least, most = self.space.bounds(index)
         conditions = []
-        if least < known(low):
+        if not holds("ge", least, low):
             conditions.append(self.op("ge", "bool", self.number(index), self.const("int64", low)))
-        if most >= known(high):
+        if not holds("lt", most, high):
             conditions.append(self.op("lt", "bool", self.number(index), self.const("int64", high)))
         return self.both(*conditions)
 
@@ -287,11 +230,8 @@ class _Lowering:
         return self.known[key]
 
     def is_inside(self, value: int, index: Index) -> bool:
-        for part, size in zip(index, self.types[value].sizes):
-            low, high = self.space.bounds(part)
-            if low < 0 or high >= known(size):
-                return False
-        return True
+        sizes = self.types[value].sizes
+        return all(self.space.is_within(part, 0, size) for part, size in zip(index, sizes))
 
     def load(self, value: int, index: Index, mask: int | None, other=None) -> int:
         type = self.types[value]
@@ -345,7 +285,7 @@ def _full(lowering: _Lowering, op: Op, index: Index, mask: int | None) -> int:
 def _iota(lowering: _Lowering, op: Op, index: Index, mask: int | None) -> int:
     start, step, dtype = op.attr("start"), op.attr("step"), op.type.dtype
     position = index[op.attr("axis")]
-    if isinstance(start, int) and isinstance(step, int) and op.type.kind in "iu":
+    if _is_integer(start) and _is_integer(step) and op.type.kind in "iu":
         return lowering.cast(lowering.number(position.times(step) + start), dtype)
     wide = "float64" if op.type.kind == "f" else dtype
     number = lowering.cast(lowering.number(position), wide)
@@ -353,11 +293,15 @@ def _iota(lowering: _Lowering, op: Op, index: Index, mask: int | None) -> int:
     return lowering.cast(lowering.op("add", wide, scaled, lowering.const(wide, start)), dtype)
 
 
+def _is_integer(number: Number) -> bool:
+    return type_of(number) == "int"
+
+
 def _reduce(lowering: _Lowering, op: Op, index: Index, mask: int | None) -> int:
     source = op.args[0].id
     sizes = lowering.types[source].sizes
     reduced = (op.attr("axis"),) if op.name in ("argmax", "argmin") else tuple(op.attr("axes"))
-    if elems(tuple(sizes[k] for k in reduced)) == 0:
+    if product(sizes[k] for k in reduced) == 0:
         if op.name not in IDENTITIES:
             raise Unsupported("no_kernel", f"{op.name} over no elements")
         return lowering.const(op.type.dtype, IDENTITIES[op.name])
@@ -385,7 +329,7 @@ def _row_position(lowering: _Lowering, op: Op, index: Index, sizes, reduced) -> 
     shape = tuple(sizes[k] for k in sorted(reduced))
     inner: Index = (ZERO,) * len(shape)
     if any(s != 1 for s in shape):
-        if elems(shape) != elems(tuple(a.extent for a in walked)):
+        if product(shape) != product(a.extent for a in walked):
             raise NoFit("a reduction over other axes")
         names = {key for part in index for key in part.keys()}
         rows = {a.name for a in lowering.frame.part(is_walked=False)}
@@ -478,7 +422,7 @@ def _cat(lowering: _Lowering, op: Op, index: Index, mask: int | None) -> int:
     for source, start, size in reversed(parts):
         moved = index[place] + (0 - start)
         least, most = lowering.space.bounds(moved)
-        if most < 0 or least >= known(size):
+        if holds("lt", most, 0) or holds("ge", least, size):
             continue
         here = lowering.inside(moved, 0, size)
         value = lowering.value(source, _replaced(index, place, moved), lowering.both(mask, here))

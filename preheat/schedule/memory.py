@@ -4,7 +4,8 @@
 
 Outputs are fresh tensors with the strides of their types, results of library calls own their
 memory, everything else is placed in the arena: largest first, at the lowest 64-byte aligned offset
-that no value living at the same time holds. A kernel that reads a dying value only at the places
+that no value living at the same time holds. Where sizes are expressions the arena is a row of shelves,
+each as long as the longest of the values that are on it in turns. A kernel that reads a dying value only at the places
 where it stores a new one of the same type stores in place.
 
 Source: the greedy-by-size planner of TFLite (Pisarchyk and Lee, 2020).
@@ -15,10 +16,11 @@ from dataclasses import replace
 
 from preheat.base.dataclass import dataclass, field
 from preheat.ir.graph import Graph
+from preheat.ir.hinted import estimate, longest
 from preheat.ir.loop import Kernel, LoopOp, Param, Stage
 from preheat.ir.plan import Buffer
+from preheat.ir.scalar import Dim, Scalar
 from preheat.ir.types import TensorType
-from preheat.schedule.affine import known
 from preheat.schedule.fuse import Unit
 from preheat.schedule.groups import Group
 from preheat.schedule.problem import CallUnit, Problem
@@ -44,7 +46,7 @@ class Layout:
     number: Mapping[int, int]
     views: Mapping[View, int]
     kernels: Mapping[int, Bound]
-    arena_bytes: int
+    arena_bytes: Dim
 
 
 def plan_memory(graph: Graph, problem: Problem, units: Sequence[Unit]) -> Layout:
@@ -52,11 +54,11 @@ def plan_memory(graph: Graph, problem: Problem, units: Sequence[Unit]) -> Layout
     return _Planner(graph, problem, units).plan()
 
 
-def span_bytes(type: TensorType) -> int:
+def span_bytes(type: TensorType) -> Dim:
     """Bytes from the first to past the last element of a tensor of `type`."""
     if type.elems == 0:
         return 0
-    reach = sum((known(n) - 1) * abs(known(s)) for n, s in zip(type.sizes, type.strides))
+    reach = sum((n - 1) * abs(s) for n, s in zip(type.sizes, type.strides))
     return (reach + 1) * type.itemsize
 
 
@@ -66,7 +68,7 @@ class _Life:
 
     first: int
     last: int
-    bytes: int
+    bytes: Dim
     members: list[int] = field(default_factory=list)
 
 
@@ -128,7 +130,7 @@ class _Planner:
             for operand in unit.operands
         )
 
-    def _kind(self, memory: int, offsets: Mapping[int, int]) -> tuple[str, int]:
+    def _kind(self, memory: int, offsets: Mapping[int, Dim]) -> tuple[str, Dim]:
         if memory in self.outputs:
             return "output", self.outputs[memory]
         if memory in self.owned:
@@ -157,7 +159,7 @@ class _Planner:
         elsewhere = (self.inputs, self.outputs, self.owned, self.problem.written)
         return not any(memory in kind for kind in elsewhere)
 
-    def _place(self) -> tuple[dict[int, int], int]:
+    def _place(self) -> tuple[dict[int, Dim], Dim]:
         lives: dict[int, _Life] = {}
         for place, unit in enumerate(self.units):
             for memory in _made(unit, self.problem):
@@ -166,8 +168,11 @@ class _Planner:
                     size = span_bytes(self.problem.types[memory])
                     life = lives.setdefault(root, _Life(place, last, size))
                     life.last = max(life.last, last)
+        order = sorted(lives, key=lambda r: (-estimate(lives[r].bytes), lives[r].first))
+        if any(isinstance(life.bytes, Scalar) for life in lives.values()):
+            return _shelved([(root, lives[root]) for root in order])
         offsets: dict[int, int] = {}
-        for root in sorted(lives, key=lambda r: (-lives[r].bytes, lives[r].first)):
+        for root in order:
             life = lives[root]
             busy = sorted(
                 (offsets[o], offsets[o] + lives[o].bytes)
@@ -236,6 +241,8 @@ def join_parameters(kernel: Kernel, old: int, new: int) -> Kernel | None:
         for op in s.body
         if op.op == "store" and op.param == new
     ]
+    if any(op.how for _, op in stores):
+        return None
     if len({op.index for _, op in (*loads, *stores)}) != 1 or any(
         op.mask is not None for _, op in loads
     ):
@@ -258,6 +265,25 @@ def _renumbered(kernel: Kernel, params: tuple[Param, ...], number: Mapping[int, 
     return replace(kernel, params=params, stages=stages)
 
 
+def _shelved(lives: Sequence[tuple[int, _Life]]) -> tuple[dict[int, Dim], Dim]:
+    """Offsets of lives of any lengths, and the bytes of the whole."""
+    shelves: list[list[tuple[int, _Life]]] = []
+    for root, life in lives:
+        free = (
+            shelf for shelf in shelves
+            if all(o.last < life.first or life.last < o.first for _, o in shelf))
+        shelf = next(free, None)
+        if shelf is None:
+            shelves.append(shelf := [])
+        shelf.append((root, life))
+    offsets: dict[int, Dim] = {}
+    offset: Dim = 0
+    for shelf in shelves:
+        offsets.update(dict.fromkeys((root for root, _ in shelf), offset))
+        offset = offset + _aligned(longest(life.bytes for _, life in shelf))
+    return offsets, offset
+
+
 def _gap(busy: list[tuple[int, int]], size: int) -> int:
     """The lowest aligned offset with `size` free bytes."""
     offset = 0
@@ -268,8 +294,8 @@ def _gap(busy: list[tuple[int, int]], size: int) -> int:
     return offset
 
 
-def _aligned(bytes_: int) -> int:
-    return -(-bytes_ // ALIGN_BYTES) * ALIGN_BYTES
+def _aligned(bytes_: Dim) -> Dim:
+    return (bytes_ + ALIGN_BYTES - 1) // ALIGN_BYTES * ALIGN_BYTES
 
 
 def _read(unit: Unit, problem: Problem) -> list[int]:

@@ -16,9 +16,9 @@ from preheat.base.dataclass import dataclass
 from preheat.base.errors import Unsupported
 from preheat.ir.graph import Graph, Op, OutputAlias, Ref, device_of
 from preheat.ir.graph import Store as InPlace
+from preheat.ir.hinted import estimate
 from preheat.ir.ops import CORE, FUSABLE
 from preheat.ir.types import NoneType, TensorType, tensor
-from preheat.schedule.affine import elems
 from preheat.schedule.cost import LAUNCH_BYTES
 from preheat.schedule.library import COPIES, OVERLOADS, is_blas, product_overload
 from preheat.schedule.loops import DIVISIONS, MOVED_AS, RULES
@@ -137,7 +137,7 @@ def _narrows(op: Op, value: int) -> bool:
 
 def _is_large(type: TensorType) -> bool:
     """Worth a kernel for each of a few parts."""
-    return elems(type.sizes) * type.itemsize >= 2 * LAUNCH_BYTES
+    return estimate(type.elems) * type.itemsize >= 2 * LAUNCH_BYTES
 
 
 def _copy_op(source: int, value: int, type: TensorType) -> Op:
@@ -426,16 +426,12 @@ class _Statement:
     def _operand(self, value: int, is_exact: bool) -> View:
         """The view of memory that `value` is; gives memory to what has none."""
         base = value
-        while (
-            base in self.ops
-            and base not in self.results
-            and CORE[self.ops[base].name].kind == "movement"
-        ):
+        while base in self.ops and base not in self.results and self._is_view(self.ops[base]):
             if base in self.required:
                 break
-            base = self.ops[base].args[0].id if len(self.ops[base].args) == 1 else -1
+            base = self.ops[base].args[0].id
         view = None
-        if base >= 0 and base != value and self.types[base].kind == self.types[value].kind:
+        if base != value and self.types[base].kind == self.types[value].kind:
             view = view_of(value, self.ops, self.types, lambda v: v == base)
         if view is not None and is_exact:
             fits = self._fits(view, self.types[value])

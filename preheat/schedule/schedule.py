@@ -6,10 +6,10 @@
           product b3 @ b2 -> b4
           kernel add_1 (b4 inout, b5) over 8
 
-The steps: `biases` takes convolutions of a GPU apart, `layouts` turns them, `alignment` cuts its
-products, `sums` makes products of few rows sums, `split` cuts long reductions, `problem` names the
-values that need memory, `fuse` groups values into loop nests (`loops`, `forms`, `tile`), `memory`
-gives every value a buffer; here they become the nouns of `ir.plan`.
+The steps: `biases` takes convolutions of a GPU apart, `layouts` turns them, `padding` and `alignment`
+pad and cut its products, `sums` makes products of few rows sums, `split` cuts long reductions,
+`problem` names the values that need memory, `fuse` groups values into loop nests (`loops`, `forms`,
+`tile`), `memory` gives every value a buffer; here they become the nouns of `ir.plan`.
 
 Requires level core. Guarantees: outputs have the strides of their types; in the order of the calls
 reads of an input precede its write, and checks precede every write; kernels are distinct.
@@ -20,7 +20,7 @@ from dataclasses import replace
 
 from preheat.base.errors import Unsupported
 from preheat.ir.graph import Graph, OutputAlias, Ref, device_of, map_refs
-from preheat.ir.loop import Kernel
+from preheat.ir.loop import Kernel, sizes_of
 from preheat.ir.pack import digest
 from preheat.ir.plan import Call, KernelCall, LibraryCall, Output, Plan, ProductCall, Target
 from preheat.schedule.alignment import aligned_products
@@ -30,6 +30,7 @@ from preheat.schedule.groups import Group
 from preheat.schedule.layouts import channels_last
 from preheat.schedule.memory import Layout, plan_memory
 from preheat.schedule.names import kernel_name
+from preheat.schedule.padding import padded_products
 from preheat.schedule.problem import CallUnit, Problem
 from preheat.schedule.split import split_reductions
 from preheat.schedule.sums import products_as_sums
@@ -38,12 +39,12 @@ from preheat.schedule.sums import products_as_sums
 def schedule(graph: Graph, target: Target) -> Plan:
     """The plan that computes `graph` on `target`.
 
-    Raises Unsupported for symbolic sizes where a number must be known, and for ops and dtypes that
-    neither a kernel nor a library overload computes.
+    Sizes may be expressions (`ir/hinted.py`). Raises Unsupported for ops and dtypes that neither a
+    kernel nor a library overload computes.
     """
     if device_of(graph).partition(":")[0] != target.kind and device_of(graph) != "cpu":
         raise Unsupported("no_kernel", f"tensors on {device_of(graph)}, code for {target.kind}")
-    for prepare in (biases_apart, channels_last, aligned_products):
+    for prepare in (biases_apart, channels_last, padded_products, aligned_products):
         graph = prepare(graph, target)
     sums = products_as_sums(graph)
     graph = split_reductions(sums.graph, target)
@@ -56,7 +57,9 @@ def schedule(graph: Graph, target: Target) -> Plan:
             bound = layout.kernels[place]
             number = kernels.number(bound.kernel, unit)
             buffers = tuple(layout.number[m] for m in bound.memories)
-            calls.append(KernelCall(number, buffers, unit.tiled.extent, unit.tiled.bytes))
+            sizes = sizes_of(bound.kernel)
+            moved = 0 if sizes else unit.tiled.bytes  # 0: by the buffers' sizes in each call
+            calls.append(KernelCall(number, buffers, unit.tiled.extent, moved, sizes))
         elif unit.overload or unit.op.type.elems != 0:  # an overload makes its result, empty or not
             calls.append(_library_call(unit, layout))
     outputs = _outputs(graph, problem, layout.number)

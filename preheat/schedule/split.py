@@ -15,10 +15,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from preheat.ir.graph import Builder, Graph, Op, Ref
+from preheat.ir.hinted import estimate
 from preheat.ir.plan import Target
-from preheat.ir.types import TensorType, tensor
+from preheat.ir.scalar import Scalar, product
+from preheat.ir.types import TensorType, contiguous_strides, tensor
 from preheat.schedule import cost
-from preheat.schedule.affine import elems, known
 
 SPLITTABLE = frozenset("sum prod max min any all".split())
 FEW_ROWS = 4  # more rows than this are spread over threads as they are, and stay fused
@@ -28,6 +29,7 @@ PARTS = (16, 64, 512)  # least, best and most parts of a reduction for the threa
 CHUNK = (32, 64, 256)  # rows of a part of a tall reduction
 # For a GPU: columns that one program takes; the least that a part of a reduction has to do.
 GPU_COLUMNS, GPU_PART_ROWS, GPU_PART_ELEMS = 64, 256, 8192
+FOLD_ROWS, FOLD_COLUMNS = 8, 4096  # the fewest rows that a program walks; a row for four warps
 
 
 def split_reductions(graph: Graph, target: Target) -> Graph:
@@ -36,13 +38,47 @@ def split_reductions(graph: Graph, target: Target) -> Graph:
     types = graph.types()
     ops: list[Op] = []
     builder = Builder("core", ops=ops, next_id=graph.next_id(), type_of=dict(types))
+    rows = _row_shapes(graph, types) if target.is_gpu else frozenset()
     for op in graph.ops:
-        parts = _parts(op, types, count_parts)
+        flat = _flattened(op, types) if target.is_gpu else None
+        parts = _fold_parts(flat, rows) or _parts(op, types, count_parts)
         if parts is None:
             ops.append(op)
         else:
-            _split(builder, op, types[op.args[0].id], *parts)
+            _split(builder, op, types[op.args[0].id] if flat is None else flat, *parts)
     return replace(graph, ops=tuple(ops))
+
+
+def _row_shapes(graph: Graph, types) -> frozenset[tuple[int, int]]:
+    """Rows and columns of what is reduced along its last axis alone."""
+    operands = [
+        types[op.args[0].id] for op in graph.ops
+        if op.name in SPLITTABLE and op.attr("axes") == (types[op.args[0].id].rank - 1,)]
+    return frozenset(
+        (product(t.sizes[:-1]), t.sizes[-1]) for t in operands if t.rank > 1 and t.elems != 0)
+
+
+def _flattened(op: Op, types) -> TensorType | None:
+    """The matrix whose rows `op` reduces: all axes of its operand but the last, which are one in
+    memory. None for other reductions."""
+    if op.name not in SPLITTABLE:
+        return None
+    type: TensorType = types[op.args[0].id]
+    is_plain = type.elems != 0 and type.strides == contiguous_strides(type.sizes)
+    if type.rank < 2 or not is_plain or tuple(op.attr("axes")) != tuple(range(type.rank - 1)):
+        return None
+    return tensor(type.dtype, (product(type.sizes[:-1]), type.sizes[-1]), device=type.device)
+
+
+def _fold_parts(flat: TensorType | None, rows: frozenset[tuple[int, int]]) -> tuple[int, int] | None:
+    """(axis, parts) of a sum down rows that are reduced themselves: one kernel may do both, a part
+    of the rows a program."""
+    if flat is None or flat.sizes not in rows or flat.sizes[1] > cost.FOLDED_ELEMS:
+        return None
+    count, columns = flat.sizes
+    best = cost.GPU_FEW_PROGRAMS * max(1, min(4, FOLD_COLUMNS // columns))  # short rows take few warps
+    parts = _divisor(count, cost.LEAST_FOLDING, best, count // FOLD_ROWS)
+    return None if parts is None else (0, parts)
 
 
 def _parts(op: Op, types, count_parts: Callable) -> tuple[int, int] | None:
@@ -53,10 +89,12 @@ def _parts(op: Op, types, count_parts: Callable) -> tuple[int, int] | None:
     axes = op.attr("axes")
     if not axes or type.elems == 0:
         return None
-    axis = max(axes, key=lambda a: known(type.sizes[a]))
-    count = elems(tuple(type.sizes[a] for a in axes))
-    rows = elems(type.sizes) // count
-    parts = count_parts(known(type.sizes[axis]), count, rows, _is_across(type, axes))
+    axis = max(axes, key=lambda a: estimate(type.sizes[a]))
+    if isinstance(type.sizes[axis], Scalar):
+        return None  # no number of parts divides it
+    count = estimate(product(type.sizes[a] for a in axes))
+    rows = estimate(type.elems) // count
+    parts = count_parts(type.sizes[axis], count, rows, _is_across(type, axes))
     return (axis, parts) if parts and parts < count else None
 
 
@@ -97,14 +135,17 @@ def _divisor(size: int, least: int, best: int, most: int) -> int | None:
 
 
 def _split(builder: Builder, op: Op, type: TensorType, axis: int, parts: int) -> None:
-    """Appends the two reductions; the second gives `op`'s own value."""
+    """Appends the two reductions; the second gives `op`'s own value. `type`: of the operand, or of
+    the matrix that it is."""
     value, axes = op.args[0].id, op.attr("axes")
+    if type.sizes != builder.type_of[value].sizes:
+        value, axes = builder.add("reshape", [value], type), (0,)
     dtype = op.type.dtype
     if op.name in ("sum", "prod") and dtype in ("bfloat16", "float16"):
         dtype = "float32"
         wide = tensor(dtype, type.sizes, device=type.device)
         value = builder.add("cast", [value], wide, dtype=dtype)
-    cut = known(type.sizes[axis]) // parts
+    cut = type.sizes[axis] // parts
     sizes = (*type.sizes[:axis], parts, cut, *type.sizes[axis + 1 :])
     given = builder.type_of[value]
     strides = (

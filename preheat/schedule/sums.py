@@ -23,9 +23,9 @@ from typing import NamedTuple
 from preheat.base.dataclass import dataclass
 from preheat.ir.graph import Builder, Graph, Op, Ref
 from preheat.ir.ops import MOVEMENT
-from preheat.ir.scalar import Scalar
+from preheat.ir.hinted import estimate
+from preheat.ir.scalar import Dim, Scalar, product as product_of
 from preheat.ir.types import TensorType, Type, tensor
-from preheat.schedule.affine import elems, known
 from preheat.schedule.views import view_of
 
 MOST_ROWS = 8  # as many rows as are reduced together (forms.MOST_TOGETHER)
@@ -37,7 +37,7 @@ MOST_STRIP_BYTES = 16 << 20
 MOST_BFLOAT16 = (2, 1 << 19)  # rows, or products
 HALVES = ("bfloat16", "float16")
 DTYPES = ("float32", "float64", *HALVES)
-Steps = tuple[int, int]  # strides along the rows and along the columns of a matrix
+Steps = tuple[Dim, Dim]  # strides along the rows and along the columns of a matrix
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,16 +96,17 @@ def _is_sum(product: Product, types: Mapping[int, Type], by_value: Mapping[int, 
     if type.device != "cpu":
         return False
     a, b = (_steps(value, types, by_value) for value in (product.a, product.b))
-    rows, columns = map(known, type.sizes[-2:])
-    inner = known(types[product.a].sizes[-1])
+    sizes = type.sizes[-2:]
+    inner = types[product.a].sizes[-1]
     if inner == 1:
         return True  # nothing to add up
-    if columns < rows:  # the transposed product: few columns of b, many rows of a
-        rows, columns, a, b = columns, rows, b[::-1], a[::-1]
-    if rows > MOST_ROWS:
+    if estimate(sizes[1]) < estimate(sizes[0]):  # the transposed product: few columns, many rows
+        sizes, a, b = sizes[::-1], b[::-1], a[::-1]
+    if isinstance(sizes[0], Scalar) or sizes[0] > MOST_ROWS:
         return False
+    rows, columns, inner = map(estimate, (*sizes, inner))
     if type.dtype == "bfloat16" and rows > MOST_BFLOAT16[0]:
-        if elems(type.sizes) * inner > MOST_BFLOAT16[1]:
+        if estimate(product_of(type.sizes)) * inner > MOST_BFLOAT16[1]:
             return False
     is_near = rows == 1 or rows * inner * type.itemsize <= MOST_ROWS_BYTES
     is_along = b[0] == 1 and a[1] in (0, 1) and inner >= LEAST_INNER and is_near
@@ -120,7 +121,7 @@ def _steps(value: int, types: Mapping[int, Type], by_value: Mapping[int, Op]) ->
         base = by_value[base].args[0].id
     view = view_of(value, by_value, types, lambda v: v == base)
     strides = types[value].strides if view is None else view.strides
-    return tuple(1 if n == 1 else known(s) for n, s in zip(types[value].sizes, strides))[-2:]
+    return tuple(1 if n == 1 else s for n, s in zip(types[value].sizes, strides))[-2:]
 
 
 # ---------------------------------------------------------------------------- how

@@ -18,13 +18,14 @@ from dataclasses import replace
 
 from preheat.base.dataclass import dataclass
 from preheat.ir import loop
+from preheat.ir.hinted import estimate
 from preheat.ir.plan import Target
 from preheat.ir.scalar import Dim, product
 from preheat.ir.types import TensorType
 from preheat.schedule import cost
-from preheat.schedule.affine import Affine, known
+from preheat.schedule.affine import Affine
 from preheat.schedule.forms import Form, form_of
-from preheat.schedule.loops import FrameAxis, Nest, Node, NoFit
+from preheat.schedule.nests import FrameAxis, Nest, Node, NoFit
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,7 @@ def tile(nest: Nest, types: Mapping[int, TensorType], target: Target) -> Tiled:
     """The form of `nest` and its stages. Raises NoFit when it would read memory after having
     overwritten it."""
     nest, form = form_of(nest, target)
+    _check_folds(nest, form)
     stages = _Stages(nest, form, target).build()
     roles = _parameters(stages)
     moved, waste = traffic(nest, form, stages, types, target)
@@ -64,6 +66,21 @@ def tile(nest: Nest, types: Mapping[int, TensorType], target: Target) -> Tiled:
     return Tiled(
         form, tuple(stages), tuple(roles), tuple(roles.values()), extent, moved, waste + start,
         numbers)
+
+
+def _check_folds(nest: Nest, form: Form) -> None:
+    """Raises NoFit unless a program can hold the sums of whole rows, and there are enough programs."""
+    for number in nest.stores:
+        node = nest.nodes[number]
+        if node.how == "sum":
+            moves = [a.name in node.index.keys() for a in form.rows]
+            programs = estimate(product(a.extent for a, m in zip(form.rows, moves) if m))
+            if form.lane is not None or form.together or moves != sorted(moves, reverse=True):
+                raise NoFit("a sum over rows that are not walked one after another")
+            if programs < cost.LEAST_FOLDING or estimate(
+                product(a.extent for a in form.walked)
+            ) > cost.FOLDED_ELEMS:
+                raise NoFit("a sum over rows that one program does not hold")
 
 
 def kernel_of(tiled: Tiled) -> loop.Kernel:
@@ -227,7 +244,7 @@ class _Stages:
             return False
         node = self.nest.nodes[number]
         size = (
-            known(product(a.extent for a in self.form.walked))
+            product(a.extent for a in self.form.walked)
             * TensorType(node.dtype, (), ()).itemsize
         )
         is_small = self.kept_bytes + size <= cost.KEEP_BYTES
@@ -291,7 +308,7 @@ def traffic(
     Rows that fit the cache are loaded once, however many stages walk them.
     """
     extents = {a.name: a.extent for a in (*form.rows, *form.together, *form.walked)}
-    row_elems = known(product(a.extent for a in form.walked))
+    row_elems = estimate(product(a.extent for a in form.walked))
     is_near = row_elems * (4 if form.lane is None else 64) <= cost.CACHE_BYTES
     if target.is_gpu:
         is_near = row_elems <= cost.GPU_ROW_ELEMS
@@ -316,7 +333,7 @@ def traffic(
                 for key in op.node.index.keys():
                     names |= {key} if isinstance(key, str) else axes_of[key]
                 count = (
-                    known(product(extents[n] for n in names))
+                    estimate(product(extents[n] for n in names))
                     * TensorType(op.dtype, (), ()).itemsize
                 )
                 seen[op.memory, op.node.op == "store", op.node.index, where] = count
@@ -324,7 +341,7 @@ def traffic(
     waste = 0.0
     for (memory, is_store, index, where), count in seen.items():
         kind = types[memory] if memory in types else None
-        most = known(kind.elems) * kind.itemsize if kind is not None else count
+        most = estimate(kind.elems) * kind.itemsize if kind is not None else count
         key = (memory, is_store, where)
         total[key] = min(total.get(key, 0) + count, max(most, 1))
         waste += count * max(cost.access_penalty(dict(index.terms).get(form.vector, 0)), 1.0)
@@ -339,7 +356,7 @@ def _lone_work(form: Form, stages: list[Walk]) -> float:
         return 0.0
     lone = (op.node.op for stage in stages if not stage.axes for op in stage.ops)
     cycles = sum(cost.op_cycles(name) for name in lone if name not in ("load", "store"))
-    rows = known(product(a.extent for a in (*form.rows, *form.together)))
+    rows = estimate(product(a.extent for a in (*form.rows, *form.together)))
     return rows * cycles * cost.LONE_CYCLE_BYTES
 
 
@@ -356,7 +373,7 @@ def _loop_op(op: _Op, number: Mapping[int, int], names: Mapping[str, str]) -> lo
         None if node.mask is None else op.names[node.mask],
         node.other,
         names.get(node.axis, ""),
-        node.how if node.op in ("reduce", "check") else "",
+        node.how if node.op in ("reduce", "check", "store") else "",
         op.is_kept,
     )
 

@@ -14,7 +14,7 @@ from preheat.base.dataclass import dataclass
 from preheat.ir.graph import Op
 from preheat.ir.scalar import Dim
 from preheat.ir.types import TensorType
-from preheat.schedule.affine import common_groups, known
+from preheat.schedule.affine import common_groups
 
 Strides = tuple[Dim, ...]
 
@@ -163,7 +163,7 @@ def _back_permute(op: Op, source: TensorType, store: Store):
 def _back_flip(op: Op, source: TensorType, store: Store):
     offset, strides = store.offset, list(store.strides)
     for axis in op.attr("axes"):
-        offset = offset + strides[axis] * (known(source.sizes[axis]) - 1)
+        offset = offset + strides[axis] * (source.sizes[axis] - 1)
         strides[axis] = -strides[axis]
     return offset, tuple(strides)
 

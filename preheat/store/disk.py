@@ -49,14 +49,15 @@ class Disk:
     folder: Path
     limit_bytes: int = 2 << 30
 
-    def read(self, key: Key, hint: str) -> Iterator[Found]:
-        """The verified entries of `key` whose `hint` matches, newest first.
+    def read(self, key: Key, *hints: str) -> Iterator[Found]:
+        """The verified entries of `key` with one of `hints`, newest first.
 
-        `hint` is a cheap digest of the call (shapes, dtypes); entries with another are not read.
+        A hint is a cheap digest of the call (shapes, dtypes); entries with others are not read.
         """
         shelf = self.folder / key.shelf / key.digest
         try:
-            paths = sorted(shelf.glob(f"{hint}-*"), key=_last_use, reverse=True)
+            paths = [path for hint in dict.fromkeys(hints) for path in shelf.glob(f"{hint}-*")]
+            paths.sort(key=_last_use, reverse=True)
         except OSError as error:
             why = f"cannot read {shelf.name}: {error.strerror}"
             emit("cache", hit=False, name=key.name, why=why)

@@ -14,11 +14,11 @@ raise.
 
 from preheat.bridge.ops import schema
 from preheat.ir.graph import Graph, Op, Ref, map_refs, with_ops
-from preheat.rules import algebra, movement
+from preheat.rules import algebra, movement, one_hot
 from preheat.rules.engine import rewrite
 from preheat.rules.raising import can_raise
 
-RULES = (*algebra.RULES, *movement.RULES)
+RULES = (*algebra.RULES, *movement.RULES, *one_hot.RULES)
 
 
 def cleanup(graph: Graph) -> Graph:

@@ -69,6 +69,10 @@ def _lower(
             made = row(lowering, **named)
         except Declined:
             del builder.ops[length:]
+        except Unsupported as why:
+            if why.reason != "symbolic":
+                raise
+            del builder.ops[length:]
         else:
             _bind(builder, lowering, op, made, known)
             return

@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from preheat.base.dataclass import dataclass
 from preheat.ir.graph import Arg, Builder, Op, Ref, Token, tensor_type
 from preheat.ir.ops import COMPARISONS
-from preheat.ir.scalar import Dim, Number, Scalar, product
+from preheat.ir.hinted import Hinted, as_float, estimate
+from preheat.ir.scalar import Dim, Number, Scalar, product, type_of
 from preheat.ir.types import DTYPES, TensorType, contiguous_strides
 
 SMALL_FLOATS = frozenset(("float16", "bfloat16"))
@@ -204,7 +205,7 @@ class Lowering:
 
         Declines for an integer that might not fit into `dtype`.
         """
-        if not isinstance(value, Scalar):
+        if is_known(value):
             return self.emit("full", [], dtype, sizes, value=as_number(value, dtype))
         decline_if(value.op != "sym", "a number that is computed at run time")
         fits = is_float(dtype) or (dtype == "int64" and value.type == "int")
@@ -259,6 +260,7 @@ class Lowering:
     def slice(self, x: Value, axis: int, start: Dim, size: Dim, step: int = 1) -> Value:
         if step == 1 and size == x.sizes[axis]:
             return x
+        self._within(x.sizes[axis], start, size, step)
         sizes = (*x.sizes[:axis], size, *x.sizes[axis + 1 :])
         strides = (*x.type.strides[:axis], x.type.strides[axis] * step, *x.type.strides[axis + 1 :])
         return self.emit("slice", [x], x.dtype, sizes, strides, axis=axis, start=start, step=step)
@@ -274,7 +276,13 @@ class Lowering:
 
     def place(self, x: Value, part: Value, axis: int, start: Dim, step: int = 1) -> Value:
         part = self.expand(part, (*x.sizes[:axis], part.sizes[axis], *x.sizes[axis + 1 :]))
+        self._within(x.sizes[axis], start, part.sizes[axis], step)
         return self.emit("place", [x, part], x.dtype, x.sizes, axis=axis, start=start, step=step)
+
+    def _within(self, whole: Dim, start: Dim, size: Dim, step: int) -> None:
+        """Declines, for torch to raise, a part that is not within an axis of `whole` elements."""
+        is_inside = size == 0 or (start >= 0 and start + (size - 1) * step < whole)
+        decline_if(not is_inside, "torch will raise")
 
     # -------------------------------------------------------------------- reductions
     def reduce(
@@ -294,11 +302,16 @@ class Lowering:
         return self.reduce("sum", x, axes, keepdim) / count(x, axes)
 
 
-def count(x: Value, axes: Sequence[int]) -> float:
+def count(x: Value, axes: Sequence[int]) -> Number:
     """How many elements are reduced over `axes`. Declines when that is not known."""
     number = product(x.sizes[a] for a in axes)
-    decline_if(isinstance(number, Scalar), "a symbolic count")
-    return float(number)
+    decline_if(not is_known(number), "a symbolic count")
+    return as_float(number)
+
+
+def is_known(value: Arg) -> bool:
+    """Whether `value` can be computed with: a number, or one made of sizes (`ir/hinted.py`)."""
+    return not isinstance(value, Scalar) or isinstance(value, Hinted)
 
 
 def as_number(value: Number, dtype: str) -> Number:
@@ -307,7 +320,10 @@ def as_number(value: Number, dtype: str) -> Number:
     if kind == "b":
         return bool(value)
     if kind == "f":
-        return float(value)
+        return as_float(value)
+    if isinstance(value, Hinted):
+        decline_if(type_of(value) != "int" or dtype != "int64", f"{value} as {dtype}")
+        return value
     decline_if(isinstance(value, float) and not value.is_integer(), f"{value} as {dtype}")
     bits = DTYPES[dtype].itemsize * 8
     low, high = (0, 2**bits) if kind == "u" else (-(2 ** (bits - 1)), 2 ** (bits - 1))
@@ -332,7 +348,7 @@ def view_strides(type: TensorType, sizes: Sequence[Dim]) -> tuple[Dim, ...] | No
     Source: computeStride in aten/src/ATen/TensorUtils.cpp.
     """
     known = (*type.sizes, *type.strides, *sizes)
-    if any(isinstance(v, Scalar) for v in known) or 0 in type.sizes:
+    if not all(map(is_known, known)) or 0 in type.sizes:
         return None
     if not type.sizes:
         return (1,) * len(sizes)
@@ -344,7 +360,7 @@ def view_strides(type: TensorType, sizes: Sequence[Dim]) -> tuple[Dim, ...] | No
         is_end = axis == 0 or (type.sizes[axis - 1] != 1 and type.strides[axis - 1] != chunk * base)
         if is_end:
             view = 1
-            while place >= 0 and (view < chunk or sizes[place] == 1):
+            while place >= 0 and (estimate(view) < estimate(chunk) or sizes[place] == 1):
                 strides[place] = view * base
                 view *= sizes[place]
                 place -= 1

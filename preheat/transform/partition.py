@@ -61,7 +61,8 @@ def _views(forward: Graph) -> dict[int, Op]:
     written = {root.get(value, value) for op in forward.ops for value in op.writes}
     return {
         op.results[0]: op for op in forward.ops
-        if op.name in VIEWS and len(op.results) == len(op.aliases) == 1
+        # `as_strided` counts from the start of a storage, which a saved tensor may not begin
+        if op.name in VIEWS and op.name != "aten.as_strided.default" and len(op.results) == len(op.aliases) == 1
         and op.aliases[0] not in (-1, op.results[0])
         and root[op.results[0]] not in written}
 

@@ -18,7 +18,7 @@ from preheat.bridge.ops import arguments
 from preheat.ir.dims import decide, normal
 from preheat.ir.graph import Arg, Op, Ref, Token
 from preheat.ir.scalar import Dim, product
-from preheat.ir.types import DTYPES, TensorType, Type, tensor
+from preheat.ir.types import DTYPES, TensorType, Type, is_unhinted, tensor
 
 
 class Emitter(Protocol):
@@ -37,7 +37,7 @@ LAZY = {
 def _slices(op: Op, type: TensorType, lengths: list[int], dim: int) -> tuple[Op, ...]:
     found, start = [], 0
     for length in lengths:
-        end = normal(start + length)
+        end = _tidy(start + length)
         found.append(Op("aten.slice.Tensor", (op.args[0], dim, start, end, 1), (), ()))
         start = end
     return tuple(found)
@@ -46,13 +46,16 @@ def _slices(op: Op, type: TensorType, lengths: list[int], dim: int) -> tuple[Op,
 def _split(op: Op, type: TensorType) -> tuple[Op, ...]:
     named = arguments(op)
     dim, length = named["dim"] % type.rank, named["split_size"]
-    last = normal(type.sizes[dim] - length * (len(op.results) - 1))  # it may be shorter
+    last = _tidy(type.sizes[dim] - length * (len(op.results) - 1))  # it may be shorter
     return _slices(op, type, [*(length for _ in op.results[1:]), last], dim)
 
 
 def _split_sizes(op: Op, type: TensorType) -> tuple[Op, ...]:
     named = arguments(op)
-    return _slices(op, type, list(named["split_sizes"]), named["dim"] % type.rank)
+    lengths, dim = list(named["split_sizes"]), named["dim"] % type.rank
+    if sum(lengths) != type.sizes[dim]:
+        raise Unsupported("unknown_view", f"{lengths} of {type.sizes[dim]}")  # torch will raise
+    return _slices(op, type, lengths, dim)
 
 
 def _unbind(op: Op, type: TensorType) -> tuple[Op, ...]:
@@ -72,25 +75,41 @@ SPLITS: dict[str, Callable[[Op, TensorType], tuple[Op, ...]]] = {
 
 
 # ---------------------------------------------------------------------------- offsets
+def clamped(start: Dim | None, size: Dim) -> Dim:
+    """Where a slice that starts at `start` of an axis of `size` really starts."""
+    if start is None:
+        return 0
+    if start < 0:
+        start = start + size
+        return start if start >= 0 else 0
+    return start if start <= size else size
+
+
 def _slice_offset(named: dict[str, Arg], base: TensorType, view: TensorType) -> Dim | None:
     """Of a slice with elements, whose start is therefore inside the axis, unless it is negative."""
-    dim, start = named["dim"] % base.rank, named["start"] or 0
+    dim, start = named["dim"] % base.rank, named["start"]
     size, end = base.sizes[dim], named["end"]
-    if isinstance(start, int) and isinstance(size, int):
-        start, _, _ = slice(start, None).indices(size)
+    if not is_unhinted(start) and not is_unhinted(size):
+        start = clamped(start, size)
+    elif start is None:
+        start = 0
     elif decide("ge", start, 0) is not True:
         if named["step"] != 1 or not (end is None or end == _INT_MAX):
             return None
-        start = normal(size - view.sizes[dim])
-    return normal(start * base.strides[dim])
+        start = size - view.sizes[dim]
+    return _tidy(start * base.strides[dim])
+
+
+def _tidy(dim: Dim) -> Dim:
+    return normal(dim) if is_unhinted(dim) else dim
 
 
 def _select_offset(named: dict[str, Arg], base: TensorType, view: TensorType) -> Dim | None:
     dim, index = named["dim"] % base.rank, named["index"]
-    is_from_start = decide("ge", index, 0)
+    is_from_start = decide("ge", index, 0) if is_unhinted(index) else index >= 0
     if is_from_start is None:
         return None
-    return normal((index if is_from_start else index + base.sizes[dim]) * base.strides[dim])
+    return _tidy((index if is_from_start else index + base.sizes[dim]) * base.strides[dim])
 
 
 def _diagonal_offset(named: dict[str, Arg], base: TensorType, view: TensorType) -> Dim:

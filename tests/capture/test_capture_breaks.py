@@ -321,6 +321,17 @@ def test_stream_capture_is_guarded_where_it_is_read():
     assert "stream_capture" not in ambient_guards(without)
 
 
+def test_what_the_machine_is_is_guarded_where_it_is_read():
+    def asks(x):
+        fast = torch.cuda.is_available() and torch.cuda.is_bf16_supported()
+        return x * 2 if fast else x * 3
+
+    made = captured(asks, torch.ones(2))
+    assert "cuda_available" in ambient_guards(made)
+    assert ("cuda_bf16" in ambient_guards(made)) == torch.cuda.is_available()
+    assert_same(replay(made, asks, torch.ones(2)), asks(torch.ones(2)))
+
+
 def test_a_net_change_of_the_grad_mode_is_made_again():
     chain = Chain(left_mode)
     for _ in range(2):

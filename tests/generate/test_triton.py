@@ -13,6 +13,7 @@ import pytest
 import torch
 from schedule.graphs import Make, on_gpu
 from schedule.test_fusion import bert_layer
+from schedule.test_folds import norm_backward
 from schedule.test_fuzz import Program
 
 from bench.models import MODELS
@@ -177,6 +178,15 @@ def test_the_kernels_of_models(name):
 
 
 @needs_triton
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("sizes", [(4096, 768), (8192, 4096), (4096, 8192), (2048, 1000)])
+def test_sums_of_columns_fit_the_registers(arch, sizes):
+    for dtype in ("float32", "bfloat16"):
+        graph = norm_backward(Make(), *sizes, dtype=dtype)
+        check_binaries(schedule(on_gpu(graph), gpu_target(arch)).kernels, arch)
+
+
+@needs_triton
 def test_equal_kernels_are_one_binary():
     at = Index(0, (("i0", 1),))
     body = (LoopOp("load", 0, "float32", param=0, index=at),
@@ -207,7 +217,7 @@ def test_a_number_of_the_host_is_passed_by_value():
 
 # ---------------------------------------------------------------------------- the interpreter
 @needs_triton
-@pytest.mark.parametrize("group", ("rows", "movement", "elementwise", "graphs"))
+@pytest.mark.parametrize("group", ("rows", "movement", "elementwise", "graphs", "folds"))
 def test_interpreted(group):
     folder = Path(__file__).parent.parent
     done = subprocess.run(

@@ -15,6 +15,7 @@ from generate.interpreted import Fault, run_triton  # first: it chooses Triton's
 import torch
 from schedule.graphs import Make, on_gpu, random_input, same
 from schedule.test_fusion import bert_layer
+from schedule.test_folds import norm_backward
 from schedule.test_fuzz import Program
 
 from preheat.bridge.interpret import run
@@ -23,6 +24,7 @@ from preheat.ir.graph import Graph
 from preheat.ir.ops import CORE, FUSABLE
 from preheat.ir.plan import Target
 from preheat.ir.types import tensor
+from preheat.schedule import cost
 from preheat.schedule.schedule import schedule
 
 TARGET = Target("cuda", "sm_90")
@@ -30,7 +32,8 @@ DTYPES = ("float32", "float64", "int64", "int32", "int16", "int8", "uint8", "boo
 # Few rows, many; short, odd, and longer than a program holds: the interpreter is slow, so a program
 # holds less here.
 SIZES = ((5, 7), (3, 128), (90, 3), (2, 500), (2, 512))
-tiles.BLOCK_ELEMS, tiles.ROW_BYTES, tiles.DEEP = 64, 512, 16
+tiles.BLOCK_ELEMS, tiles.ROW_BYTES, tiles.DEEP, tiles.FOLD_ELEMS = 64, 512, 16, 64
+cost.LEAST_FOLDING = 4
 ODD = (float("-inf"), float("inf"), float("nan"))
 
 
@@ -97,7 +100,13 @@ def graphs(first: int = 0) -> Iterator[Graph]:
         yield Program(seed, 4 + seed % 14).graph()
 
 
-GROUPS = {"rows": rows, "movement": movement, "elementwise": elementwise, "graphs": graphs}
+def folds() -> Iterator[Graph]:
+    for sizes in ((64, 24), (2, 32, 100), (128, 64)):
+        yield norm_backward(Make(), *sizes)
+
+
+GROUPS = {
+    "rows": rows, "movement": movement, "elementwise": elementwise, "graphs": graphs, "folds": folds}
 
 
 def given(graph: Graph) -> list[torch.Tensor]:

@@ -218,7 +218,7 @@ def test_another_device_is_current_while_the_calls_run(monkeypatch, fails):
 
     monkeypatch.setattr("entries.context", lambda without: fake)
     monkeypatch.setattr(lowering._Writer, "choose_device", choose)
-    monkeypatch.setattr(lowering, "library_function", lambda *_: (negate, (0,)))
+    monkeypatch.setattr(lowering, "called", lambda *_: negate)
     monkeypatch.setattr(lowering, "shim_call", lambda *_: None)
     x, slow = f32(4, 6), Slow()
     given = plan(

@@ -143,6 +143,9 @@ class _Run:
             if memory.flat.is_complex():  # moved as integers
                 memory.flat = memory.flat.view(dtype(param.dtype))
             assert memory.flat.dtype == dtype(param.dtype)
+        for op in (op for stage in kernel.stages for op in stage.body):
+            if op.op == "store" and op.how:  # a sum over positions that come one after another
+                memories[op.param].flat.zero_()
         points = list(range(product(extents)))
         blocks = [points[k : k + BLOCK] for k in range(0, len(points), BLOCK)]
         self.order.shuffle(blocks)
@@ -212,6 +215,9 @@ class _Run:
         if op.op == "store":
             value = known(op.args[0])
             assert value.dtype == memory.flat.dtype, op
+            if op.how:
+                memory.flat.index_put_((offset,), value, accumulate=True)
+                return None
             memory.flat[offset[mask]] = value[mask]
             return None
         found = memory.flat[torch.where(mask, offset, torch.zeros_like(offset))]

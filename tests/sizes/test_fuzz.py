@@ -24,6 +24,9 @@ def test_gradients_at_sizes_that_they_were_not_captured_at(start):
     assert total["replays"] >= 40 and total["pinned"] <= 8, total
 
 
-def test_plans_of_sizes_that_come_again():
-    total = check.run(1000, 12, "preheat", calls=24)
+@pytest.mark.parametrize("start", range(1000, 1060, 20))
+def test_programs_by_plans_for_all_sizes(start):
+    """From the first size on that is new: nothing runs op by op."""
+    total = check.run(start, 20, "preheat")
     assert not total["wrong"] and not total["faults"], total
+    assert total["replays"] >= 60, total

@@ -8,7 +8,7 @@ import torch
 
 import preheat
 from preheat.run.executable import Executable
-from preheat.run.sized import CALLS_BEFORE_PLAN, MOST_PLANS, Sized
+from preheat.run.sized import CALLS_BEFORE_PLAN, MOST_PLANS, Planned, Sized
 
 
 @pytest.fixture(autouse=True)
@@ -117,17 +117,51 @@ def test_equal_sizes_are_a_guard_and_not_a_value():
     assert captures(program, [(4, 4), (5, 5), (6, 6)], dynamic=True) == 1
 
 
-def test_sizes_that_come_again_get_a_plan_and_others_do_not():
-    compiled = preheat.compile(scaled, dynamic=True, options={"cache": False})
+def sized_of(compiled):
+    """What runs the only variant of a compiled function."""
     (holder,) = [c.cell_contents for c in compiled.__closure__ if hasattr(c.cell_contents, "variants")]
+    (variant,) = holder.variants
+    assert isinstance(variant.executable, Sized)
+    return variant.executable
+
+
+def test_every_size_has_a_plan_from_one_compile_and_the_last_ones_are_kept():
+    compiled = preheat.compile(scaled, dynamic=True, options={"cache": False})
+    before = preheat.counters()["compiles"]
     with torch.no_grad():
+        for size in range(2, MOST_PLANS + 9):
+            x = torch.randn(size, 3)
+            torch.testing.assert_close(compiled(x), scaled(x))
+    assert preheat.counters()["compiles"] - before == 1
+    runs = sized_of(compiled)._instances
+    assert all(isinstance(made.run, Planned) for made in runs.values())
+    assert list(runs) == [(size, 3) for size in range(9, MOST_PLANS + 9)]
+
+
+def test_sizes_that_a_condition_leaves_out_get_a_template_of_their_own():
+    def program(x):
+        return (x.exp() * 2).softmax(-1)  # rows are kept on the stack as long as they fit there
+
+    compiled = preheat.compile(program, dynamic=True, options={"cache": False})
+    before = preheat.counters()["compiles"]
+    with torch.no_grad():
+        for size in ((3, 40), (2, 50), (2, 30000), (3, 41), (1, 20000), (2, 30001)):
+            x = torch.randn(size)
+            torch.testing.assert_close(compiled(x), program(x))
+    assert preheat.counters()["compiles"] - before == 2
+    assert len(sized_of(compiled).templates) == 2
+
+
+def test_without_a_template_sizes_that_come_again_get_a_plan_and_others_do_not():
+    compiled = preheat.compile(scaled, dynamic=True, options={"cache": False})
+    with torch.no_grad():
+        compiled(torch.randn(4, 5))
+        sized_of(compiled).templates.clear()
         for _ in range(CALLS_BEFORE_PLAN + 3):
             compiled(torch.randn(4, 6))
         for size in range(2, MOST_PLANS):
             compiled(torch.randn(size, 3))
-    (variant,) = holder.variants
-    assert isinstance(variant.executable, Sized)
-    runs = variant.executable._instances
+    runs = sized_of(compiled)._instances
     assert [key for key, made in runs.items() if isinstance(made.run, Executable)] == [(4, 6)]
 
 
@@ -149,6 +183,16 @@ def test_a_size_of_an_attribute_and_of_a_list():
             torch.testing.assert_close(compiled(xs), eager(xs))
             assert torch.equal(eager.cache, other.cache)
     assert preheat.counters()["captures"] - before <= 3
+
+
+def test_a_write_in_place_keeps_the_symbols():
+    def program(x):
+        y = x * 2
+        y += x
+        y *= x.shape[0]
+        return y
+
+    assert captures(program, [(4, 6), (5, 6), (6, 6), (9, 6), (1, 6)]) == 2
 
 
 def test_a_host_call_between_keeps_the_symbols():
@@ -185,14 +229,14 @@ def test_an_op_without_a_rule_is_named_in_the_report():
 
 def test_more_sizes_than_plans():
     compiled = preheat.compile(scaled, dynamic=True, options={"cache": False})
-    (holder,) = [c.cell_contents for c in compiled.__closure__ if hasattr(c.cell_contents, "variants")]
     with torch.no_grad():
+        compiled(torch.randn(1000, 3))
+        sized_of(compiled).templates.clear()
         for size in range(2, MOST_PLANS + 6):
             x = torch.randn(size, 3)
             for _ in range(3 * CALLS_BEFORE_PLAN):
                 torch.testing.assert_close(compiled(x), scaled(x))
-    (variant,) = holder.variants
-    runs = variant.executable._instances.values()
+    runs = sized_of(compiled)._instances.values()
     assert sum(isinstance(made.run, Executable) for made in runs) == MOST_PLANS
 
 

@@ -7,12 +7,14 @@ import contextlib
 import copy
 import io
 import linecache
+import re
 import warnings
 from dataclasses import replace
 
 import torch
 
 import preheat
+from tests.training.place import DEVICE
 from tests.training.programs import Program, Step
 
 
@@ -67,23 +69,28 @@ def _run(program: Program, wrap) -> list[dict]:
     log: list = []
     names = {"torch": torch, "log": log, "double": Double.apply}
     names["hook"] = lambda label: lambda grad: log.append((label, grad.detach().clone()))
-    exec(compile(program.text, f"<seed {program.seed}>", "exec"), names)
-    file = f"<seed {program.seed}>"
-    linecache.cache[file] = (len(program.text), None, program.text.splitlines(True), file)
+    text, file = placed(program.text), f"<seed {program.seed}>"
+    exec(compile(text, file, "exec"), names)
+    linecache.cache[file] = (len(text), None, text.splitlines(True), file)
     call = wrap(names["f"])
     return [_step(call, program, number, step, log) for number, step in enumerate(program.steps)]
+
+
+def placed(text: str) -> str:
+    """The text of a program with its constants where its tensors are."""
+    return text if DEVICE == "cpu" else re.sub(r"torch\.tensor\((\[.*?\])\)", rf"torch.tensor(\1, device={DEVICE!r})", text)
 
 
 def _step(call, program: Program, number: int, step: Step, log: list) -> dict:
     generator = torch.Generator().manual_seed(1000 * program.seed + number)
 
     def draw(*sizes):
-        return torch.randn(*sizes, generator=generator)
+        return torch.randn(*sizes, generator=generator).to(DEVICE)
 
     leaf = draw(3, 3).requires_grad_()
     given = {
         "x": draw(3, 3), "y": leaf * 1.5, "w": draw(3, 3).requires_grad_(),
-        "b": draw(2, 3).requires_grad_(), "s": torch.zeros(3)}
+        "b": draw(2, 3).requires_grad_(), "s": torch.zeros(3, device=DEVICE)}
     given["y"].retain_grad()
     seen: dict = {}
     del log[:]
@@ -203,6 +210,9 @@ def difference(one, other, with_strides: bool) -> str:
     if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
         if (one.shape, one.dtype) != (other.shape, other.dtype):
             return f"{one.dtype} {tuple(one.shape)} against {other.dtype} {tuple(other.shape)}"
+        if one.device != other.device:
+            return f"on {one.device} against {other.device}"
+        one, other = one.cpu(), other.cpu()
         scale = max(1.0, one.abs().nan_to_num().max().item() / 10) if one.numel() else 1.0
         if not torch.allclose(one, other, rtol=2e-4, atol=2e-5 * scale, equal_nan=True):
             return f"values differ by {(one - other).abs().max()}"

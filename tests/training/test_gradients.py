@@ -13,6 +13,7 @@ from torch.testing._internal.common_methods_invocations import op_db
 
 import preheat
 from opinfo.expected import UNDEFINED
+from tests.training.place import DEVICE
 
 NAMES = [op.name + (f".{op.variant_test_name}" if op.variant_test_name else "") for op in op_db]
 CALLS = 4
@@ -26,7 +27,7 @@ ELSEWHERE = {
 
 def rows(step=1):
     for name, op in list(zip(NAMES, op_db))[::step]:
-        if op.supports_autograd and torch.float32 in op.supported_dtypes("cpu"):
+        if op.supports_autograd and torch.float32 in op.supported_dtypes(DEVICE.partition(":")[0]):
             if name not in UNDEFINED and name not in ELSEWHERE:
                 yield pytest.param(op, id=name)
 
@@ -44,7 +45,7 @@ def test_gradient_quickly(op):
 
 def check(op, count):
     torch.manual_seed(0)
-    samples = list(op.sample_inputs("cpu", torch.float32, requires_grad=True))
+    samples = list(op.sample_inputs(DEVICE, torch.float32, requires_grad=True))
     for sample in samples[::max(1, len(samples) // count)][:count]:
         def call(value, args, kwargs):
             return op.op(value, *args, **kwargs)
@@ -87,7 +88,7 @@ def run(call, sample, number, dtype=torch.float32):
         return [t.detach() for t in results], [None] * len(leaves)
     generator = torch.Generator().manual_seed(number)
     tangents = [
-        torch.randn(t.shape, generator=generator, dtype=torch.float32).to(t.dtype) for t in outputs]
+        torch.randn(t.shape, generator=generator, dtype=torch.float32).to(t) for t in outputs]
     try:
         grads = torch.autograd.grad(outputs, leaves, tangents, allow_unused=True)
     except RuntimeError as error:

@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import preheat
+from tests.training.place import DEVICE
 
 NO_CACHE = {"cache": False}
 
@@ -29,12 +30,12 @@ def written(x, w):
 @pytest.mark.parametrize("fn", [two_results, written])
 @pytest.mark.parametrize("with_backward", [True, False])
 def test_a_call_dies_with_its_results(fn, with_backward):
-    compiled, w = preheat.compile(fn, options=NO_CACHE), torch.randn(4, 4, requires_grad=True)
+    compiled, w = preheat.compile(fn, options=NO_CACHE), torch.randn(4, 4, device=DEVICE, requires_grad=True)
     gc.collect()
     gc.disable()
     try:
         for number in range(7):
-            x = torch.randn(4, 4, requires_grad=True) * 1
+            x = torch.randn(4, 4, device=DEVICE, requires_grad=True) * 1
             results = compiled(x, w)
             if number < 3 or with_backward:
                 results[1].backward()
@@ -48,14 +49,14 @@ def test_a_call_dies_with_its_results(fn, with_backward):
 
 def test_threads_that_train_at_once():
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8))
+    net = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8)).to(DEVICE)
     compiled, wrong = preheat.compile(net, options=NO_CACHE), []
     parameters = list(net.parameters())
 
     def run(seed):
         generator = torch.Generator().manual_seed(seed)
         for _ in range(30):
-            x = torch.randn(5, 8, generator=generator)
+            x = torch.randn(5, 8, generator=generator).to(DEVICE)
             expected = torch.autograd.grad(net(x).pow(2).sum(), parameters)
             found = torch.autograd.grad(compiled(x).pow(2).sum(), parameters)
             if not all(torch.allclose(a, b, 1e-4, 1e-5) for a, b in zip(expected, found)):

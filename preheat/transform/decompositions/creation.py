@@ -8,8 +8,11 @@ Uninitialised memory (`empty`) is filled with zero: whoever reads it before writ
 from collections.abc import Callable
 
 from preheat.ir.graph import Arg
-from preheat.ir.scalar import Number, Scalar
-from preheat.transform.lowering import Lowering, Value, decline_if, is_float
+from preheat.ir.hinted import as_float
+from preheat.ir.scalar import Number
+from preheat.transform.lowering import (
+    Lowering, Value, as_number, decline_if, is_float, is_known,
+)
 
 
 def filled(value: Number) -> Callable:
@@ -38,15 +41,13 @@ def fill_tensor(c: Lowering, self: Value, value: Value) -> Value:
 
 def arange(c: Lowering, end: Number, start: Number = 0, step: Number = 1, **_: Arg) -> Value:
     """Floats are computed in float64 and rounded, as eager does on the CPU."""
-    decline_if(any(isinstance(v, Scalar) for v in (start, end, step)), "symbolic bounds")
+    decline_if(not all(map(is_known, (start, end, step))), "symbolic bounds")
     decline_if(c.result.rank == 0, "no axis")
     dtype = c.result.dtype
     if is_float(dtype):
-        return c.cast(c.iota(0, c.result.sizes, float(start), float(step), "float64"), dtype)
-    decline_if(
-        not (float(start).is_integer() and float(step).is_integer()), "fractions as integers"
-    )
-    return c.cast(c.iota(0, c.result.sizes, int(start), int(step)), dtype)
+        return c.cast(c.iota(0, c.result.sizes, as_float(start), as_float(step), "float64"), dtype)
+    start, step = (as_number(value, "int64") for value in (start, step))
+    return c.cast(c.iota(0, c.result.sizes, start, step), dtype)
 
 
 def eye(c: Lowering, **_: Arg) -> Value:

@@ -8,8 +8,10 @@ Bool masks (whose result size is data) and scatters stay with the library.
 from collections.abc import Callable
 
 from preheat.ir.graph import Arg
-from preheat.ir.scalar import Dim, Scalar, product
-from preheat.transform.lowering import Lowering, Value, broadcast_sizes, decline_if
+from preheat.ir.scalar import Dim, product
+from preheat.transform.lowering import (
+    Lowering, Value, broadcast_sizes, decline_if, is_known,
+)
 
 INTEGERS = frozenset(("int64", "int32"))
 
@@ -33,6 +35,8 @@ def index_select(c: Lowering, self: Value, dim: int, index: Value) -> Value:
 def gather(c: Lowering, self: Value, dim: int, index: Value, **_: Arg) -> Value:
     axis = c.axis(dim, self)
     decline_if(index.rank == 0 or 0 in index.sizes or index.dtype not in INTEGERS, "index")
+    pairs = [pair for k, pair in enumerate(zip(index.sizes, self.sizes)) if k != axis]
+    decline_if(not all(part <= whole for part, whole in pairs), "torch will raise")
     return c.emit("gather", [self, index], self.dtype, index.sizes, axis=axis)
 
 
@@ -54,7 +58,7 @@ def as_strided(
     c: Lowering, self: Value, size: tuple[Dim, ...], stride: tuple[Dim, ...], storage_offset: Dim
 ) -> Value:
     """Elements by their places in memory; `functionalize` saw that they lie there in order."""
-    decline_if(any(isinstance(n, Scalar) for n in (*self.sizes, *size, *stride)), "symbolic sizes")
+    decline_if(not all(map(is_known, (*self.sizes, *size, *stride))), "symbolic sizes")
     decline_if(0 in size, "no elements")
     place = c.expand(c.iota(0, (1,) * len(size), storage_offset), size)
     for axis, (length, step) in enumerate(zip(size, stride)):

@@ -8,8 +8,9 @@ Nothing computes here; the strides of results are the recorded ones.
 from collections.abc import Callable
 
 from preheat.ir.graph import Arg
-from preheat.ir.scalar import Dim, Number, Scalar
-from preheat.transform.lowering import Lowering, Value, decline_if
+from preheat.ir.scalar import Dim, Number
+from preheat.transform.lowering import Lowering, Value, decline_if, is_known
+from preheat.transform.views import clamped
 
 
 def reshape(c: Lowering, self: Value, **_: Arg) -> Value:
@@ -33,25 +34,23 @@ def permute(c: Lowering, self: Value, dims: tuple[int, ...]) -> Value:
     return c.permute(self, [c.axis(d, self) for d in dims])
 
 
-def slice_bounds(size: Dim, start: Arg, end: Arg) -> tuple[Dim, Dim]:
-    """Where a Python slice of an axis of `size` starts and ends. Declines for symbolic bounds."""
-    known = [v for v in (size, start, end) if v is not None]
-    decline_if(any(isinstance(v, Scalar) for v in known), "symbolic bounds")
-    first, last, _ = slice(start, end).indices(size)
-    return first, max(first, last)
+def slice_start(size: Dim, start: Arg) -> Dim:
+    """Where a Python slice of an axis of `size` starts. Declines for one that is not known."""
+    decline_if(not is_known(size) or not is_known(start), "symbolic bounds")
+    return clamped(start, size)
 
 
 def slice_axis(
     c: Lowering, self: Value, dim: int = 0, start: Arg = None, end: Arg = None, step: int = 1,
 ) -> Value:
     axis = c.axis(dim, self)
-    first, _ = slice_bounds(self.sizes[axis], start, end)
+    first = slice_start(self.sizes[axis], start)
     return c.slice(self, axis, first, c.result.sizes[axis], step)
 
 
 def select(c: Lowering, self: Value, dim: int, index: Dim) -> Value:
     axis = c.axis(dim, self)
-    decline_if(isinstance(index, Scalar), "a symbolic index")
+    decline_if(not is_known(index), "a symbolic index")
     start = index + self.sizes[axis] if index < 0 else index
     return c.reshape(c.slice(self, axis, start, 1), c.result.sizes)
 
@@ -66,13 +65,13 @@ def slice_scatter(
     step: int = 1,
 ) -> Value:
     axis = c.axis(dim, self)
-    first, _ = slice_bounds(self.sizes[axis], start, end)
+    first = slice_start(self.sizes[axis], start)
     return c.place(self, c.cast(src, self.dtype), axis, first, step)
 
 
 def select_scatter(c: Lowering, self: Value, src: Value, dim: int, index: Dim) -> Value:
     axis = c.axis(dim, self)
-    decline_if(isinstance(index, Scalar), "a symbolic index")
+    decline_if(not is_known(index), "a symbolic index")
     start = index + self.sizes[axis] if index < 0 else index
     kept = (*self.sizes[:axis], 1, *self.sizes[axis + 1 :])
     return c.place(self, c.reshape(c.cast(src, self.dtype), kept), axis, start)
@@ -82,7 +81,7 @@ def diagonal(c: Lowering, self: Value, offset: int = 0, dim1: int = 0, dim2: int
     """Every (columns + 1)-th element of the two axes in one row."""
     row, column = c.axis(dim1, self), c.axis(dim2, self)
     rest = [axis for axis in range(self.rank) if axis not in (row, column)]
-    decline_if(any(isinstance(n, Scalar) for n in self.sizes), "a symbolic size")
+    decline_if(not all(map(is_known, self.sizes)), "a symbolic size")
     x = c.permute(self, (*rest, row, column))
     *lead, rows, columns = x.sizes
     start = offset if offset >= 0 else -offset * columns
@@ -94,7 +93,7 @@ def diagonal(c: Lowering, self: Value, offset: int = 0, dim1: int = 0, dim2: int
 def unfold(c: Lowering, self: Value, dimension: int, size: int, step: int) -> Value:
     """Windows that do not overlap: the axis in pieces of `step`, of each the first `size`."""
     axis, wanted = c.axis(dimension, self), (*self.sizes, *c.result.sizes, size, step)
-    decline_if(any(isinstance(n, Scalar) for n in wanted) or 0 in wanted, "symbolic or empty")
+    decline_if(not all(map(is_known, wanted)) or 0 in wanted, "symbolic or empty")
     windows = c.result.sizes[axis]
     decline_if(size > step, "windows overlap")
     decline_if(windows * step > self.sizes[axis], "the last window has no gap behind it")
@@ -124,7 +123,7 @@ def stack(c: Lowering, tensors: tuple[Value, ...], dim: int = 0) -> Value:
 
 def pad(c: Lowering, self: Value, pad: tuple[Dim, ...], value: Number = 0) -> Value:
     """Pads come in pairs, last axis first; a negative one cuts."""
-    decline_if(any(isinstance(p, Scalar) for p in pad), "symbolic padding")
+    decline_if(not all(map(is_known, (*pad, value))), "symbolic padding")
     low, high = [0] * self.rank, [0] * self.rank
     x = self
     for place in range(len(pad) // 2):
@@ -158,7 +157,7 @@ def roll(c: Lowering, self: Value, shifts: tuple[int, ...], dims: tuple[int, ...
     for shift, dim in zip(shifts, dims):
         axis = dim % x.rank
         size = x.sizes[axis]
-        decline_if(isinstance(size, Scalar), "a symbolic size")
+        decline_if(not is_known(size), "a symbolic size")
         start = -shift % size
         if start:
             x = c.cat([c.slice(x, axis, start, size - start), c.slice(x, axis, 0, start)], axis)

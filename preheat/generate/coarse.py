@@ -1,0 +1,34 @@
+"""Which float32 values need not be exact, since memory gets them as 16-bit floats.
+
+    v1 = cast v0: f32; v2 = exp v1; v3 = cast v2: bf16; store v3         v1 and v2 are coarse
+
+`triton_ops` says what is computed otherwise for them, and how far off that is.
+"""
+
+from preheat.generate.triton_ops import HALVES, SMOOTH
+from preheat.ir.loop import Kernel
+
+
+def coarse_values(kernel: Kernel) -> frozenset[int]:
+    """The values that reach memory only as 16-bit floats, by smooth ops and reductions."""
+    body = [op for stage in kernel.stages for op in stage.body]
+    dtypes = {op.id: op.dtype for op in body}
+    exact: set[int] = set()
+    for op in reversed(body):
+        is_half = op.dtype in HALVES
+        if op.op == "store":
+            exact |= set() if is_half else set(op.args)
+        elif op.op == "cast":
+            is_kept = is_half or (op.dtype == "float32" and op.id not in exact)
+            exact |= set() if is_kept else set(op.args)
+        elif op.op == "reduce":
+            is_kept = op.how in ("sum", "max", "min") and op.id not in exact
+            exact |= set() if is_kept else set(op.args)
+        elif op.op not in SMOOTH or op.id in exact:
+            exact |= set(op.args)
+        elif op.op == "where":
+            exact.add(op.args[0])
+        exact |= {t for t, _ in op.index.terms if isinstance(t, int)} if op.index else set()
+        exact |= set() if op.mask is None else {op.mask}
+    return frozenset(
+        op.id for op in body if dtypes.get(op.id) == "float32" and op.id not in exact)

@@ -1,0 +1,36 @@
+"""Targets: what the kernels of a graph are generated for, and the generator that makes them.
+
+    target = target_of(graph)             the GPU that its tensors are on, or this CPU
+    image = image_of(plan.kernels, target)
+"""
+
+from collections.abc import Sequence
+
+from preheat.base.errors import Unsupported, UserError
+from preheat.bridge.tensors import architecture
+from preheat.generate.build import build, host_target
+from preheat.generate.cubin import build_gpu, gpu_target
+from preheat.ir.graph import Graph, device_of
+from preheat.ir.loop import Kernel
+from preheat.ir.plan import Image, Target
+
+
+def target_of(graph: Graph) -> Target:
+    """What the kernels of `graph` are for: the GPU that its tensors are on, or this CPU.
+
+    Raises Unsupported for a device that no code is generated for, or where the generator is absent.
+    """
+    device = device_of(graph)
+    if device == "cpu":
+        return host_target()
+    if not device.startswith("cuda"):
+        raise Unsupported("no_kernel", f"tensors on {device}")
+    try:
+        return gpu_target(architecture(device))
+    except UserError as why:
+        raise Unsupported("no_kernel", str(why)) from why
+
+
+def image_of(kernels: Sequence[Kernel], target: Target) -> Image:
+    """The machine code of `kernels`."""
+    return build_gpu(kernels, target) if target.is_gpu else build(kernels, target)
