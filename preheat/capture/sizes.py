@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from preheat.bridge.ops import arguments
-from preheat.bridge.symint import box, is_box, scalar_of
+from preheat.bridge.symint import box, is_box, pin, scalar_of
 from preheat.capture.numbers import Numbers
 from preheat.capture.sources import Sources
 from preheat.capture.size_call import Call, NoRule, row_major
@@ -98,8 +98,9 @@ class SizeRules:
         self.numbers, self.missed = numbers, missed
 
     def size_of(self, box: Any) -> Number:
-        """The expression that a box holds."""
-        return self.numbers.normal(scalar_of(box))
+        """The expression that a box holds; its value, pinned, where it follows from a float."""
+        scalar = self.numbers.normal(scalar_of(box))
+        return scalar if _is_of_ints(scalar) else pin(box)
 
     def answer(self, question: Callable, type: TensorType, memory_format: str) -> bool | None:
         """What C is told that asks about the layout of a tensor; None: it looks itself."""
@@ -257,6 +258,12 @@ def _scalars(arg: Any) -> Iterator[Scalar]:
     elif isinstance(arg, tuple):
         for part in arg:
             yield from _scalars(part)
+
+
+def _is_of_ints(value: Number) -> bool:
+    if not isinstance(value, Scalar):
+        return True
+    return value.type == "int" if value.op == "sym" else all(map(_is_of_ints, value.args))
 
 
 def _has_scalar(arg: Any) -> bool:
