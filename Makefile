@@ -45,6 +45,7 @@ fuzz: $(VENV)/installed
 # Random programs at sizes that they were not captured at, compared with eager.
 fuzz-sizes: $(VENV)/installed
 	OMP_NUM_THREADS=1 $(PY) -W ignore -m tests.sizes.check $(START) $(COUNT)
+	OMP_NUM_THREADS=1 $(PY) -W ignore -m tests.sizes.gradients $(START) $(COUNT)
 
 # The same for programs that are run backward; DEVICE=cuda has their tensors on a GPU.
 DEVICE ?= cpu

@@ -1,99 +1,189 @@
 """Buckets: inputs padded to a few lengths, each with a static variant; results cut back.
 
-    model = preheat.bucketed(model, lengths=[64, 128, 256], dims={"input_ids": 1, "attention_mask": 1})
+    buckets = {"seq": {"lengths": [64, 128], "dims": {"input_ids": 1, "attention_mask": 1},
+                       "fill": {"attention_mask": 0}}}
+    model = preheat.compile(model, options={"buckets": buckets})
     model(input_ids=ids, attention_mask=mask)      T = 50: runs at 64, gives results of length 50
 
 A program may be run so only if what stands in the padding never reaches the rest of its results: the
 program masks it (`attention_mask`), or no op mixes positions. That is checked, not believed: the first
-call of each bucket also runs as it is, and with other values in the padding; where the results differ,
-UserError says so. What is longer than the last bucket runs with sizes that change, reported.
+call of each bucket also runs as it is, with the padding, and with other elements in it; where results
+differ, or gradients, UserError says so. What is longer than the last bucket runs with sizes that
+change, reported. Of several names each call is padded along all.
 """
 
 import bisect
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from preheat.base.errors import UserError
+from preheat.base.errors import UserError, nearest
 from preheat.base.events import emit
-from preheat.bridge.padding import cut, grown, largest_difference, padded, tolerance
+from preheat.base.options import Buckets
+from preheat.bridge import padding
 from preheat.bridge.tensors import Tensor
+
+Lengths = tuple[int, ...]  # one a name
 
 
 class Bucketed:
-    """Called like `target`. Made by `preheat.bucketed`.
+    """Called like `target`. Made by `preheat.compile` and `preheat.bucketed`.
 
-    lengths     ascending;  dims: the axis of each argument, by name, that is padded
-    fill        what stands behind each of them, 0 by default
-    static      `target` compiled with a variant for each bucket;  dynamic: for longer inputs
+    settings    how it was asked to be compiled; in its options the buckets by name
+    static      `target` compiled with a variant for each bucket
+    dynamic     the same for longer inputs, whose sizes are symbols
     """
 
     def __init__(
-        self, target: Callable, lengths: Sequence[int], dims: Mapping[str, int],
-        fill: Mapping[str, Any], static: Callable, dynamic: Callable,
+        self, target: Callable, settings: Mapping[str, Any], static: Any, dynamic: Any,
     ):
-        self.target, self.lengths = target, tuple(sorted(lengths))
-        self.dims, self.fill = dict(dims), dict(fill)
-        self.static, self.dynamic = static, dynamic
+        self.target, self.static, self.dynamic = target, static, dynamic
+        self.settings, buckets = dict(settings), settings["options"]["buckets"]
+        self.names, self.buckets = tuple(buckets), tuple(buckets.values())
         self._signature = inspect.signature(getattr(target, "forward", target))
-        self._axes: dict[int, Any] = {}  # of results, by bucket
+        self._axes: dict[tuple, list] = {}  # of results, by name; by bucket and grad mode
+        known = tuple(self._signature.parameters)
+        for own in self.buckets:
+            for name in (*own.dims, *own.fill):
+                if name not in known:
+                    raise UserError(f"there is no argument {name!r}: {nearest(name, known)}")
+
+    @property
+    def parts(self) -> tuple[Any, Any]:
+        """What holds the variants."""
+        return self.static, self.dynamic
+
+    @property
+    def name(self) -> str:
+        return self.static.name
+
+    def reset(self) -> None:
+        self._axes.clear()
+        for part in self.parts:
+            part.reset()
+
+    def tell_all(self) -> None:
+        for part in self.parts:
+            part.tell_all()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         bound = self._signature.bind(*args, **kwargs)
-        given = bound.arguments
-        length = self._length(given)
-        place = bisect.bisect_left(self.lengths, length)
-        if place == len(self.lengths):
-            emit("fallback", what="a bucketed function",
-                 why=f"length {length} is beyond the last bucket, {self.lengths[-1]}")
+        lengths = tuple(self._length(own, bound.arguments) for own in self.buckets)
+        chosen = tuple(map(_bucket, self.buckets, lengths))
+        if None in chosen:
+            place = chosen.index(None)
+            emit("fallback", what=self.name,
+                 why=f"{self.names[place]} {lengths[place]} is beyond the last bucket, "
+                     f"{self.buckets[place].lengths[-1]}: its sizes are symbols")
             return self.dynamic(*args, **kwargs)
-        bucket = self.lengths[place]
-        if length == bucket:
+        if lengths == chosen:
             return self.static(*bound.args, **bound.kwargs)
-        if bucket not in self._axes:
-            self._check(bound, length, bucket)
-        result = self._run(self.static, bound, bucket, self.fill)
-        return cut(result, self._axes[bucket], length)
+        key = chosen, padding.is_grad_on()
+        if key not in self._axes:
+            self._axes[key] = self._checked(bound, lengths, chosen)
+        result = self._run(self.static, bound, chosen)
+        return self._cut(result, self._axes[key], lengths)
 
-    def _length(self, given: Mapping[str, Any]) -> int:
+    def examples(self, args: tuple, kwargs: dict) -> Iterator[tuple[tuple, dict]]:
+        """The call at every bucket, and just below it, where it is padded."""
+        bound = self._signature.bind(*args, **kwargs)
+        for chosen in itertools.product(*(own.lengths for own in self.buckets)):
+            below = tuple(
+                max([0, *(n for n in own.lengths if n < bucket)]) + 1
+                for own, bucket in zip(self.buckets, chosen))
+            for lengths in dict.fromkeys((below, chosen)):
+                made = self._resized(bound, lengths)
+                yield made.args, made.kwargs
+
+    # ------------------------------------------------------------------ lengths
+    def _length(self, own: Buckets, given: Mapping[str, Any]) -> int:
         """The one length of the arguments that are padded. Raises UserError if they differ."""
         found = {
-            name: given[name].shape[axis] for name, axis in self.dims.items()
+            name: given[name].shape[axis] for name, axis in own.dims.items()
             if isinstance(given.get(name), Tensor)
         }
         if len(set(found.values())) != 1:
-            raise UserError(f"the arguments {', '.join(self.dims)} need one length, not {found}")
+            raise UserError(f"the arguments {', '.join(own.dims)} need one length, not {found}")
         return next(iter(found.values()))
 
+    def _resized(
+        self, bound: inspect.BoundArguments, lengths: Lengths, is_random: bool = False,
+    ) -> inspect.BoundArguments:
+        """The arguments at `lengths`. Random: what has no fill value is padded with anything."""
+        made = inspect.BoundArguments(self._signature, dict(bound.arguments))
+        for own, length in zip(self.buckets, lengths):
+            for name, axis in own.dims.items():
+                value = made.arguments.get(name)
+                if isinstance(value, Tensor) and value.shape[axis] != length:
+                    fill = own.fill.get(name, None if is_random else 0)
+                    made.arguments[name] = padding.resized(value, axis, length, fill)
+        return made
+
     def _run(
-        self, function: Callable, bound: inspect.BoundArguments, bucket: int, fill: Mapping[str, Any],
+        self, function: Callable, bound: inspect.BoundArguments, lengths: Lengths,
+        is_random: bool = False,
     ) -> Any:
-        """What `function` gives for arguments padded to `bucket`."""
-        longer = inspect.BoundArguments(self._signature, dict(bound.arguments))
-        for name, axis in self.dims.items():
-            value = bound.arguments.get(name)
-            if isinstance(value, Tensor):
-                longer.arguments[name] = padded(value, axis, bucket, fill.get(name, 0))
+        longer = self._resized(bound, lengths, is_random)
         return function(*longer.args, **longer.kwargs)
 
-    def _check(self, bound: inspect.BoundArguments, length: int, bucket: int) -> None:
-        """Whether the padding is without effect on the rest of the results. Raises UserError."""
-        alone = self.target(*bound.args, **bound.kwargs)
-        with_fill = self._run(self.target, bound, bucket, self.fill)
-        axes = grown(alone, with_fill)
-        others = {
-            name: _another(self.fill.get(name, 0)) for name in self.dims if name not in self.fill}
-        with_others = self._run(self.target, bound, bucket, {**self.fill, **others})
-        for result, what in ((with_fill, "the padding"), (with_others, "what stands in the padding")):
-            error = largest_difference(cut(result, axes, length), alone)
-            if error > tolerance(alone):
+    def _cut(self, result: Any, axes: Sequence, lengths: Lengths) -> Any:
+        for own, length in zip(axes, lengths):
+            result = padding.cut(result, own, length) if own is not None else result
+        return result
+
+    # ------------------------------------------------------------------ the check
+    def _checked(
+        self, bound: inspect.BoundArguments, lengths: Lengths, chosen: Lengths,
+    ) -> list:
+        """The axes of the results that are cut, if the padding is without effect on the rest.
+
+        Raises UserError if it is not. Buffers and random state are left as they were.
+        """
+        state, draws = padding.state_of(self.target), padding.draw_state()
+        try:
+            alone = self.target(*bound.args, **bound.kwargs)
+            if not padding.is_same_state(padding.draw_state(), draws):
                 raise UserError(
-                    f"{what} reaches the results: at length {length} of {bucket} they differ by "
-                    f"{error:.2g} from those without. Give a mask that hides it and its fill value "
-                    f"(fill={{'attention_mask': 0}}), or do not use buckets for this program")
-        self._axes[bucket] = axes
+                    f"{self.name} draws random numbers, so a padded run cannot be compared with one "
+                    f"that is not: buckets are for programs without dropout (model.eval(), p=0)")
+            expected = padding.grads_of(alone)
+            axes = []
+            for place, (length, bucket) in enumerate(zip(lengths, chosen)):
+                if length == bucket:
+                    axes.append(None)
+                    continue
+                longer = (*lengths[:place], bucket, *lengths[place + 1:])
+                padding.put_back(state)
+                made = self._run(self.target, bound, longer)
+                axes.append(padding.grown(alone, made, length, bucket))
+            where = ", ".join(
+                f"{name} {length} of {bucket}" for name, length, bucket in zip(
+                    self.names, lengths, chosen))
+            for is_random, what in ((False, "the padding"), (True, "what stands in the padding")):
+                padding.put_back(state)
+                made = self._cut(self._run(self.target, bound, chosen, is_random), axes, lengths)
+                self._refuse(padding.largest_difference(made, alone), padding.tolerance(alone),
+                             f"{what} reaches the results", where)
+                found = padding.grads_of(made)
+                self._refuse(
+                    padding.largest_difference(found, expected), padding.tolerance(expected),
+                    f"{what} reaches the gradients", where)
+        finally:
+            padding.put_back(state)
+            padding.set_draw_state(draws)
+        return axes
+
+    def _refuse(self, error: float, tolerance: float, what: str, where: str) -> None:
+        if error > tolerance:
+            fills = {name: value for own in self.buckets for name, value in own.fill.items()}
+            raise UserError(
+                f"{self.name}: {what}: at {where} they differ by {error:.2g} from those of the run "
+                f"that is not padded (fill {fills or 'none'}). Give a mask that hides it and its fill "
+                f"value ({{'attention_mask': 0}}), or do not use buckets for this program")
 
 
-def _another(value: Any) -> Any:
-    """A value of the same type."""
-    return not value if type(value) is bool else value + 1
+def _bucket(own: Buckets, length: int) -> int | None:
+    """The next bucket for `length`, None beyond the last."""
+    place = bisect.bisect_left(own.lengths, length)
+    return own.lengths[place] if place < len(own.lengths) else None

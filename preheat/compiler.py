@@ -30,7 +30,9 @@ from preheat.ir.plan import Image, Plan, Target
 from preheat.ir.sized import with_hinted_sizes
 from preheat.ir.text import stage
 from preheat.ir.trace import Outcome, Point, Trace
+from preheat.ir.training import Training
 from preheat.schedule.schedule import schedule
+from preheat.sized_lesson import SizedLesson
 from preheat.targets import image_of, target_of
 from preheat.templates import merged, with_other_hints
 from preheat.transform.pipeline import WHOLE, lower
@@ -132,14 +134,31 @@ def compile_trace(trace: Trace, name: str, bench: Bench | None = None) -> Artifa
     return artifact(trace) if made is None else artifact(trace, *made)
 
 
+def lesson_of(
+    graph: Graph, known: Training | None = None, budget: float = 1.0,
+) -> Lesson | SizedLesson:
+    """What is to be learned of a differentiable body. `budget`: see `transform/partition.py`. Raises
+    Unsupported if it cannot be divided."""
+    return (SizedLesson if graph.symbols else Lesson).of(graph, known, budget)
+
+
 def _sized(trace: Trace, name: str) -> Artifact:
     """The artifact of a trace whose sizes change: with a plan for all of them, if there can be one."""
     (node,) = trace.nodes
     body = with_other_hints(merged(node.body, trace), trace)
     trace = replace(trace, nodes=(replace(node, body=body),))
-    if body.grads or device_of(body) != "cpu":
-        return artifact(trace)
-    made = compile_sizes(body, name)
+    if body.grads:
+        try:
+            training = SizedLesson.of(body).training
+        except Unsupported as reason:
+            emit("fallback", what=f"the gradients of {name}", why=str(reason))
+            return artifact(trace)
+        if training.wiring.is_joined:
+            return artifact(trace, training=training)
+        # from here on no gradient leaves it
+        body = replace(body, grads=(), grad_outputs=())
+        trace = replace(trace, nodes=(replace(node, body=body),))
+    made = compile_sizes(body, name) if device_of(body) == "cpu" else None
     return artifact(trace) if made is None else artifact(trace, *made)
 
 

@@ -8,7 +8,8 @@
 Imported only when something is learned: a process that finds everything in the cache does not.
 """
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -74,8 +75,15 @@ class Lesson:
     ) -> Nested:
         """A call that was made before, for its gradients alone. `inputs` and the random `state` (of
         a body that draws) are as they were then; `connected`: see `Nested`."""
-        with standing_at(self.device, state), no_autocast()():
+        with once_again(self.device, state):
             return Nested(self.division, inputs, connected=connected, writes=False)
+
+    def repeat(
+        self, inputs: Sequence[torch.Tensor], state: States | None, number: int,
+        tangents: Tensors, grads: Tensors,
+    ) -> None:
+        """A backward of class `number` has just been learned, from the inputs and the random state of
+        its call; its gradients were `grads`. (Who learns for other sizes too, records it again.)"""
 
     def differentiable(
         self, inputs: Sequence[torch.Tensor], state: States | None, number: int,
@@ -155,6 +163,7 @@ class Lived:
             self.inputs[place] = inputs[place].detach().clone()
         self._state = states(lesson.device) if lesson.training.draws else None
         self.nested = Nested(division, given)
+        self._versions = [tensor._version for tensor in self.inputs]
 
     @property
     def values(self) -> list[torch.Tensor]:
@@ -176,6 +185,11 @@ class Lived:
         """The gradients of a class's arguments; a new kind of backward is learned."""
         grads, joint = self.nested.backward(number, tangents, is_kept)
         self.lesson.learn(self.nested.forward, joint)
+        committed = {place for place, _ in self.lesson.division.commits}
+        if joint is not None and all(
+                tensor._version == version or place in committed
+                for place, (tensor, version) in enumerate(zip(self.inputs, self._versions))):
+            self.lesson.repeat(self.inputs, self._state, number, tangents, grads)
         return grads
 
     def differentiable(
@@ -185,6 +199,13 @@ class Lived:
         results, leaves = self.nested.ends(number)
         check_saved(results, map(history, leaves))
         return self.lesson.differentiable(self.inputs, self._state, number, arguments, tangents)
+
+
+@contextlib.contextmanager
+def once_again(device: str, state: States | None) -> Iterator[None]:
+    """A block that runs what has run before: from this random state, if it draws; its casts are ops."""
+    with standing_at(device, state), no_autocast()():
+        yield
 
 
 # ---------------------------------------------------------------------------- compilation

@@ -236,8 +236,9 @@ class Compiled:
         outcome = made.outcome
         if any(row.reason == "marked_size" for row in outcome.breaks):
             (row,) = outcome.breaks
+            where = f"{row.file}:{row.line}: " if row.file else ""
             raise UserError(
-                f"{row.file}:{row.line}: {self.name} {explain(row.reason, row.detail)[0]}\n"
+                f"{where}{self.name} {explain(row.reason, row.detail)[0]}\n"
                 f"    {row.code}\n{row.hint}")
         if self.fullgraph and outcome.breaks:
             self._count_attempt(place, outcome)  # raises: no node before the break may run alone
@@ -265,8 +266,7 @@ class Compiled:
         """The numbers at `place` that are no longer what a node there was captured for."""
         for bound in place.bound or (self._entry_nodes(kind) if place is kind else ()):
             place.moving |= bound.variant.moved_numbers(tuple(args), dict(kwargs))
-        # autograd saves sizes as they are: what may be differentiated is captured at each size
-        if self.dynamic is False or AMBIENT["grad_enabled"]():
+        if self.dynamic is False:
             return frozenset(path for path in place.moving if not is_axis_path(path))
         return place.moving | {EVERY_SIZE} if self.dynamic else place.moving
 
@@ -413,6 +413,7 @@ class Compiled:
             return None
         place.add(bound)
         self._variants = (*self._variants, bound.variant)
+        bound.variant.may_compile = lambda: not self.sealed
         bound.variant.keep = self._stored(place) if node.is_stored else None
         bound.variant.announce = functools.partial(self._announced, place, bound)
         if place.point is None:
@@ -421,10 +422,9 @@ class Compiled:
 
     def _teach(self, artifact: Artifact) -> Any:
         """The lesson of a differentiable artifact."""
-        from preheat.compiler import Lesson  # lazy: see _capture
+        from preheat.compiler import lesson_of  # lazy: see _capture
 
-        budget = self.options.get("memory_budget", 1.0)
-        return Lesson.of(artifact.graph(), artifact.training, budget)
+        return lesson_of(artifact.graph(), artifact.training, self.options.get("memory_budget", 1.0))
 
     def _specialise(self, graph: Graph) -> tuple[Plan, Image] | None:
         """The plan and the code of `graph`, whose sizes have come again and again."""

@@ -9,7 +9,7 @@ Guarantees that a wrong option, mode, backend or target is a `UserError` at this
 """
 
 import functools
-import inspect
+import math
 import os
 import types
 import weakref
@@ -113,25 +113,20 @@ def compile(
 def bucketed(
     model: Callable, *, lengths: Sequence[int], dims: Mapping[str, int],
     fill: Mapping[str, Any] | None = None, options: Mapping[str, Any] | None = None,
-) -> Bucketed:
+) -> Any:
     """`model` with the arguments `dims` (name -> axis) padded to the next of `lengths` and the results
     cut back: one static variant for each length.
 
     fill    what stands in the padding, by argument: of a mask, the value that hides. An argument
             without one is padded with 0, and may hold anything there: that is checked at the first
             call of each length
-    Raises UserError where the padding reaches the rest of the results, for arguments of different
-    lengths, and for lengths that are no positive integers. Sizes beyond the last bucket are symbols.
+    The same as `compile` with options={"buckets": {"length": {"lengths": ..., "dims": ..., "fill":
+    ...}}}, which takes several names: batches and lengths, say. Raises UserError where the padding
+    reaches the rest of the results or gradients, for arguments of different lengths, and for lengths
+    that are no positive integers. Sizes beyond the last bucket are symbols.
     """
-    names = tuple(inspect.signature(getattr(model, "forward", model)).parameters)
-    if not lengths or not all(isinstance(n, int) and n > 0 for n in lengths):
-        raise UserError(f"lengths must be positive integers, got {list(lengths)}")
-    for name in (*dims, *(fill or {})):
-        if name not in names:
-            raise UserError(f"there is no argument {name!r}: {nearest(name, names)}")
-    limit = max(len(lengths) + 1, (options or {}).get("recompile_limit", 8))
-    static = compile(model, dynamic=False, options={**(options or {}), "recompile_limit": limit})
-    return Bucketed(model, lengths, dims, fill or {}, static, compile(model, options=options))
+    own = {"lengths": lengths, "dims": dims, "fill": fill or {}}
+    return compile(model, options={**(options or {}), "buckets": {"length": own}})
 
 
 def mark_dynamic(
@@ -206,11 +201,10 @@ def explain(fn: Any) -> Callable[..., Explanation]:
     """
     target, settings = _unwrapped(fn)
     settings = settings or {"options": checked_options(None)}
-    fresh = Compiled(
+    fresh = _made(
         target,
-        **{**settings, "fullgraph": False, "options": {**settings["options"], "cache": False}},
+        {**settings, "fullgraph": False, "options": {**settings["options"], "cache": False}},
     )
-
     fresh.tell_all()
 
     def explained(*args: Any, **kwargs: Any) -> Explanation:
@@ -256,10 +250,23 @@ def _compile(model: Any, settings: dict[str, Any], is_disabled: bool) -> Any:
     return call
 
 
-def _made(target: Callable, settings: dict[str, Any]) -> Compiled:
+def _made(target: Callable, settings: dict[str, Any]) -> Compiled | Bucketed:
+    options = settings["options"]
+    if options.get("buckets"):
+        return _bucketed(target, settings, options["buckets"])
     compiled = Compiled(target, **settings)
     _living.add(compiled)
     return compiled
+
+
+def _bucketed(target: Callable, settings: dict[str, Any], buckets: Mapping[str, Any]) -> Bucketed:
+    """One compiled function with a variant for each bucket, and one for longer inputs."""
+    count = math.prod(len(own.lengths) for own in buckets.values())
+    options = {**settings["options"], "buckets": {}}
+    limit = max(2 * count + 2, options["recompile_limit"])  # with and without gradients
+    static = _made(target, {
+        **settings, "dynamic": False, "options": {**options, "recompile_limit": limit}})
+    return Bucketed(target, settings, static, _made(target, {**settings, "options": options}))
 
 
 def _unwrapped(fn: Any) -> tuple[Any, dict[str, Any] | None]:
@@ -269,6 +276,8 @@ def _unwrapped(fn: Any) -> tuple[Any, dict[str, Any] | None]:
     compiled = marks.compiled_of(fn)
     if compiled is None:
         return marks.compiled_by_torch(fn) or fn, None
+    if isinstance(compiled, Bucketed):
+        return compiled.target, compiled.settings
     names = ("fullgraph", "dynamic", "backend", "mode", "options")
     return compiled.target, {name: getattr(compiled, name) for name in names}
 

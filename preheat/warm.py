@@ -2,17 +2,22 @@
 
     compiled = preheat.compile(model)
     preheat.warmup(compiled, [(ids,) for ids in examples])     captured and compiled
+    preheat.warmup(compiled, [(ids,)], ranges={"ids": {1: range(1, 513)}})    captured for all of these
     preheat.seal(compiled)                                     from now on nothing is
 
 After `seal` a call that nothing fits runs eager and warns, once for each kind of call, or raises
 RecompileError (options={"on_miss": "error"}); `preheat.counters()` shows that nothing was captured.
 """
 
-from collections.abc import Iterable, Sequence
+import inspect
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from preheat.base import marks
-from preheat.base.errors import UserError
+from preheat.base.errors import UserError, nearest
+from preheat.bridge.padding import grads_of, resized
+from preheat.bridge.tensors import Tensor
 from preheat.dispatch import Compiled
 from preheat.module import CompiledModule
 
@@ -22,22 +27,39 @@ _MOST_PASSES = 5
 _STANCES = {"eager": "eager_on_recompile", "error": "fail_on_recompile"}
 
 
-def warmup(compiled: Any, inputs: Iterable[Any]) -> None:
+def warmup(
+    compiled: Any, inputs: Iterable[Any], *,
+    ranges: Mapping[str, Mapping[int, Iterable[int]]] | None = None,
+) -> None:
     """Calls `compiled` with each of `inputs` until none of them has to be captured any more, and makes
     the plans of their sizes; CUDA graphs, where the mode asks for them, are recorded.
 
     An input is a tuple of arguments, a dict of keyword arguments, or the one argument. The program
-    runs for real each time, in the grad mode that is on. Raises UserError for what is not compiled.
+    runs for real each time, in the grad mode that is on. With option "buckets" each input stands for
+    all of them: it is cut or padded to every bucket.
+
+    ranges   argument -> axis -> sizes: each input is also called at all of these, cut or padded (with
+             0), so that each of them is captured; sizes of several axes in all combinations, those of
+             one axis number of several arguments together. These get no plans of their own: they run
+             op by op until they come again and again, or, once sealed, for good
+
+    Raises UserError for what is not compiled, and for a name that is no argument.
     """
-    holders, calls = _compiled(compiled), [_call(one) for one in inputs]
+    tops = _compiled(compiled)
+    holders = _parts(tops)
+    calls = [_call(one) for one in inputs]
+    calls = [each for args, kwargs in calls for each in _with_buckets(tops, args, kwargs)]
+    moved = [each for call in calls for each in _in_ranges(tops[0].target, call, ranges or {})]
     for number in range(_MOST_PASSES):
         before = [holder.variants for holder in holders]
         _set_patience(holders, 0)
         try:
             for args, kwargs in calls:
-                compiled(*args, **kwargs)
+                _run(compiled, args, kwargs)
         finally:
             _set_patience(holders)
+        for args, kwargs in moved:
+            _run(compiled, args, kwargs)
         if number and before == [holder.variants for holder in holders]:
             break
     graphs = [holder.graphs for holder in holders if holder.graphs is not None]
@@ -45,24 +67,64 @@ def warmup(compiled: Any, inputs: Iterable[Any]) -> None:
         compiled(*args, **kwargs)
 
 
+def _run(compiled: Any, args: tuple, kwargs: dict) -> None:
+    """A call; where grad mode is on, its backward too, which leaves no gradients behind."""
+    grads_of(compiled(*args, **kwargs))
+
+
+def _with_buckets(tops: Sequence[Any], args: tuple, kwargs: dict) -> Iterable[tuple[tuple, dict]]:
+    """The call at each bucket, or as it is where there are none."""
+    examples = getattr(tops[0], "examples", None)
+    return [(args, kwargs)] if examples is None else examples(args, kwargs)
+
+
+def _in_ranges(
+    target: Any, call: tuple[tuple, dict], ranges: Mapping[str, Mapping[int, Iterable[int]]],
+) -> Iterator[tuple[tuple, dict]]:
+    """The call at all sizes of `ranges`."""
+    if not ranges:
+        return
+    signature = inspect.signature(getattr(target, "forward", target))
+    for name in ranges:
+        if name not in signature.parameters:
+            raise UserError(f"there is no argument {name!r}: {nearest(name, signature.parameters)}")
+    bound = signature.bind(*call[0], **call[1])
+    axes: dict[int, list[int]] = {}
+    for own in ranges.values():
+        for axis, sizes in own.items():
+            axes.setdefault(axis, list(sizes))
+    for chosen in itertools.product(*axes.values()):
+        made = inspect.BoundArguments(signature, dict(bound.arguments))
+        for axis, size in zip(axes, chosen):
+            for name, own in ranges.items():
+                if axis in own and isinstance(made.arguments.get(name), Tensor):
+                    made.arguments[name] = resized(made.arguments[name], axis, size, 0)
+        yield made.args, made.kwargs
+
+
 def seal(compiled: Any) -> None:
     """Nothing of `compiled` is captured or compiled any more. Raises UserError for what is not
     compiled."""
-    for holder in _compiled(compiled):
+    for holder in _parts(_compiled(compiled)):
         answer = holder.options.get("on_miss", "eager")
         if answer not in _STANCES:
             raise UserError(f"on_miss must be one of {', '.join(_STANCES)}, not {answer!r}")
         holder.sealed = _STANCES[answer]
 
 
-def _compiled(fn: Any) -> list[Compiled]:
-    """What holds the variants of `fn`."""
+def _compiled(fn: Any) -> list[Any]:
+    """What is behind calls of `fn`."""
     if isinstance(fn, CompiledModule):
-        return [holder for holder in fn.holders() if isinstance(holder, Compiled)]
+        return [holder for holder in fn.holders() if holder is not None]
     holder = marks.compiled_of(fn)
     if holder is None:
         raise UserError(f"{fn!r} is not compiled: give what preheat.compile returned")
     return [holder]
+
+
+def _parts(tops: Sequence[Any]) -> list[Compiled]:
+    """What holds the variants."""
+    return [part for top in tops for part in getattr(top, "parts", (top,))]
 
 
 def _set_patience(holders: Sequence[Compiled], *calls: int) -> None:

@@ -28,17 +28,18 @@ MAY_IMPORT: dict[str, set[str]] = {
     "targets": {"base", "ir", "bridge", "generate"},
     "differentiate": {
         "base", "ir", "bridge", "capture", "transform", "schedule", "generate", "targets"},
+    "sized_lesson": {"base", "ir", "bridge", "capture", "transform", "differentiate"},
     "templates": {"ir"},
     "tuning": {"base", "ir", "schedule", "generate"},
     "compiler": {
         "base", "ir", "bridge", "capture", "transform", "schedule", "generate", "targets",
-        "differentiate", "templates", "tuning"},
+        "differentiate", "sized_lesson", "templates", "tuning"},
     "runtime": {"ir", "run", "store"},
     "autotune": {"base", "ir", "bridge", "run", "store"},
     "dispatch": {"base", "ir", "bridge", "run", "store", "report", "runtime", "autotune"},
     "module": {"base"},
     "buckets": {"base", "bridge"},
-    "warm": {"base", "dispatch", "module"},
+    "warm": {"base", "bridge", "dispatch", "module"},
     "face": {"base", "bridge", "dispatch", "module", "report", "warm", "buckets"},
     "cli": {"base"},
     "__init__": {"base", "report", "face"},
@@ -48,7 +49,8 @@ MAY_IMPORT: dict[str, set[str]] = {
 LAZY = {("dispatch", "compiler"), ("runtime", "compiler")}
 DOORS = {
     "torch": (
-        "bridge/", "run/", "capture/recorder.py", "capture/joint.py", "differentiate.py"),
+        "bridge/", "run/", "capture/recorder.py", "capture/joint.py",
+        "capture/sized_joint.py", "differentiate.py", "sized_lesson.py"),
     "numpy": ("bridge/", "run/"),
     "llvmlite": ("generate/build.py", "run/load.py"),
     "triton": ("generate/cubin.py",),

@@ -22,6 +22,17 @@ class Option(NamedTuple):
     maximum: int | None = None
 
 
+class Buckets(NamedTuple):
+    """One name of option "buckets": inputs are padded to the next of `lengths` (ascending).
+
+    dims    argument -> the axis that is padded;  fill: argument -> what stands in the padding
+    """
+
+    lengths: tuple[int, ...]
+    dims: dict[str, int]
+    fill: dict[str, Any]
+
+
 class Mode(NamedTuple):
     """A row of `MODES`.
 
@@ -35,6 +46,10 @@ class Mode(NamedTuple):
 
 
 OPTIONS: dict[str, Option] = {
+    "buckets": Option(
+        dict, {}, "inputs are padded to a few lengths, each with a static variant: name -> "
+        "{\"lengths\": [64, 128], \"dims\": {\"ids\": 1, \"mask\": 1}, \"fill\": {\"mask\": 0}}"
+    ),
     "cache": Option(bool, True, "keep compiled programs in PREHEAT_CACHE_DIR and look there first"),
     "on_miss": Option(
         str, "eager", "what a call does that a sealed function has not been prepared for: it runs "
@@ -116,8 +131,40 @@ def checked_options(given: Mapping[str, Any] | None) -> dict[str, Any]:
             raise UserError(f"option {name!r} must be at least {option.minimum}, got {value!r}")
         if option.maximum is not None and not value <= option.maximum:
             raise UserError(f"option {name!r} must be at most {option.maximum}, got {value!r}")
-        values[name] = value
+        values[name] = checked_buckets(value) if name == "buckets" else value
     return values
+
+
+def checked_buckets(given: Mapping[str, Any]) -> dict[str, Buckets]:
+    """Option "buckets" as data. Raises UserError for anything that is not of its form."""
+    return {name: _checked_bucket(name, one) for name, one in given.items()}
+
+
+def _checked_bucket(name: str, one: Any) -> Buckets:
+    if isinstance(one, Buckets):
+        return one
+    if not isinstance(one, Mapping):
+        raise UserError(
+            f"buckets[{name!r}] has to say which arguments it is about: {{'lengths': {one!r}, "
+            f"'dims': {{'input_ids': 1}}, 'fill': {{}}}}, not {one!r}")
+    for key in one:
+        if key not in Buckets._fields:
+            raise UserError(f"buckets[{name!r}]: unknown {key!r}: {nearest(key, Buckets._fields)}")
+    lengths, dims, fill = one.get("lengths", ()), one.get("dims", {}), one.get("fill") or {}
+    if not lengths or not all(type(n) is int and n > 0 for n in lengths):
+        raise UserError(
+            f"buckets[{name!r}]: lengths must be positive integers, got {list(lengths)}")
+    if not isinstance(dims, Mapping) or not dims or not all(
+            type(axis) is int for axis in dims.values()):
+        raise UserError(f"buckets[{name!r}]: dims must be {{argument: axis}}, got {dims!r}")
+    for argument, value in fill.items():
+        if argument not in dims:
+            raise UserError(
+                f"buckets[{name!r}]: {argument!r} has a fill value and no axis that is padded: "
+                f"{nearest(argument, dims)}")
+        if not isinstance(value, (int, float, bool, complex)):
+            raise UserError(f"buckets[{name!r}]: the fill of {argument!r} must be a number, got {value!r}")
+    return Buckets(tuple(sorted(set(lengths))), dict(dims), dict(fill))
 
 
 def checked_mode(mode: str | None) -> str:

@@ -295,6 +295,19 @@ def taken(
     )
 
 
+def has_boxed_size(function: Any, args: tuple, kwargs: dict) -> bool:
+    """Whether a box stands where the op takes a size."""
+    parameters = function._schema.arguments
+    by_name = {parameter.name: parameter for parameter in parameters}
+    given = (*zip(args, parameters), *((arg, by_name[name]) for name, arg in kwargs.items()))
+    return any(
+        str(parameter.type) in _SIZE_PARAMETERS and _holds_box(arg) for arg, parameter in given)
+
+
+def _holds_box(value: Any) -> bool:
+    return any(map(_holds_box, value)) if type(value) in (list, tuple) else is_box(value)
+
+
 def unboxed(value: Any, value_of: Callable[[Any], Any] = plain) -> Any:
     """`value` with the number in place of each box, in lists, tuples and dicts too."""
     kind = type(value)

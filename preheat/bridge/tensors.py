@@ -67,8 +67,8 @@ class Marks(NamedTuple):
 
 
 _MARKS = (
-    "_preheat_sizes", "_dynamo_dynamic_indices", "_dynamo_weak_dynamic_indices",
-    "_dynamo_unbacked_indices", "_dynamo_static_indices",
+    "_preheat_sizes", "_dynamo_dynamic_indices", "_dynamo_strict_unbacked_indices",
+    "_dynamo_weak_dynamic_indices", "_dynamo_unbacked_indices", "_dynamo_static_indices",
 )
 
 
@@ -85,8 +85,11 @@ def marks_of(tensor: torch.Tensor) -> Marks:
         return Marks()
     own = namespace.get("_preheat_sizes", Marks())
     sets = [frozenset(namespace.get(name, ())) for name in _MARKS[1:]]
+    ranges = tuple(
+        (row.dim, row.min, row.max) for row in namespace.get("_dynamo_dynamic_range", ()))
     return Marks(
-        own.dynamic.union(*sets[:3]), own.static | sets[3], own.bounds, own.dynamic | sets[0])
+        own.dynamic.union(*sets[:4]), own.static | sets[4], (*own.bounds, *ranges),
+        own.dynamic.union(*sets[:2]))
 
 
 def mark(

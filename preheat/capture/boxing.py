@@ -15,14 +15,16 @@ from collections.abc import Callable
 from typing import Any
 
 from preheat.bridge.calls import BY_TYPES, Call
+from preheat.bridge.overloads import facts_of
 from preheat.bridge.resizing import TENSORS_OF_NUMBERS, full, spelled_out
 from preheat.bridge.symint import is_available, is_safe, plain, reshaped_copy, show, unboxed
 from preheat.bridge.tensors import Parameter, Size, Tensor, tensor_facts
 from preheat.capture.guards import Guards
 from preheat.capture.numbers import OPERATIONS
-from preheat.capture.observer import GiveUp, Observer
+from preheat.capture.observer import NOT_DONE, GiveUp, Observer
 from preheat.capture.policies import is_bound
 from preheat.capture.recorder import Recorder
+from preheat.capture.rehearsal import Rehearsal, merged
 from preheat.capture.sizes import SizeRules, is_symbolic, now
 from preheat.ir.scalar import Scalar
 from preheat.ir.types import TensorType
@@ -55,6 +57,7 @@ class Boxing(Observer):
     machine: Any
     fixed: tuple[str, str, str, int] | None  # where and why a marked size was pinned
     missed: dict[str, int]  # how often which op pinned the sizes that it was given
+    _has_grad: bool  # whether these require grad as the tensors do
     _shown: dict[int, Any]  # in the call under way: what C sees for a tensor, by its id
 
     # ------------------------------------------------------------------ tensors with symbols
@@ -62,7 +65,7 @@ class Boxing(Observer):
         """A new node: the recorder asks for numbers, and tells of sizes, of its guards."""
         self.recorder.begin(has_tests)
         self.recorder.element_symbol = self.guards.element if is_available() else None
-        self.guards.has_sizes = self.begin_sizes
+        self.guards.has_sizes = self.recorder.has_sizes = self.begin_sizes
 
     def element(self, tensor: Any) -> float | None:
         """The number in `tensor`, a runtime number where it follows from what is outside; None if it
@@ -84,7 +87,7 @@ class Boxing(Observer):
     def size_fixed(self, path: str, why: str) -> None:
         """A size that the program has marked to change is pinned where it is now."""
         if self.fixed is None:
-            frame = self.machine.blamed_frame()
+            frame = self.machine.blamed_frame() if self.machine is not None else None
             place = ("", 0) if frame is None else (frame.source.co_filename, frame.line())
             self.fixed = ("marked_size", f"{path}: {why}", *place)
 
@@ -166,7 +169,7 @@ class Boxing(Observer):
         """`call(self, function, args, kwargs, row)`, when the node has runtime numbers."""
         numbers = self.guards.numbers
         if is_bound(function) and self.symbolic_type(function.__self__) is not None:
-            if row.kind in _TAKES_BOXES and is_safe(function.__self__, args, kwargs):
+            if row.kind in _TAKES_BOXES:
                 return self._boxed_method(row, function, args, kwargs, call)
             self.pin_sizes(function.__self__)
         is_arithmetic = not kwargs and any(id(arg) in self.numbers for arg in args)
@@ -176,8 +179,15 @@ class Boxing(Observer):
             return NotImplemented  # n - x: only the class of x knows
         if row.kind == "pure" and function in _BY_TYPES:
             args = tuple(numbers.bare(arg) for arg in args)
-        elif row.kind in _TAKES_BOXES and is_safe(_owner(function), args, kwargs):
+        elif row.kind in _TAKES_BOXES and self._is_open(_owner(function), args, kwargs):
             function, args = self._spelled_out(function, args, kwargs)
+            if not is_safe(_owner(function), args, kwargs):
+                plain, named = tuple(map(numbers.plain, args)), named_of(kwargs, numbers.plain)
+                return self._twice(
+                    lambda: call(self, function, plain, named, row),
+                    lambda boxed: lambda: _of_boxed(function, boxed)(
+                        *map(boxed, args), **named_of(kwargs, boxed)),
+                    (args, kwargs), is_known=not any(map(_is_foreign, (function, *args[:1]))))
             boxes = [numbers.boxed(arg) for arg in args]
             named = {name: numbers.boxed(arg) for name, arg in kwargs.items()}
             if any(box is not arg for box, arg in zip((*boxes, *named.values()),
@@ -210,30 +220,35 @@ class Boxing(Observer):
         """A method of a tensor with symbols."""
         numbers, owner = self.guards.numbers, function.__self__
 
-        def run() -> Any:
-            method = getattr(self.shown(owner), function.__name__)
-            boxes = tuple([numbers.boxed(arg) for arg in args])
+        def method(boxed: Callable) -> tuple:
+            boxes, named = tuple(map(boxed, args)), named_of(kwargs, boxed)
+            found = None
             if function.__name__ == "reshape":
-                found = self.reshaping(owner, boxes, named_of(kwargs, numbers.boxed))
-                if found is not None:
-                    return call(self, *found, row)
-            return call(self, method, boxes, named_of(kwargs, numbers.boxed), row)
+                found = self.reshaping(owner, boxed(owner), boxes, named)
+            return found or (getattr(boxed(owner), function.__name__), boxes, named)
 
+        def again(boxed: Callable) -> Callable:
+            made, boxes, named = method(boxed)
+            return lambda: made(*boxes, **named)
+
+        looked_at = (owner, args, kwargs)
+        if not is_safe(*looked_at):
+            plain, named = tuple(map(numbers.plain, args)), named_of(kwargs, numbers.plain)
+            return self._twice(lambda: call(self, function, plain, named, row), again, looked_at)
         return self._boxed(
-            run, lambda: call(self, function, args, kwargs, row), (owner, args, kwargs))
+            lambda: call(self, *method(numbers.boxed), row),
+            lambda: call(self, function, args, kwargs, row), looked_at)
 
-    def reshaping(self, owner: Any, boxes: tuple, named: dict) -> tuple | None:
+    def reshaping(self, owner: Any, shown: Any, boxes: tuple, named: dict) -> tuple | None:
         """The method, and its arguments, by which C reshapes `owner`, a view or a copy: which one
         it is, the rules ask less of the sizes for than C does. None: let it ask."""
         wanted = named.get("shape", boxes[0] if len(boxes) == 1 else boxes)
         wanted = wanted if type(wanted) in (tuple, list) else (wanted,)
-        is_view = self.recorder.rules.is_view(self.symbolic_type(owner), wanted)
-        if is_view is None:
+        found = self.recorder.rules.reshaped(self.symbolic_type(owner), wanted)
+        if found is None:
             return None
-        shown = self.shown(owner)
-        if is_view:
-            return shown.view, (tuple(wanted),), {}
-        return reshaped_copy, (shown, tuple(wanted)), {}
+        is_view, sizes = found
+        return (shown.view, (sizes,), {}) if is_view else (reshaped_copy, (shown, sizes), {})
 
     def operate_with_numbers(self, function: Any, args: tuple, run: Callable) -> Any:
         """`run(function, args)`, an operator on objects of which some may be runtime numbers."""
@@ -245,11 +260,17 @@ class Boxing(Observer):
         has_symbols = any(self.symbolic_type(arg) is not None for arg in args)
         if has_symbols and function is len:
             return self.guards.numbers.of_size(self.symbolic_type(args[0]).sizes[0])
+        if function is operator.getitem and is_tensors and self._holds_int(args[1]):
+            self.begin_sizes()  # a number that changes cuts a tensor
         is_indexed = function in _NO_BOXES and self.recorder.rules is None
-        if not is_tensors or is_indexed or function is operator.contains or not is_safe(*args):
+        if not is_tensors or is_indexed or function is operator.contains or not self._is_open(*args):
             for arg in args:
                 self.pin_sizes(arg)
             return run(function, args)
+        if not is_safe(*args):
+            plain = tuple(map(self.guards.numbers.plain, args))
+            return self._twice(
+                lambda: run(function, plain), lambda boxed: lambda: function(*map(boxed, args)), args)
         # without symbols, tensor and key stay as they are
         kept = 2 if function is operator.setitem and not has_symbols else 0
         numbers = self.guards.numbers
@@ -305,6 +326,120 @@ class Boxing(Observer):
         self.pin_sizes_within(looked_at)
         return run_plain()
 
+    def _is_open(self, *values: Any) -> bool:
+        """Whether C may be given boxes beside `values`: in a call that autograd takes part in, only
+        where it is made again for that."""
+        if is_safe(*values):
+            return True
+        if is_available() and any(map(self._holds_int, values)):
+            self.begin_sizes()
+        return self.recorder.rules is not None and is_available()
+
+    def _holds_int(self, value: Any) -> bool:
+        """Whether an int that changes is in `value`."""
+        if type(value) is dict:
+            value = tuple(value.values())
+        if type(value) is slice:
+            value = (value.start, value.stop, value.step)
+        if type(value) in _PUT_TOGETHER:
+            return any(map(self._holds_int, value))
+        return type(value) is int and id(value) in self.numbers
+
+    def _twice(
+        self, run: Callable, again: Callable, looked_at: Any, is_known: bool = True,
+    ) -> Any:
+        """What `run` gives, in which autograd takes part, with the numbers of the same call of what C
+        shall see: see `rehearsal.py`.
+
+        again(boxed)   makes that call, given what turns an argument into what C shall see
+        is_known       nothing but ops happens in the call
+        """
+        recorder, numbers = self.recorder, self.guards.numbers
+        if not self._has_symbols(looked_at):
+            return run()
+        rehearsal = recorder.rehearsal = Rehearsal(self._shown_result)
+        try:
+            result = run()
+        except GiveUp:
+            raise
+        except Exception:
+            self._pin_within(looked_at)  # the program sees it: these very numbers raise
+            raise
+        finally:
+            recorder.rehearsal = None
+        # first as it was for autograd; then without it, since each tensor here is a leaf
+        for has_grad in (True, False) if is_known else ():
+            found = self._rehearsed(rehearsal, again, result, has_grad)
+            if found is not NOT_DONE:
+                return found
+        self._pin_within(looked_at)
+        self.missed_rehearsal(rehearsal)
+        return result
+
+    def _rehearsed(
+        self, rehearsal: Rehearsal, again: Callable, result: Any, has_grad: bool,
+    ) -> Any:
+        """`result` with numbers that are known to be made of sizes, NOT_DONE if the call goes another
+        way."""
+        recorder, numbers = self.recorder, self.guards.numbers
+        if recorder.is_stopped:
+            return NOT_DONE
+        self._shown.clear()
+        shown_before, self._has_grad = numbers.shown, has_grad
+        recorder.rehearsal, recorder.is_rehearsing = rehearsal, True
+        numbers.shown = self._shown_whole
+        rehearsal.begin()
+        try:
+            made = again(numbers.boxed)()
+            if not rehearsal.is_over or recorder.is_stopped:
+                return NOT_DONE
+            return merged(result, made, numbers.unboxed)
+        except Exception:
+            return NOT_DONE
+        finally:
+            numbers.shown = shown_before
+            recorder.rehearsal, recorder.is_rehearsing = None, False
+            self._shown.clear()
+
+    def _shown_whole(self, value: Any) -> Any:
+        """What C sees for `value` while the call is made again: no tensor is itself, so that nothing
+        can happen to it."""
+        if type(value) not in _SHOWN_CLASSES:
+            return value
+        made = self._shown.get(id(value))
+        if made is None:
+            made = self._shown_result(value)
+            if self._has_grad and value.requires_grad:
+                made.requires_grad_()
+        return made
+
+    def _shown_result(self, value: Any) -> Any:
+        """As `_shown_whole`, of what an op gives: it is autograd that gives it a history."""
+        made = self._shown.get(id(value))
+        if made is None:
+            type_now = self.symbolic_type(value) or tensor_facts(value).type
+            made = self._shown[id(value)] = show(value, type_now, self.guards.numbers)
+        return made
+
+    def _has_symbols(self, value: Any) -> bool:
+        """Whether a runtime number is in `value`, or a tensor whose sizes are symbols."""
+        if type(value) is dict:
+            value = tuple(value.values())
+        if type(value) in _PUT_TOGETHER:
+            return any(map(self._has_symbols, value))
+        if type(value) is slice:
+            return any(map(self._has_symbols, (value.start, value.stop, value.step)))
+        return id(value) in self.numbers or self.symbolic_type(value) is not None
+
+    def _pin_within(self, value: Any) -> None:
+        self.guards.numbers.pin_all(value)
+        self.pin_sizes_within(value)
+
+    def missed_rehearsal(self, rehearsal: Rehearsal) -> None:
+        for function, _, _ in rehearsal.noted[:1]:
+            name = facts_of(function).name
+            self.missed[name] = self.missed.get(name, 0) + 1
+
     def pin_sizes_within(self, value: Any) -> None:
         """As `pin_sizes`, in dicts too."""
         if type(value) is dict:
@@ -352,6 +487,21 @@ def _is_operation(function: Any) -> bool:
 
 def _stores(kind: str, function: Any) -> bool:
     return kind == "identity" or kind == "fill" and function.__name__ in _APPENDING
+
+
+def _of_boxed(function: Any, boxed: Callable) -> Callable:
+    """`function`; a method of a tensor, of what C shall see for that."""
+    owner = _owner(function)
+    if not issubclass(type(owner), Tensor):
+        return function
+    return getattr(boxed(owner), function.__name__)
+
+
+def _is_foreign(function: Any) -> bool:
+    """Whether an operator is the user's: its Python may do anything."""
+    if type(function).__module__ != "torch._ops":
+        return False
+    return not str(function).startswith(("aten.", "prims."))
 
 
 def _owner(function: Any) -> Any:

@@ -46,7 +46,7 @@ class ElementRecorder:
     outside: Callable[[Tensor], int | None]
     _input: Callable[[Tensor], int]
     paused: Callable[[], Any]
-    _source_of_value: dict[int, int]
+    source_of_value: dict[int, int]
 
     def begin_elements(self) -> None:
         """A new graph, in which nothing is known so far."""
@@ -142,7 +142,7 @@ class ElementRecorder:
             return None
         if self.is_fixed(tensor):
             return self._present(tensor)
-        source = self._source_of_value.get(value)
+        source = self.source_of_value.get(value)
         if source is None or self.element_symbol is None:
             return None
         first = self._first.get(value)

@@ -26,7 +26,6 @@ from typing import Any
 from preheat.base.digest import code_digest
 from preheat.base.names import instance_dict, is_heap_type, mro_of, raw_attribute
 from preheat.base.numbers import has_copies
-from preheat.bridge.ambient import AMBIENT
 from preheat.bridge.calls import IDENTITY_TYPES, VALUE_TYPES
 from preheat.bridge.symint import is_available
 from preheat.bridge.tensors import Tensor, has_marks, is_plain, marks_of, tensor_facts
@@ -202,8 +201,6 @@ class Guards:
         """`type`, of the tensor at `source`, with symbols for the sizes that change."""
         if not (self.dynamic or self.carried_axes or has_marks(value)) or not is_available():
             return type
-        if AMBIENT["grad_enabled"]():  # autograd saves sizes as they are
-            return type
         sizes, strides = moving_axes(self.sources, source, type.rank, self.dynamic)
         sizes |= self.carried_axes.get(id(value), frozenset())
         marks = marks_of(value)
@@ -226,8 +223,14 @@ class Guards:
             self.numbers, strides)
         for axis, *limits in marks.bounds:
             for op, limit in zip(("ge", "le"), limits):
-                if limit is not None and isinstance(shown.sizes[axis], Scalar):
-                    self.numbers.require(apply(op, shown.sizes[axis], limit))
+                if limit is None or not isinstance(shown.sizes[axis], Scalar):
+                    continue
+                within = apply(op, shown.sizes[axis], limit)
+                if self.numbers.value(within):
+                    self.numbers.require(within)
+                else:
+                    path = axis_path(source_path(self.sources, source), "size", axis)
+                    self.numbers.fixed(path, f"it is {type.sizes[axis]}, not {op} {limit}")
         return shown
 
     # ------------------------------------------------------------------ reads of objects

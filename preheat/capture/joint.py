@@ -28,6 +28,7 @@ from preheat.bridge.tensors import is_plain, type_of, unusual_keys
 from preheat.capture.recorder import Recorder
 from preheat.ir.graph import CARRY, Graph, Input, Op
 from preheat.ir.training import Division, Joint
+from preheat.ir.types import TensorType
 
 Tensors = Sequence[torch.Tensor | None]
 
@@ -49,9 +50,9 @@ class Nested:
         self._kept = list(inputs)  # as long as their ids mean them
         self._refusals = refusals = []
         # neither function knows this object: a cycle would hold its tensors
-        self._recorder = Recorder(
+        self._recorder = self._listening(
             lambda tensor: sources.get(id(tensor)),
-            lambda reason, detail: refusals.append(f"{reason}: {detail}"), _no_constant, _no_test)
+            lambda reason, detail: refusals.append(f"{reason}: {detail}"))
         self._leaves: list[list[torch.Tensor]] = [
             [None] * len(one.args) for one in division.classes]
         self._connected = connected
@@ -60,8 +61,11 @@ class Nested:
             if writes:
                 self._write(inputs, values)
         self._locals = [[values[v] for v in one.results] for one in division.classes]
-        self.values = [values[v].detach() for v in division.values]
-        self._forward = self._forward_graph(inputs, [values[v] for v in division.values])
+        self.values = [self._plain(values[v]).detach() for v in division.values]
+        self._forward = self._forward_graph([values[v] for v in division.values])
+
+    def _listening(self, outside: Callable, fail: Callable) -> Recorder:
+        return Recorder(outside, fail, no_constant, no_test)
 
     @property
     def why_not_recorded(self) -> str:
@@ -87,15 +91,19 @@ class Nested:
         self._kept += own
         with self._recorded():
             grads = torch.autograd.grad(
-                [results[k] for k in given], leaves, own, retain_graph=is_kept, allow_unused=True)
+                [results[k] for k in given], leaves,
+                [self._as_result(t, results[k]) for t, k in zip(own, given)],
+                retain_graph=is_kept, allow_unused=True)
+        grads = [None if g is None else self._plain(g) for g in grads]
         # of zeros without memory torch computes nothing: no other tangent is like them
         is_odd = any(not is_plain(t) or t.is_conj() or t.is_neg() or unusual_keys(t) for t in own)
         if self.why_not_recorded or is_autocast_on() or is_odd:
-            return list(grads), None
+            return grads, None
         read = [self._recorder.value_of(tangent) for tangent in own]
-        key = tuple(None if t is None else tuple(t.stride()) for t in tangents)
+        strides = iter([self._type_of(tangent).strides for tangent in own])
+        key = tuple(None if t is None else next(strides) for t in tangents)
         joint = self._joint(number, key, builder.ops[first:], own, read, grads)
-        return list(grads), joint
+        return grads, joint
 
     def differentiable(self, number: int, tangents: Tensors) -> list[torch.Tensor | None]:
         """The gradients of the connected class, themselves differentiable."""
@@ -113,9 +121,12 @@ class Nested:
     def _run(self, inputs: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:
         division = self.division
         graph, grads, last = division.graph, set(division.graph.grads), _last_uses(division)
-        values = {given.id: tensor for given, tensor in zip(graph.inputs, inputs, strict=True)}
+        values = {
+            given.id: self._shown(tensor, given.type)
+            for given, tensor in zip(graph.inputs, inputs, strict=True)}
         for place in division.replaced:  # what a formula saves of them must outlast the write
-            values[graph.inputs[place].id] = inputs[place].detach().clone()
+            value = graph.inputs[place].id
+            values[value] = values[value].detach().clone()
         places = [
             {(value, use): place for place, (value, use) in enumerate(zip(one.args, one.uses))}
             for one in division.classes]
@@ -128,9 +139,9 @@ class Nested:
                 elif value not in grads and operands[value].requires_grad:
                     operands[value] = operands[value].detach()
             with torch.set_grad_enabled(number >= 0 and op.is_grad_enabled):
-                define(op, _call(op, operands), values)
-                if op.name in _LAYOUTS:
-                    _lay_out(op, values)
+                define(op, self._call(op, operands), values)
+                if op.name in LAYOUTS:
+                    self._lay_out(op, values)
             for value in last[position]:
                 del values[value]
         return values
@@ -157,11 +168,9 @@ class Nested:
                 if place_of[target] not in committed:
                     inputs[place_of[target]].copy_(values[value])
 
-    def _forward_graph(
-        self, inputs: Sequence[torch.Tensor], values: Sequence[torch.Tensor],
-    ) -> Graph | None:
+    def _forward_graph(self, values: Sequence[torch.Tensor]) -> Graph | None:
         recorder = self._recorder
-        outputs = [recorder.value_of(value) for value in values]
+        outputs = [recorder.value_of(self._plain(value)) for value in values]
         if self.why_not_recorded or None in outputs:
             return None
         known = {s: given.id for s, given in zip(recorder.input_sources, recorder.builder.inputs)}
@@ -169,6 +178,36 @@ class Nested:
             Input(known.get(place, -1 - place), original.type, original.name, original.alias_set)
             for place, original in enumerate(self.division.graph.inputs))
         return Graph("aten", given, tuple(recorder.builder.ops), tuple(outputs))
+
+    # ------------------------------------------------------------------ what formulas see
+    def _shown(self, tensor: torch.Tensor, type: TensorType) -> torch.Tensor:
+        """An input, or a tangent, as torch's formulas shall see it."""
+        return tensor
+
+    def _as_result(self, tangent: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
+        """The same of a tangent of `result`."""
+        return tangent
+
+    def _plain(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The tensor that the formulas see as `tensor`."""
+        return tensor
+
+    def _type_of(self, tangent: torch.Tensor) -> TensorType:
+        return type_of(tangent)
+
+    def _call(self, op: Op, operands: dict[int, torch.Tensor]) -> object:
+        args = [decode(arg, operands) for arg in op.args]
+        return MEANINGS.get(op.name, overload)(op.name)(
+            *args, **{key: decode(arg, operands) for key, arg in op.attrs})
+
+    def _lay_out(self, op: Op, values: dict[int, torch.Tensor]) -> None:
+        """The result of `op` in the strides of its type."""
+        (result,), (type,) = op.results, op.types
+        made = values[result]
+        if made.stride() != type.strides and 0 not in type.strides:
+            laid = torch.empty_strided(
+                type.sizes, type.strides, dtype=made.dtype, device=made.device)
+            values[result] = laid.copy_(made)
 
     # ------------------------------------------------------------------ the record
     @contextlib.contextmanager
@@ -200,7 +239,7 @@ class Nested:
         outputs = list(dict.fromkeys(r for r in results if r is not None and r in made))
         where = {value: place for place, value in enumerate(outputs)}
         where |= {value: -2 - place for place, value in enumerate(inputs)}
-        of_tangent = {value: type_of(tangent) for value, tangent in zip(given, own)}
+        of_tangent = {value: self._type_of(tangent) for value, tangent in zip(given, own)}
         graph = Graph(
             "aten", tuple(Input(v, of_tangent.get(v) or types[v]) for v in inputs), tuple(ops),
             tuple(outputs))
@@ -210,12 +249,6 @@ class Nested:
 
 
 # ---------------------------------------------------------------------------- one op
-def _call(op: Op, operands: dict[int, torch.Tensor]) -> object:
-    args = [decode(arg, operands) for arg in op.args]
-    return _MEANINGS.get(op.name, overload)(op.name)(
-        *args, **{key: decode(arg, operands) for key, arg in op.attrs})
-
-
 def _carry(new: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
     made = old.clone()
     with torch.no_grad():
@@ -235,7 +268,7 @@ def _batch_norm(x, weight, bias, mean, variance, *rest):
 
 
 # Functional ops that torch has no derivative for, or no op, or whose derivative reads too much.
-_MEANINGS: dict[str, Callable] = {
+MEANINGS: dict[str, Callable] = {
     CARRY: lambda name: _carry,
     "aten.copy.default": lambda name: _copy,
     "aten._native_batch_norm_legit_functional.default": lambda name: _batch_norm,
@@ -244,17 +277,7 @@ _MEANINGS: dict[str, Callable] = {
 
 # What functionalize puts in so that memory keeps its layout, and what torch computes in another one
 # when it does not write in place.
-_LAYOUTS = frozenset(("aten.clone.default", "aten.masked_fill.Scalar", "aten.masked_fill.Tensor"))
-
-
-def _lay_out(op: Op, values: dict[int, torch.Tensor]) -> None:
-    """The result of `op` in the strides of its type."""
-    (result,), (type,) = op.results, op.types
-    made = values[result]
-    if made.stride() != type.strides and 0 not in type.strides:
-        laid = torch.empty_strided(
-            type.sizes, type.strides, dtype=made.dtype, device=made.device)
-        values[result] = laid.copy_(made)
+LAYOUTS = frozenset(("aten.clone.default", "aten.masked_fill.Scalar", "aten.masked_fill.Tensor"))
 
 
 def _last_uses(division: Division) -> list[list[int]]:
@@ -273,9 +296,9 @@ def _last_uses(division: Division) -> list[list[int]]:
     return found
 
 
-def _no_constant(tensor: torch.Tensor) -> int:
+def no_constant(tensor: torch.Tensor) -> int:
     raise Unsupported("untracked_tensor", "a constant in a recorded backward")
 
 
-def _no_test(*_: object) -> None:
+def no_test(*_: object) -> None:
     raise Unsupported("data_dependent_branch", "a test in a recorded backward")

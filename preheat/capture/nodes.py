@@ -168,7 +168,7 @@ class Nodes:
         if body is not None and (hidden := own_gradient(body, grad_outputs)):
             raise GiveUp("own_gradient", hidden)
         numbers = watcher.guards.numbers
-        if body is not None and numbers.sizes:
+        if body is not None and recorder.rules is not None:
             body, inputs = finished(body, numbers, inputs)
         watcher.guards.apart(watcher.effects.targets.values())
         overlaps = _alias_guards(

@@ -106,6 +106,13 @@ class Numbers:
             self.sizes[made.args[0]] = made
         return self.normal(symbol(source))
 
+    def know(self, name: str, value: int) -> None:
+        """The symbol `name`, of a graph that was recorded before, is `value` now."""
+        made = Scalar("sym", (name,), "int")
+        self._values[source_of(name)], self.sizes[name] = value, made
+        if is_size(name) and value <= 1:
+            self.pin_scalar(made)  # as in `size_of`
+
     def of_size(self, size: Number) -> int:
         """A size as the program sees it."""
         if not isinstance(size, Scalar):
@@ -120,6 +127,10 @@ class Numbers:
         if not isinstance(scalar, Scalar) or not self.sizes:
             return scalar
         return substitute(scalar, self.same) if self._has_sizes(scalar) else scalar
+
+    def is_of_sizes(self, scalar: Number) -> bool:
+        """Whether a number is known, or follows from sizes alone."""
+        return all(name in self.sizes for name in symbols(scalar))
 
     def _has_sizes(self, scalar: Scalar) -> bool:
         return any(name in self.sizes for name in symbols(scalar))
@@ -329,21 +340,32 @@ class Numbers:
     def boxed(self, value: Any) -> Any:
         """`value` with a symbolic number for each runtime number in it, and each tensor as C shall
         see it; lists, tuples and slices deep."""
+        return self._replaced(value, self._box, self.shown)
+
+    def plain(self, value: Any) -> Any:
+        """`value` with a number like any other, equal to it, for each runtime number, as deep."""
+        return self._replaced(value, lambda scalar, value: copied(value), _as_it_is)
+
+    def _box(self, scalar: Scalar, value: int | float | str) -> Any:
+        if type(value) is str:
+            self.pin_scalar(scalar)
+            return value
+        return box(scalar, value, self)
+
+    def _replaced(self, value: Any, number: Callable, other: Callable) -> Any:
         known = self.table.get(id(value))
-        if known is not None and type(value) is str:
-            self.pin(value)
-        elif known is not None:
-            return box(known[1], known[0], self)
+        if known is not None:
+            return number(known[1], known[0])
         kind = type(value)
         if kind in _BOXED_WITHIN:
-            parts = [self.boxed(part) for part in value]
+            parts = [self._replaced(part, number, other) for part in value]
             is_same = all(map(operator.is_, parts, value))
             return value if is_same else (tuple if kind is Size else kind)(parts)
         if kind is slice:
-            parts = [self.boxed(part) for part in (value.start, value.stop, value.step)]
-            is_same = parts[0] is value.start and parts[1] is value.stop and parts[2] is value.step
-            return value if is_same else slice(*parts)
-        return self.shown(value)
+            ends = (value.start, value.stop, value.step)
+            parts = [self._replaced(part, number, other) for part in ends]
+            return value if all(map(operator.is_, parts, ends)) else slice(*parts)
+        return other(value)
 
     def bare(self, value: Any) -> Any:
         """`value` with a number like any other for each runtime number, lists and tuples deep."""

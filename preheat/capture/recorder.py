@@ -33,7 +33,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from preheat.bridge.failures import fails_by_type
 from preheat.bridge.history import history
 from preheat.bridge.overloads import Overload, facts_of
-from preheat.bridge.symint import Shown, has_offset, is_box, scalar_of, taken, unboxed
+from preheat.bridge.symint import Shown, has_boxed_size, has_offset, is_box, taken, unboxed
 from preheat.bridge.tensors import dtype_name, extent, is_plain, overlap_in_part, storage_key, type_of
 from preheat.ir.graph import Arg, Builder, Graph, Op, Ref, Token, refs_of
 from preheat.capture.branches import BranchRecorder
@@ -107,22 +107,22 @@ class Recorder(BranchRecorder, SizedRecorder, ElementRecorder, TorchDispatchMode
         self.values: dict[int, _Known] = {}
         self._storages: dict[int, list[int]] = {}  # storage -> [live tensors, first value]
         self.root: dict[int, int] = {}  # value -> first value of its storage
-        self._fixed: set[int] = set()  # roots whose content follows from no input and no chance
-        self._source_of_value: dict[int, int] = {}
+        self.fixed_roots: set[int] = set()  # roots whose content follows from no input and no chance
+        self.source_of_value: dict[int, int] = {}
         self._needs_grad: dict[int, bool] = {}  # value -> whether it did when it was first read
-        self._numbers: dict[int, int] = {}  # source -> input value
+        self.inputs_of_numbers: dict[int, int] = {}  # source -> input value
         self.begin_sizes()
         self.begin_elements()
 
     def is_fixed(self, tensor: torch.Tensor) -> bool:
         """Whether the elements of `tensor` are the same in every replay, whatever the inputs."""
         known = self.values.get(id(tensor))
-        return known is not None and self.root[known.value] in self._fixed
+        return known is not None and self.root[known.value] in self.fixed_roots
 
     def made(self, tensor: torch.Tensor) -> bool:
         """Whether an op of this recording gave `tensor`."""
         known = self.values.get(id(tensor))
-        return known is not None and known.value not in self._source_of_value
+        return known is not None and known.value not in self.source_of_value
 
     def enter(self) -> None:
         """Ops are recorded from now on. A weight that autocast has cast before is cast, and
@@ -157,7 +157,7 @@ class Recorder(BranchRecorder, SizedRecorder, ElementRecorder, TorchDispatchMode
         del self.builder.ops[ops:]
         del self.builder.inputs[inputs:], self.input_sources[inputs:], self.input_extents[inputs:]
         kept = set(self.input_sources)
-        self._numbers = {s: value for s, value in self._numbers.items() if s in kept}
+        self.inputs_of_numbers = {s: value for s, value in self.inputs_of_numbers.items() if s in kept}
         for value in list(self.written_inputs)[written:]:
             del self.written_inputs[value]
 
@@ -195,7 +195,7 @@ class Recorder(BranchRecorder, SizedRecorder, ElementRecorder, TorchDispatchMode
         first op, the node of autograd that gave it."""
         return [
             known for known in self.values.values()
-            if known.value in self._source_of_value and known() is not None]
+            if known.value in self.source_of_value and known() is not None]
 
     def finish(
         self, outputs: list[int], names: list[str], alias_sets: list[int],
@@ -223,7 +223,7 @@ class Recorder(BranchRecorder, SizedRecorder, ElementRecorder, TorchDispatchMode
             for part in parts:
                 self.record(*part)
             return
-        encode = self._encode
+        encode = self.encode
         encoded = tuple([encode(a) for a in args])
         attrs = tuple([(k, encode(v)) for k, v in kwargs.items()]) if kwargs else ()
         if self.is_stopped:
@@ -238,7 +238,7 @@ class Recorder(BranchRecorder, SizedRecorder, ElementRecorder, TorchDispatchMode
         results: list[int] = []
         types: list[Type] = []
         aliases: list[int] = []
-        if self.rules is not None:
+        if self.rules is not None and self.rehearsal is None:
             self.find_types(facts, name, encoded, attrs, out)
         for one in out if type(out) in (tuple, list) else (out,):
             self._result(one, results, types, aliases, facts.name)
@@ -288,7 +288,7 @@ class Recorder(BranchRecorder, SizedRecorder, ElementRecorder, TorchDispatchMode
     ) -> None:
         """What is computed from fixed values alone is fixed; what is written from others is no
         longer."""
-        fixed, root = self._fixed, self.root
+        fixed, root = self.fixed_roots, self.root
         is_fixed = not facts.is_random and not any(map(holds_scalar, (args, attrs))) and all(
             root[ref] in fixed for ref in (*refs_of(args), *refs_of(tuple([v for _, v in attrs])))
         )
@@ -297,12 +297,12 @@ class Recorder(BranchRecorder, SizedRecorder, ElementRecorder, TorchDispatchMode
         else:
             fixed.difference_update([root[value] for value in writes])
 
-    def _encode(self, arg: Any) -> Arg:
+    def encode(self, arg: Any) -> Arg:
         kind = type(arg)
         if kind in _PLAIN or kind is Scalar:
             return arg
         if self.is_boxed and is_box(arg):
-            return self._number(arg)
+            return self.number_of(arg)
         if kind is Shown:
             arg = arg.meant
         if isinstance(arg, _Tensor):
@@ -311,29 +311,13 @@ class Recorder(BranchRecorder, SizedRecorder, ElementRecorder, TorchDispatchMode
             self._needs_grad.setdefault(value, arg.requires_grad)
             return Ref(value)
         if kind is list or kind is tuple or kind is torch.Size:
-            encode = self._encode
+            encode = self.encode
             return tuple([encode(a) for a in arg])
         token = _TOKENS.get(kind)
         if token is not None:
             return Token(token[0], token[1](arg))
         self.stop("op_argument", f"{kind.__module__}.{kind.__qualname__}")
         return None
-
-    def _number(self, box: Any) -> Arg:
-        """The input that gives the number of `box`, or a number that is known."""
-        scalar = scalar_of(box)
-        if not isinstance(scalar, Scalar):
-            return scalar
-        source = self.number(scalar)
-        value = self._numbers.get(source)
-        if value is None:
-            value = self._numbers[source] = self.builder.input(ScalarType(scalar.type))
-            self.root[value] = value
-            self.input_sources.append(source)
-            self.input_extents.append(None)
-            self._source_of_value[value] = source
-        self.scalars[value] = scalar
-        return Ref(value)
 
     def _input(self, tensor: torch.Tensor) -> int:
         """The value of a tensor that no op gave: an input, if it has a source."""
@@ -345,7 +329,7 @@ class Recorder(BranchRecorder, SizedRecorder, ElementRecorder, TorchDispatchMode
         value = self.builder.input(self.outside_type(source, tensor))
         self.input_sources.append(source)
         self.input_extents.append(extent(tensor))
-        self._source_of_value[value] = source
+        self.source_of_value[value] = source
         self._learn(tensor, value)
         self.values[id(tensor)].history = history(tensor)
         return value
@@ -407,12 +391,15 @@ class Recorder(BranchRecorder, SizedRecorder, ElementRecorder, TorchDispatchMode
 
     def _writes(self, facts: Overload, args: tuple, kwargs: dict) -> tuple[int, ...]:
         written: list[int] = []
-        operands = [*tensors_in(args), *tensors_in(tuple(kwargs.values()))]
+        operands = [
+            t.meant if type(t) is Shown else t
+            for t in (*tensors_in(args), *tensors_in(tuple(kwargs.values())))]
         for position, name in facts.writes:
             arg = args[position] if position < len(args) else kwargs.get(name)
             for tensor in arg if type(arg) in (list, tuple) else (arg,):
                 if not isinstance(tensor, _Tensor):
                     continue
+                tensor = tensor.meant if type(tensor) is Shown else tensor
                 value = self.values[id(tensor)].value
                 written.append(value)
                 if any(overlap_in_part(tensor, operand) for operand in operands):
@@ -420,8 +407,8 @@ class Recorder(BranchRecorder, SizedRecorder, ElementRecorder, TorchDispatchMode
                 if self.rules is not None:
                     self.pin_relatives(tensor, operands)
                 root = self.root[value]  # an input's memory may be written through a view
-                if root in self._source_of_value:
-                    self.written_inputs[root] = self._source_of_value[root]
+                if root in self.source_of_value:
+                    self.written_inputs[root] = self.source_of_value[root]
                 is_other = not self.is_now(self.builder.type_of[value], tensor)
                 if is_other and facts.name not in _VIEW_OF_INPLACE:
                     self.stop("metadata_write", f"{facts.name} changed the sizes of a tensor")
@@ -445,7 +432,7 @@ class Recorder(BranchRecorder, SizedRecorder, ElementRecorder, TorchDispatchMode
         grad = _is_grad_enabled()
         self.builder.append(Op(name, args, (value,), (type,), attrs, (), (alias,), grad))
         self.root[value] = value if alias < 0 else self.root[alias]
-        self._fixed.add(self.root[value])
+        self.fixed_roots.add(self.root[value])
         return value
 
     def _live_constant(self, tensor: torch.Tensor) -> int:
@@ -454,7 +441,7 @@ class Recorder(BranchRecorder, SizedRecorder, ElementRecorder, TorchDispatchMode
         given = self.builder.input(type, "constant")
         self.input_sources.append(self.live(kept))
         self.input_extents.append((0, 0))  # a copy: nothing else has its memory
-        self._source_of_value[given] = self.input_sources[-1]
+        self.source_of_value[given] = self.input_sources[-1]
         value = self._emit("aten.clone.default", (Ref(given),), type)
         self._learn(tensor, value)
         return value
@@ -471,6 +458,8 @@ def _dispatch(
 ) -> Any:
     """Runs one op for real and records it; `__torch_dispatch__` of the mode."""
     kwargs = kwargs or {}
+    if recorder.is_rehearsing:
+        return recorder.rehearsal.dispatch(recorder, func, args, kwargs)
     if recorder.is_boxed:
         return _dispatch_boxed(recorder, func, types, args, kwargs)
     return _run(recorder, func, types, args, kwargs, args, kwargs)
@@ -489,6 +478,8 @@ def _dispatch_boxed(recorder: Recorder, func: Any, types: Any, args: tuple, kwar
         if out is not NotImplemented:
             return out
     recorder.boxed_ops += 1
+    if recorder.rules is None and has_boxed_size(func, args, kwargs):
+        recorder.has_sizes()  # a number of the program is the size of what comes from it
     size_of = recorder.rules.size_of if recorder.rules is not None else None
     seen, seen_kwargs = (args, kwargs) if recorder.is_stopped else taken(
         func, args, kwargs, size_of)
@@ -508,10 +499,10 @@ def _run(
         return NotImplemented
     facts = facts_of(func)
     if facts.is_lift:
-        return _lift(recorder, func, args, kwargs)
+        return recorder.noted(func, _lift(recorder, func, args, kwargs))
     if facts.name == "aten.detach_.default" and recorder.made(args[0]):
-        if not args[0].requires_grad:
-            return func(*args)  # changes what autograd knows of a tensor, which is nothing
+        if not args[0].requires_grad:  # changes what autograd knows of a tensor, which is nothing
+            return recorder.noted(func, func(*args))
     if facts.is_composite:
         with recorder:
             out = func.decompose(*seen, **seen_kwargs)
@@ -520,10 +511,10 @@ def _run(
     if facts.refusal:
         if not all(recorder.is_fixed(a) for a in args if isinstance(a, _Tensor)):
             if facts.name in _READS_ONE and recorder.is_tested(args[0]):
-                return func(*args)
+                return recorder.noted(func, func(*args))
             recorder.stop(facts.refusal, facts.name)
         elif facts.refusal == "data_dependent_number":
-            return func(*args, **kwargs)
+            return recorder.noted(func, func(*args, **kwargs))
     elif facts.name == "aten.index.Tensor" and _has_mask(recorder, args[1]):
         recorder.stop("data_dependent_shape", "indexing with a boolean mask")
     recorder.has_acted |= bool(facts.writes) or facts.is_random
@@ -537,6 +528,7 @@ def _run(
     if not recorder.is_stopped:
         try:
             recorder.record(facts, seen, seen_kwargs, out)
+            recorder.noted(func, out, len(recorder.builder.ops) - 1)
         except Exception as error:  # ours: the program, which has run the op, must not see it
             recorder.stop("fault", f"{facts.name}: {type(error).__name__}: {error}")
     return out

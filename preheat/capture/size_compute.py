@@ -40,10 +40,15 @@ def _masked_fill(call: Call) -> list[Shape]:
     return [(broadcast(call, call.type("self").sizes, call.type("mask").sizes), None)]
 
 
+def _kept(call: Call) -> list[Shape]:
+    """A clone of `self`, into which something is written."""
+    return [preserved(call, call.type("self"))]
+
+
 def _into_self(call: Call) -> list[Shape]:
     """Others are broadcast to `self`, which is written."""
     type = call.type("self")
-    if broadcast(call, *(t.sizes for t in call.tensors())) != type.sizes:
+    if not is_now(call, broadcast(call, *(t.sizes for t in call.tensors())), type.sizes):
         raise NoRule("a write of more than there is")
     return _itself(call)
 
@@ -54,6 +59,12 @@ def _like(call: Call) -> list[Shape]:
 
 def _dropout(call: Call) -> list[Shape]:
     return [preserved(call, call.type("input"))] * len(call.real)
+
+
+def is_now(call: Call, first: Sequence[Dim], second: Sequence[Dim]) -> bool:
+    """Whether sizes are the same, by what the guards say by now."""
+    normal_now = call.numbers.normal
+    return tuple(map(normal_now, first)) == tuple(map(normal_now, second))
 
 
 # ---------------------------------------------------------------------------- reductions
@@ -148,7 +159,7 @@ def _addmm(call: Call) -> list[Shape]:
     a, b = call.type("mat1"), call.type("mat2")
     call.same(a.sizes[1], b.sizes[0])
     sizes = (a.sizes[0], b.sizes[1])
-    if broadcast(call, call.type("self").sizes, sizes) != sizes:
+    if not is_now(call, broadcast(call, call.type("self").sizes, sizes), sizes):
         raise NoRule("addmm of a larger bias")
     return [(sizes, None)]
 
@@ -205,16 +216,67 @@ def _attention(call: Call) -> list[Shape]:
     ]
 
 
+def _addmv(call: Call) -> list[Shape]:
+    a = call.type("mat")
+    call.same(a.sizes[1], call.type("vec").sizes[0])
+    return [((a.sizes[0],), None)]
+
+
+def _addr(call: Call) -> list[Shape]:
+    return [((call.type("vec1").sizes[0], call.type("vec2").sizes[0]), None)]
+
+
+def _addbmm(call: Call) -> list[Shape]:
+    a, b = call.type("batch1"), call.type("batch2")
+    call.same(a.sizes[0], b.sizes[0])
+    call.same(a.sizes[2], b.sizes[1])
+    return [((a.sizes[1], b.sizes[2]), None)]
+
+
+def _distances(call: Call) -> list[Shape]:
+    """[.., P, M] and [.., R, M] to [.., P, R]."""
+    a, b = call.type("x1"), call.type("x2")
+    call.same(a.sizes[-1], b.sizes[-1])
+    batch = broadcast(call, a.sizes[:-2], b.sizes[:-2])
+    return [((*batch, a.sizes[-2], b.sizes[-2]), None)]
+
+
+def _cross(call: Call) -> list[Shape]:
+    return [(broadcast(call, call.type("self").sizes, call.type("other").sizes), None)]
+
+
+def _extremes(call: Call) -> list[Shape]:
+    """The least and the greatest along an axis, or of all."""
+    if call.args.get("dim") is None:
+        is_kept = bool(call.arg("keepdim", False))
+        return [((1,) * call.type("self").rank if is_kept else (), None)] * 2
+    return _row_reduction(call)
+
+
 COMPUTED: dict[Rule, str] = {
+    pointwise: """rsub hardswish complex polar floor_divide _prelu_kernel elu_backward
+        hardtanh_backward leaky_relu_backward softshrink_backward hardshrink_backward
+        hardsigmoid_backward hardswish_backward mish_backward softplus_backward
+        threshold_backward mse_loss_backward smooth_l1_loss_backward huber_loss_backward
+        soft_margin_loss_backward binary_cross_entropy_backward log_sigmoid_backward
+        _prelu_kernel_backward""",
+    full_reduction: "dist trace",
+    _addmv: "addmv",
+    _addr: "addr",
+    _addbmm: "addbmm",
+    _distances: "_cdist_forward _euclidean_dist",
+    _cross: "linalg_cross",
+    _extremes: "aminmax",
     _masked_fill: "masked_fill",
     _like_self: """_softmax _log_softmax _safe_softmax tril triu cumsum cumprod logcumsumexp cummax
-        cummin""",
+        cummin scatter scatter_add scatter_reduce index_add index_copy masked_scatter bernoulli""",
     _into_self: "copy_ masked_fill_",
-    _itself: """alias detach fill_ zero_ bernoulli_ uniform_ normal_ random_ exponential_
+    _kept: "index_put _unsafe_index_put copy",
+    _itself: """slice_scatter select_scatter diagonal_scatter alias detach fill_ zero_ bernoulli_ uniform_ normal_ random_ exponential_
         scatter_ scatter_add_ index_add_ index_copy_ index_fill_ index_put_ tril_ triu_
         cumsum_ masked_scatter_ _unsafe_index_put_ scatter_reduce_ log_normal_
         geometric_ cauchy_ conj _conj lift lift_fresh""",
-    _like: """zeros_like ones_like empty_like full_like rand_like randn_like randint_like
+    _like: """zero fill index_fill zeros_like ones_like empty_like full_like rand_like randn_like randint_like
         clone _to_copy""",
     _dropout: "native_dropout",
     _reduction: """sum mean amax amin prod any all std var logsumexp nansum linalg_vector_norm norm
@@ -222,11 +284,11 @@ COMPUTED: dict[Rule, str] = {
     _row_reduction: "max min mode median nanmedian kthvalue",
     _argreduce: "argmax argmin",
     _topk: "topk",
-    _preserved: "sort flip",
+    _preserved: "sort flip isin rrelu_with_noise renorm put",
     _layer_norm: "native_layer_norm",
     _group_norm: "native_group_norm",
     _batch_norm: """native_batch_norm _native_batch_norm_legit_no_training _native_batch_norm_legit
-""",
+        _batch_norm_with_update""",
     _mm: "mm",
     _addmm: "addmm _addmm_activation",
     _bmm: "bmm",

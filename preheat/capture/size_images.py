@@ -90,8 +90,11 @@ def _upsample(call: Call) -> list[Shape]:
 IMAGES: dict[Rule, str] = {
     _convolution: "convolution",
     _pool: "max_pool2d_with_indices avg_pool2d avg_pool1d avg_pool3d max_pool3d_with_indices",
-    _adaptive_pool: "_adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_max_pool2d",
+    _adaptive_pool: """_adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_max_pool2d
+        adaptive_max_pool3d""",
     _upsample: """upsample_nearest1d upsample_nearest2d upsample_bilinear2d upsample_bicubic2d
-        upsample_linear1d""",
+        upsample_linear1d upsample_nearest3d upsample_trilinear3d _upsample_nearest_exact1d
+        _upsample_nearest_exact2d _upsample_nearest_exact3d _upsample_bilinear2d_aa
+        _upsample_bicubic2d_aa""",
 }
 """Rules, and the ops that they are of."""

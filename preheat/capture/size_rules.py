@@ -13,7 +13,9 @@ Sizes are at least 1 where they are symbols. """
 from typing import Any
 
 from preheat.capture.size_compute import COMPUTED, full_reduction, pointwise
+from preheat.capture.size_gradients import GRADIENTS
 from preheat.capture.size_images import IMAGES
+from preheat.capture.size_layers import LAYERS
 from preheat.capture.size_views import VIEWS
 from preheat.capture.size_call import (
     Call, NoRule, Rule, Shape, broadcast, is_row_major, never_channels_last,
@@ -146,7 +148,7 @@ _OTHERS: dict[Rule, str] = {
     _arange: "arange",
     _eye: "eye",
     _embedding: "embedding",
-    _gather: "gather",
+    _gather: "gather take",
     _index_select: "index_select",
     _index: "index",
     _cat: "cat",
@@ -157,7 +159,7 @@ _OTHERS: dict[Rule, str] = {
 }
 
 
-_TABLES = (COMPUTED, VIEWS, IMAGES, _OTHERS)
+_TABLES = (COMPUTED, VIEWS, IMAGES, LAYERS, GRADIENTS, _OTHERS)
 RULES: dict[str, Rule] = {
     name: rule for table in _TABLES for rule, names in table.items() for name in names.split()
 } | {

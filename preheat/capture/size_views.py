@@ -6,7 +6,9 @@ Rules of `size_rules.py`. Source: `ATen/TensorUtils.cpp`, `ATen/native/TensorSha
 from collections.abc import Sequence
 from typing import Any
 
-from preheat.capture.size_call import Call, NoRule, Rule, Shape, type_is
+from preheat.capture.size_call import (
+    Call, NoRule, Rule, Shape, preserved, row_major, type_is,
+)
 from preheat.ir.dims import divided, normal
 from preheat.ir.scalar import Dim, Scalar, apply, product
 from preheat.ir.types import TensorType
@@ -16,7 +18,7 @@ _INT_MAX = (1 << 63) - 1
 
 
 # ---------------------------------------------------------------------------- views
-def _whole_size(call: Call, type: TensorType, size: Sequence[Dim]) -> tuple[Dim, ...]:
+def whole_size(call: Call, type: TensorType, size: Sequence[Dim]) -> tuple[Dim, ...]:
     """`size` with what -1 stands for."""
     made = list(size)
     unknown = [k for k, n in enumerate(made) if type_is(n, -1)]
@@ -96,12 +98,12 @@ def _taken(call: Call, sizes: Sequence[Dim], elems: Dim) -> int | None:
 
 def can_view(call: Call, type: TensorType, sizes: Sequence[Dim]) -> bool:
     """Whether `reshape` to `sizes` is a view."""
-    return view_strides(call, type, _whole_size(call, type, sizes)) is not None
+    return view_strides(call, type, whole_size(call, type, sizes)) is not None
 
 
 def _view(call: Call) -> list[Shape]:
     type = call.type("self")
-    sizes = _whole_size(call, type, call.arg("size", ()))
+    sizes = whole_size(call, type, call.arg("size", ()))
     strides = view_strides(call, type, sizes)
     if strides is None:
         raise NoRule("a view that is none")
@@ -109,7 +111,7 @@ def _view(call: Call) -> list[Shape]:
 
 
 def _reshape_copy(call: Call) -> list[Shape]:
-    return [(_whole_size(call, call.type("self"), call.arg("size", ())), None)]
+    return [(whole_size(call, call.type("self"), call.arg("size", ())), None)]
 
 
 def _expand(call: Call) -> list[Shape]:
@@ -284,7 +286,20 @@ def _diagonal(call: Call) -> list[Shape]:
     return [(sizes, tuple(type.strides[k] for k in kept) + (step,))]
 
 
+def _rotated(call: Call) -> list[Shape]:
+    """A quarter turn flips one axis and changes places of two; half a turn flips both."""
+    type = call.type("self")
+    sizes, strides = preserved(call, type)
+    strides = row_major(sizes) if strides is None else strides
+    order = list(range(type.rank))
+    if call.known(call.arg("k", 1)) % 2:
+        first, second = (call.known(axis) % type.rank for axis in call.arg("dims", (0, 1)))
+        order[first], order[second] = order[second], order[first]
+    return [(tuple(sizes[k] for k in order), tuple(strides[k] for k in order))]
+
+
 VIEWS: dict[Rule, str] = {
+    _rotated: "rot90",
     _view: "view",
     _reshape_copy: "_unsafe_view",
     _expand: "expand",
@@ -295,8 +310,8 @@ VIEWS: dict[Rule, str] = {
     _unsqueeze: "unsqueeze",
     _select: "select",
     _slice: "slice",
-    _split: "split",
-    _split_with_sizes: "split_with_sizes",
+    _split: "split unsafe_split",
+    _split_with_sizes: "split_with_sizes unsafe_split_with_sizes",
     _unbind: "unbind",
     _unfold: "unfold",
     _diagonal: "diagonal",

@@ -10,13 +10,14 @@ comes without them, from a call that was not, pins the sizes of its operands.
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from preheat.bridge.ambient import AMBIENT
 from preheat.bridge.overloads import Overload
-from preheat.bridge.symint import Shown
+from preheat.bridge.symint import Shown, scalar_of
 from preheat.bridge.tensors import Tensor, storage_key, type_of
 from preheat.capture.sizes import SizeRules, is_symbolic
-from preheat.ir.graph import Builder, Op, Ref, map_refs
+from preheat.ir.graph import Arg, Builder, Op, Ref, map_refs
 from preheat.ir.scalar import Scalar
-from preheat.ir.types import TensorType, Type
+from preheat.ir.types import ScalarType, TensorType, Type
 
 # What attributes of a tensor do (`x.T`), whatever its sizes.
 WITHOUT_SIZES = frozenset((
@@ -30,7 +31,20 @@ class SizedRecorder:
 
     builder: Builder
     is_boxed: bool
+    is_stopped: bool
     values: dict[int, Any]
+    fixed_roots: set[int]
+    input_sources: list[int]
+    input_extents: list[tuple[int, int] | None]
+    root: dict[int, int]
+    number: Callable[[Scalar], int] | None  # gives a source to a number
+    inputs_of_numbers: dict[int, int]  # source -> input value
+    source_of_value: dict[int, int]
+    rehearsal: Any = None  # of the call under way, if it is made twice: see `rehearsal.py`
+    is_rehearsing = False  # it is being made again
+
+    def has_sizes(self) -> None:
+        """A number of the program becomes the size of a tensor. (Who listens puts a function here.)"""
 
     def begin_sizes(self) -> None:
         """A new graph, without symbols so far."""
@@ -53,6 +67,36 @@ class SizedRecorder:
         types = self.rules.types(
             op, self.builder.type_of.__getitem__, list(map(type_of, made)), facts.is_pointwise)
         self.found = {id(tensor): type for tensor, type in zip(made, types)}
+
+    def number_of(self, box: Any) -> Arg:
+        """The input that gives the number of `box`, or a number that is known."""
+        scalar = scalar_of(box)
+        if not isinstance(scalar, Scalar):
+            return scalar
+        is_taught = self.number is None or AMBIENT["grad_enabled"]()
+        if is_taught and self.rules is not None and self.rules.numbers.is_of_sizes(scalar):
+            return scalar  # a derivative is taken at each size: no number among its inputs
+        source = self.number(scalar)
+        value = self.inputs_of_numbers.get(source)
+        if value is None:
+            value = self.inputs_of_numbers[source] = self.builder.input(ScalarType(scalar.type))
+            self.root[value] = value
+            self.input_sources.append(source)
+            self.input_extents.append(None)
+            self.source_of_value[value] = source
+        self.scalars[value] = scalar
+        return Ref(value)
+
+    def noted(self, function: Any, out: Any, place: int = -1) -> Any:
+        """`out`, which `function` gave; the op at `place` of the graph, if it is one."""
+        if self.rehearsal is not None:
+            self.rehearsal.noted.append((function, place, out))
+        return out
+
+    def is_fixed_no_longer(self, values: tuple[int, ...]) -> None:
+        """Sizes decide what these hold, and what follows from them in the call under way."""
+        first = min((value for value in values if value >= 0), default=self.builder.next_id)
+        self.fixed_roots = {root for root in self.fixed_roots if root < first}
 
     def typed(self, shown: Shown, *args: Any) -> tuple[TensorType, str]:
         """The type of a tensor that C asks about, and the memory format that it asks for."""

@@ -15,13 +15,13 @@ from dataclasses import replace
 from typing import Any
 
 from preheat.bridge.ops import arguments
-from preheat.bridge.symint import is_box, scalar_of
+from preheat.bridge.symint import box, is_box, pin, scalar_of
 from preheat.capture.numbers import Numbers
 from preheat.capture.sources import Sources
 from preheat.capture.size_call import Call, NoRule, row_major
 from preheat.capture.size_compute import pointwise
 from preheat.capture.size_rules import RULES
-from preheat.capture.size_views import can_view
+from preheat.capture.size_views import can_view, whole_size
 from preheat.ir.dims import normal, substitute
 from preheat.ir.graph import Graph, Input, Op
 from preheat.ir.scalar import Dim, Number, Scalar, apply, symbol, symbols
@@ -98,23 +98,30 @@ class SizeRules:
         self.numbers, self.missed = numbers, missed
 
     def size_of(self, box: Any) -> Number:
-        """The expression that a box holds."""
-        return self.numbers.normal(scalar_of(box))
+        """The expression that a box holds; its value, pinned, where it follows from a float."""
+        scalar = self.numbers.normal(scalar_of(box))
+        return scalar if _is_of_ints(scalar) else pin(box)
 
     def answer(self, question: Callable, type: TensorType, memory_format: str) -> bool | None:
         """What C is told that asks about the layout of a tensor; None: it looks itself."""
         return question(
             Call("", {}, {}, (), self.numbers), now(type, self.numbers), memory_format)
 
-    def is_view(self, type: TensorType, boxes: Sequence[Any]) -> bool | None:
-        """Whether a tensor of this type that is reshaped is a view; None where torch has to say."""
+    def reshaped(self, type: TensorType, boxes: Sequence[Any]) -> tuple[bool, tuple] | None:
+        """Whether a tensor of this type that is reshaped is a view, and its sizes with what -1 stands
+        for; None where torch has to say."""
         sizes = [self.numbers.normal(scalar_of(b)) if is_box(b) else b for b in boxes]
         if not all(isinstance(n, Scalar) or n.__class__ is int for n in sizes):
             return None
         try:
-            return can_view(Call("", {}, {}, (), self.numbers), type, sizes)
+            call = Call("", {}, {}, (), self.numbers)
+            is_view = can_view(call, type, sizes)
+            whole = whole_size(call, type, sizes)
         except NoRule:
             return None
+        value = self.numbers.value
+        return is_view, tuple(
+            box(n, value(n), self.numbers) if isinstance(n, Scalar) else n for n in whole)
 
     def types(
         self, op: Op, type_of: Callable[[int], Type], real: Sequence[TensorType],
@@ -134,7 +141,7 @@ class SizeRules:
         if not any(map(is_symbolic, shown.values())) and not any(map(_has_scalar, args.values())):
             return list(real)
         name = op.name.split(".")[1]
-        rule = RULES.get(op.name) or RULES.get(name.removesuffix("_")) or RULES.get(name)
+        rule = RULES.get(op.name) or RULES.get(name) or RULES.get(name.removesuffix("_"))
         if rule is None and is_pointwise:
             rule = pointwise
         try:
@@ -206,8 +213,6 @@ def finished(
 ) -> tuple[Graph, tuple[int, ...]]:
     """`graph` as the guards leave it, with an input for each symbol in it; `sources`, one an input,
     with theirs."""
-    if not numbers.sizes:
-        return graph, tuple(sources)
     by = numbers.same
     inputs = tuple(replace(i, type=_substituted(i.type, by)) for i in graph.inputs)
     ops = tuple(
@@ -253,6 +258,12 @@ def _scalars(arg: Any) -> Iterator[Scalar]:
     elif isinstance(arg, tuple):
         for part in arg:
             yield from _scalars(part)
+
+
+def _is_of_ints(value: Number) -> bool:
+    if not isinstance(value, Scalar):
+        return True
+    return value.type == "int" if value.op == "sym" else all(map(_is_of_ints, value.args))
 
 
 def _has_scalar(arg: Any) -> bool:

@@ -5,7 +5,7 @@
     decide("gt", n1 + 1, 0)      is  True                   whatever size n1 is
     decide("gt", n1, 4)          is  None                   a guard has to say
 
-A symbol whose name begins with "n" is the size of an axis (`size_symbol`), and at least 1: an axis
+A symbol whose name begins with "n" is the size of an axis (`size_symbol`), at least 1 (and of 64 bits): an axis
 without elements is no symbol, since nearly all of torch looks whether a tensor has any. One that
 begins with "t" is a stride, "s" any other number. What a polynomial cannot say (`//`, `%`, min, max
 of symbols) is an atom of it. Requires integers; an expression of floats is its own normal form.
@@ -22,6 +22,7 @@ _Polynomial = dict[_Monomial, int]
 _RING = frozenset(("add", "sub", "mul", "neg"))
 _COMPARISONS = frozenset(("eq", "ne", "lt", "le", "gt", "ge"))
 _MOST_TERMS = 200
+MOST = (1 << 63) - 1  # elements of an axis
 
 
 def size_symbol(source: int) -> Scalar:
@@ -181,7 +182,7 @@ def decide(op: str, first: Number, second: Number) -> bool | None:
     terms = _polynomial(apply("sub", first, second))
     if terms is None:
         return None
-    low, high = _bounds(terms)
+    low, high = _bounds(_without_common(terms))
     if op in ("eq", "ne"):
         if low == high == 0:
             return op == "eq"
@@ -192,6 +193,22 @@ def decide(op: str, first: Number, second: Number) -> bool | None:
         return answer if op == "lt" or answer is None else not answer
     answer = True if low is not None and low > 0 else False if high is not None and high <= 0 else None
     return answer if op == "gt" or answer is None else not answer
+
+
+def _without_common(terms: _Polynomial) -> _Polynomial:
+    """`terms`, of the same sign: without sizes that are factors of each. n*n - n is n - 1."""
+    if len(terms) < 2 or () in terms:
+        return terms
+    first, *others = terms
+    for atom in first:
+        if (_atom_bounds(atom)[0] or 0) > 0 and all(atom in key for key in others):
+            divided_terms = {}
+            for key, count in terms.items():
+                rest = list(key)
+                rest.remove(atom)
+                divided_terms[tuple(rest)] = count
+            return _without_common(divided_terms)
+    return terms
 
 
 def _bounds(terms: _Polynomial) -> tuple[int | None, int | None]:
@@ -221,8 +238,7 @@ def _product_bounds(atoms: Iterable[_Atom]) -> tuple[int | None, int | None]:
 
 def _atom_bounds(atom: _Atom) -> tuple[int | None, int | None]:
     if atom.op == "sym":
-        name = atom.args[0]
-        return (1 if is_size(name) else None), None
+        return (1, MOST) if is_size(atom.args[0]) else (None, None)
     if atom.op in ("floordiv", "mod") and type(atom.args[1]) is int and atom.args[1] > 0:
         if atom.op == "mod":
             return 0, atom.args[1] - 1

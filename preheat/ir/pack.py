@@ -38,6 +38,7 @@ NOUNS: tuple[type, ...] = (
     training.Given, training.Exit, training.Wiring, training.Joint, training.Backward,
     training.Training,
     plan.Binary,
+    training.Taught,
 )
 _NUMBER = {cls: i for i, cls in enumerate(NOUNS)}
 _FIELDS = {cls: tuple(f.name for f in dataclasses.fields(cls)) for cls in NOUNS}

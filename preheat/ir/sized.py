@@ -5,12 +5,13 @@
     at(plan, {"n3": 4})       buffers, calls and outputs of a template likewise; its kernels stay
 """
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 from preheat.ir.dims import source_of, substitute
-from preheat.ir.graph import Graph, Op
+from preheat.ir.graph import Graph, Op, Ref, Token
 from preheat.ir.hinted import Book, hints, with_hints
 from preheat.ir.plan import Buffer, KernelCall, LibraryCall, Output, Plan
 from preheat.ir.scalar import Number, Scalar, evaluate, symbols
@@ -18,6 +19,7 @@ from preheat.ir.trace import Guard, Trace
 from preheat.ir.types import TensorType
 
 Change = Callable[[Scalar], Number]
+_WITHOUT = frozenset((int, float, bool, str, type(None), Ref, Token))
 
 
 def at(noun: Any, values: Mapping[str, Number]) -> Any:
@@ -67,6 +69,39 @@ _FIELDS: dict[type, tuple[str, ...]] = {
     Output: ("type", "offset"),
 }
 _PARTS = ("inputs", "buffers", "calls", "outputs", "arena_bytes")
+
+
+def without_symbols(graph: Graph) -> Graph:
+    """`graph`, to which the values of its symbols are no inputs: who runs it knows them."""
+    symbols = {value for _, value in graph.symbols}
+    return replace(
+        graph, symbols=(), hints=(),
+        inputs=tuple([i for i in graph.inputs if i.id not in symbols]))
+
+
+def mapped(noun: Any, change: Change, but: tuple[str, ...] = ()) -> Any:
+    """`noun`, of any class, with `change(scalar)` for each expression in it; fields named in `but`
+    stay. What has no expression in it is the same object as before."""
+    kind = noun.__class__
+    if kind in _WITHOUT:
+        return noun
+    if kind is Scalar:
+        return change(noun)
+    if kind is tuple:
+        parts = [mapped(part, change) for part in noun]
+        return tuple(parts) if any(map(operator.is_not, parts, noun)) else noun
+    if not is_dataclass(noun):
+        return noun
+    made = {
+        field.name: mapped(getattr(noun, field.name), change)
+        for field in fields(noun) if field.name not in but}
+    made = {name: value for name, value in made.items() if value is not getattr(noun, name)}
+    return replace(noun, **made) if made else noun
+
+
+def evaluated(noun: Any, values: Mapping[str, Number]) -> Any:
+    """`noun`, of any class, with the values of its symbols."""
+    return mapped(noun, lambda scalar: evaluate(scalar, values))
 
 
 def trace_at(trace: Trace, sizes: Mapping[str, int]) -> Trace:

@@ -12,10 +12,12 @@ order eager sums the gradients.
 Source: research/training.md.
 """
 
+from collections.abc import Mapping
+
 from preheat.base.dataclass import dataclass
 from preheat.ir.graph import Graph, Op
 from preheat.ir.plan import Image, Plan
-from preheat.ir.scalar import Dim
+from preheat.ir.scalar import Dim, Number, Scalar, evaluate
 from preheat.ir.types import TensorType
 
 
@@ -118,6 +120,23 @@ class Joint:
 
 
 @dataclass(frozen=True, slots=True)
+class Taught:
+    """What is known of the backward of a body whose sizes change, for some of its sizes.
+
+    conditions   (test, answer): all sizes that give these answers
+    forward, joints   as in `Training`, with expressions of sizes in them
+    """
+
+    conditions: tuple[tuple[Scalar, bool], ...]
+    forward: Graph
+    joints: tuple[Joint, ...]
+
+    def holds(self, values: Mapping[str, Number]) -> bool:
+        """Whether it is for these sizes."""
+        return all(bool(evaluate(test, values)) is answer for test, answer in self.conditions)
+
+
+@dataclass(frozen=True, slots=True)
 class Backward:
     """The joint of class `number` for tangents of kind `key`, compiled.
 
@@ -126,16 +145,18 @@ class Backward:
     watched    inputs and values that the formulas have saved and the plan does not take: a change in
                place is an error, as in eager
     can_raise  for some values of what it takes
+    graph      what runs op by op where there is no plan
     """
 
     number: int
     key: tuple[tuple[int, ...] | None, ...]
-    plan: Plan
+    plan: Plan | None
     image: Image | None
     takes: tuple[Given, ...]
     grads: tuple[Exit | None, ...]
     watched: tuple[Given, ...] = ()
     can_raise: bool = True
+    graph: Graph | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +168,8 @@ class Training:
                 of the `replaced` inputs
     forward     what the joints' values are numbered by; None before a backward was recorded
     replaced    see `Division`;  draws: whether the body draws random numbers
+    taught      of a body whose sizes change: what is known, by sizes. Then there are no `forward` and
+                no `joints`, and the wiring has expressions in it
     """
 
     wiring: Wiring
@@ -156,3 +179,4 @@ class Training:
     joints: tuple[Joint, ...] = ()
     replaced: tuple[int, ...] = ()
     draws: bool = False
+    taught: tuple[Taught, ...] = ()

@@ -4,10 +4,13 @@
     bf16[8, 128]{1, 8}          explicit strides, in elements
 """
 
+import functools
 from typing import NamedTuple
 
 from preheat.base.dataclass import dataclass
-from preheat.ir.scalar import Dim, product
+from preheat.base.errors import Unsupported
+from preheat.ir.dims import decide, normal
+from preheat.ir.scalar import Dim, Scalar, product
 
 
 class DTypeFacts(NamedTuple):
@@ -70,12 +73,14 @@ class TensorType:
                 if stride != expected:
                     return False
                 expected = expected * size
+                if is_unhinted(expected):
+                    expected = normal(expected)
         return True
 
     @property
     def is_dense(self) -> bool:
-        """No gaps and no overlaps, in some order of the axes."""
-        order = sorted(range(self.rank), key=lambda axis: self.strides[axis])
+        """No gaps and no overlaps, in some order of the axes. Raises Unsupported where sizes decide."""
+        order = by_stride(self)
         return TensorType(
             self.dtype, tuple(self.sizes[a] for a in reversed(order)), tuple(self.strides[a] for a in reversed(order)),
         ).is_contiguous
@@ -107,6 +112,29 @@ class NoneType:
 
 
 Type = TensorType | ScalarType | NoneType
+
+
+def is_unhinted(dim: Dim) -> bool:
+    """Whether a size is an expression of which no value is known (see `ir/hinted.py`)."""
+    return dim.__class__ is Scalar
+
+
+def by_stride(type: TensorType) -> list[int]:
+    """The axes by stride, then by size, the smallest first. Raises Unsupported where that hangs on
+    sizes."""
+    def compare(first: int, second: int) -> int:
+        for dims in (type.strides, type.sizes):
+            a, b = dims[first], dims[second]
+            if a != b:
+                is_less = decide("le", a, b)
+                if is_less is None:
+                    raise Unsupported("symbolic", f"the order of the axes of {type}")
+                return -1 if is_less else 1
+        return 0
+
+    if not any(map(is_unhinted, (*type.strides, *type.sizes))):
+        return sorted(range(type.rank), key=lambda axis: (type.strides[axis], type.sizes[axis]))
+    return sorted(range(type.rank), key=functools.cmp_to_key(compare))
 
 
 def contiguous_strides(sizes: tuple[Dim, ...]) -> tuple[Dim, ...]:

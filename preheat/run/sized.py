@@ -39,10 +39,10 @@ _MOST_PATIENCE = 1 << 16
 
 
 class Template:
-    """A plan for many sizes, with its code."""
+    """A plan for many sizes, with its code. `is_quiet`: see `Sized`."""
 
-    def __init__(self, plan: Plan, image: Image):
-        self.plan = plan
+    def __init__(self, plan: Plan, image: Image, is_quiet: bool = False):
+        self.plan, self.is_quiet = plan, is_quiet
         self.kernels = load(image) if image.code else None
         self._allows = compiled_expressions(plan.symbols, plan.conditions)
 
@@ -58,7 +58,7 @@ class Template:
         are taken for. `calls`: see `with_hinted_sizes`."""
         book = Book()
         plan = with_hinted_sizes(self.plan, self.plan.symbols, calls, book)
-        return Executable(plan, self.kernels), book
+        return Executable(plan, self.kernels, self.is_quiet), book
 
 
 class Planned:
@@ -71,7 +71,8 @@ class Planned:
     @functools.cached_property
     def executable(self) -> Executable:
         """What runs from Python; calls that find their entry need none."""
-        return Executable(at(self.template.plan, self.sizes), self.template.kernels)
+        return Executable(
+            at(self.template.plan, self.sizes), self.template.kernels, self.template.is_quiet)
 
     def __call__(self, inputs: Sequence) -> list:
         return self.executable(inputs)
@@ -81,9 +82,10 @@ class Planned:
 class Instance:
     """The body at some sizes. `entry`: who calls it natively, and how."""
 
-    run: Executable | Planned | Interpreted
+    run: Any
     calls: int = 0
     is_settled: bool = False  # it has a plan, or cannot have one
+    has_plan: bool = False
     entry: tuple[Any, Callable] | None = None
 
 
@@ -94,17 +96,19 @@ class Sized:
                         symbols; None if it has none
     template            the first one
     graphs              what may be recorded of the plans (`run/replays.py`)
+    is_quiet            grad mode is on, inputs require grad, and yet no gradient leaves the body
     patience            the calls at the same sizes before they get a plan
     """
 
-    is_grad_off = False  # sizes are symbols only where grad mode is off
+    is_grad_off = False  # op by op each op has its own grad mode
 
     def __init__(
         self, graph: Graph, specialise: Callable[[Graph], tuple[Plan, Image] | None] | None,
-        template: tuple[Plan, Image] | None = None, graphs: Any = None,
+        template: tuple[Plan, Image] | None = None, graphs: Any = None, is_quiet: bool = False,
     ):
         self.graph, self.specialise, self.graphs = graph, specialise, graphs
-        self.templates = [] if template is None else [Template(*template)]
+        self._is_quiet = is_quiet
+        self.templates = [] if template is None else [Template(*template, is_quiet)]
         self.patience = CALLS_BEFORE_PLAN
         self.device = device_of(graph)
         self.symbols = tuple(name for name, _ in graph.symbols)
@@ -124,7 +128,7 @@ class Sized:
             found = self._instances.get(values)
             if found is not None:
                 self._instances.move_to_end(values)
-        if found is None:
+        if found is None or not self._is_current(found):
             found = self._new(values)
         if not found.is_settled:
             found.calls += 1
@@ -139,14 +143,22 @@ class Sized:
         run = self._from_template(values)
         if run is None and self.templates and len(self.templates) < MOST_TEMPLATES:
             run = self._from_another(values)
-        found = Instance(run or self._op_by_op(values), is_settled=run is not None)
+        found = Instance(
+            run or self._op_by_op(values), is_settled=run is not None, has_plan=run is not None)
         if run is not None:
             self._make_room()
         with self._table:
-            found = self._instances.setdefault(values, found)
+            known = self._instances.get(values)
+            if known is None or not self._is_current(known):
+                self._instances[values] = found
+            found = self._instances[values]
             if len(self._instances) > MOST_SIZES:
                 self._instances.popitem(last=False)
         return found
+
+    def _is_current(self, instance: Instance) -> bool:
+        """Whether nothing better is known for its sizes."""
+        return True
 
     def _from_template(self, values: Values) -> Planned | None:
         found = (template for template in self.templates if template.is_for(values))
@@ -163,10 +175,10 @@ class Sized:
         finally:
             self._compiling.release()
         if made is not None:
-            self.templates.append(Template(*made))
+            self.templates.append(Template(*made, self._is_quiet))
         return self._from_template(values)
 
-    def _op_by_op(self, values: Values) -> Interpreted:
+    def _op_by_op(self, values: Values) -> Any:
         try:
             return Interpreted(without_types(self.graph, dict(zip(self.symbols, values))))
         except ArithmeticError as error:
@@ -175,22 +187,24 @@ class Sized:
     def _settle(self, instance: Instance, values: Values) -> None:
         """Gives the instance a plan, if it can have one."""
         instance.is_settled = True
-        if self.specialise is None:
-            return
-        found = self.specialise(at(self.graph, dict(zip(self.symbols, values))))
-        if found is not None:
-            plan, image = found
+        made = self._planned(values)
+        if made is not None:
             if self._make_room():
                 self.patience = min(2 * self.patience, _MOST_PATIENCE)
-            instance.run = executable(plan, image, graphs=self.graphs)
+            instance.run, instance.has_plan = made, True
+
+    def _planned(self, values: Values) -> Any:
+        """What runs at these sizes by a plan, None if they cannot have one."""
+        if self.specialise is None:
+            return None
+        found = self.specialise(at(self.graph, dict(zip(self.symbols, values))))
+        return None if found is None else executable(*found, self._is_quiet, graphs=self.graphs)
 
     def _make_room(self) -> bool:
         """Where as many sizes have plans as may be, the one that was used longest ago loses its own,
         and plans of a compiler should be made more seldom."""
         with self._table:
-            planned = [
-                (key, one) for key, one in self._instances.items()
-                if not isinstance(one.run, Interpreted)]
+            planned = [(key, one) for key, one in self._instances.items() if one.has_plan]
             if len(planned) < MOST_PLANS:
                 return False
             values, oldest = planned[0]
@@ -198,5 +212,5 @@ class Sized:
                 del self._instances[values]
                 return True
         oldest.run, oldest.entry = self._op_by_op(values), None
-        oldest.calls, oldest.is_settled = 0, False
+        oldest.calls, oldest.is_settled, oldest.has_plan = 0, False, False
         return True

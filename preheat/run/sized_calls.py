@@ -68,7 +68,7 @@ class SizedCalls:
         """The result of a call that all guards accept. Raises Fault."""
         instance = self.sized.instance(tuple(self._sizes(arguments)))
         run = instance.run  # another thread may take the plan away
-        if not isinstance(run, Interpreted):
+        if isinstance(run, Executable | Planned):
             if instance is not self._last:
                 self._last, self._streak = instance, 0
             self._streak += 1

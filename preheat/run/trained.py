@@ -1,6 +1,6 @@
 """Trained: the compiled halves of a differentiable node, joined at each call.
 
-    trained = Trained(artifact, runtime, relearn)
+    trained = Trained(training, runtime, lesson, ...)
     exits = trained.join(results of the forward plan, inputs)       each with its history
 
 The forward plan gives the division's values and what the known backwards read; a class keeps of it
@@ -20,15 +20,15 @@ from preheat.base.events import emit
 from preheat.bridge.ambient import is_autocast_on
 from preheat.bridge.generators import States
 from preheat.bridge.tensors import unusual_keys
-from preheat.ir.artifact import Artifact
 from preheat.ir.plan import Image
 from preheat.ir.trace import Signature
-from preheat.ir.training import Backward, Exit, Given, Wiring
+from preheat.ir.training import Backward, Exit, Given, Training, Wiring
 from preheat.run.autograd import Join, Tangents, view_function
 from preheat.run.device import context
 from preheat.run.driver import Program
 from preheat.run.entry import builtin
 from preheat.run.executable import Executable, executable
+from preheat.run.interpreted import Interpreted
 from preheat.run.library import Fault
 from preheat.run.reach import Origin
 from preheat.run.recipes import Rebuild
@@ -46,12 +46,11 @@ class Trained:
     """
 
     def __init__(
-        self, artifact: Artifact, runtime: Image | None, lesson: Callable[[], Any],
+        self, training: Training, runtime: Image | None, lesson: Callable[[], Any],
         state: Callable[[], States | None], relearn: Callable[[], None], name: str = "",
         graphs: Any = None,
     ):
         self.name = name
-        training = artifact.training
         self.wiring, self.values, self.replaced = training.wiring, training.values, training.replaced
         self.results = [place for _, places in self.wiring.classes for place in places]
         self.committed = {place for place, _ in self.wiring.commits}
@@ -217,6 +216,8 @@ class Call:
         nested = lesson.run_again(self._inputs_then(), self.state)
         grads, joint = nested.backward(number, tangents, False)
         lesson.learn(nested.forward, joint)
+        if not changed:
+            lesson.repeat(self._inputs_then(), self.state, number, tangents, grads)
         if lesson.training is not known:
             trained.relearn()
         is_known = nested.forward is not None and joint is not None
@@ -260,12 +261,15 @@ class _Half:
     """A compiled backward."""
 
     def __init__(self, half: Backward, runtime: Image | None, graphs: Any = None):
-        self.half = half
-        # it is never run under autocast, in which its forward may have been bound
-        made = executable(
-            half.plan, half.image, is_autocast_off=False, is_lean=True, takes_inputs=True, graphs=graphs)
-        self.call = _native(made, runtime) or made
-        self.keeps_tangents = half.can_raise or made.is_gpu  # for the formulas, after a fault
+        self.half, self.keeps_tangents = half, True
+        if half.plan is None:
+            self.call: Callable[[list], Tensors] = Interpreted(half.graph)
+        else:  # it is never run under autocast, in which its forward may have been bound
+            made = executable(
+                half.plan, half.image, is_autocast_off=False, is_lean=True, takes_inputs=True,
+                graphs=graphs)
+            self.call = callable_of(made, runtime)
+            self.keeps_tangents = half.can_raise or made.is_gpu  # for the formulas, after a fault
         self.places: tuple[int, ...] = ()
         # of each gradient: where it is (a result, or -1 - k for the k-th that is passed on), as which view
         self.exits: list[tuple[int, Callable | None] | None] = []
@@ -292,7 +296,7 @@ class _Half:
             if exit is not None:
                 uses.setdefault(given, []).append(place)
         shared = Counter(exit[0] for exit in self.exits if exit is not None)
-        self.sums = [
+        self.sums = [] if self.half.plan is None else [  # op by op, results may share memory
             places for places in uses.values() if len(places) > 1
             and self.exits[places[0]][0] >= 0 and shared[self.exits[places[0]][0]] == 1
             and self.exits[places[0]][1] is None]
@@ -353,11 +357,13 @@ class _NoRows:
     address = count = 0
 
 
-def _native(executable: Executable, runtime: Image | None) -> Callable | None:
-    """`executable` as a builtin of a list of its inputs; None where the process allows none."""
+def callable_of(executable: Executable, runtime: Image | None) -> Callable[[list], Tensors]:
+    """`executable` as a function of the list of its inputs, which it empties: a builtin where the
+    process allows one."""
     present = context()
-    if runtime is None or present is None or "native" not in present.have:
-        return None
+    needed = {"native", "grad_mode"} if executable.is_grad_off else {"native"}
+    if runtime is None or present is None or not needed <= present.have:
+        return executable
     count = len(executable.plan.inputs)
     program = Program(
         executable, present, [Origin("deep", k) for k in range(count)], (), "tuple", None, _emptied,
@@ -373,4 +379,4 @@ def _emptied(given: list) -> tuple:
 
 
 def _failed(reason: int, detail: int, arguments: tuple, names: tuple) -> None:
-    raise Fault("a kernel of a backward found an index out of range or a division by zero", detail)
+    raise Fault("a kernel found an index out of range or a division by zero", detail)

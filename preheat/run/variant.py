@@ -30,6 +30,7 @@ from preheat.ir.plan import Image, Plan
 from preheat.ir.records import REASONS
 from preheat.ir.sized import trace_at
 from preheat.ir.trace import Recipe, Step, Trace
+from preheat.ir.training import Training
 from preheat.run.buffers import device_of
 from preheat.run.check import Checker, Failure
 from preheat.run.device import context
@@ -45,6 +46,7 @@ from preheat.run.resolve import NotThere
 from preheat.run.rows import bind_rows
 from preheat.run.sized import CALLS_BEFORE_PLAN, Planned, Sized
 from preheat.run.sized_calls import SizedCalls, without_body
+from preheat.run.sized_training import SizedTraining
 from preheat.run.trained import Trained, joined
 from preheat.run.undo import Undo, draws
 
@@ -96,6 +98,7 @@ class Variant:
         self._changing: dict[int, tuple[dict, int]] = {}
         self.announce: Callable[[Callable], None] | None = None  # told each new entry
         self.keep: Callable[[Artifact], None] | None = None  # told each new artifact
+        self.may_compile: Callable[[], bool] = lambda: True  # whether plans may be made of sizes
 
     @classmethod
     def bind(
@@ -168,16 +171,27 @@ class Variant:
             self.rebuild = compile_recipe(node.end.recipe, results, objects)
             return
         rebuild = compile_recipe(node.end.recipe, len(training.wiring.exits), objects)
-        if artifact.plan is None:
+        graph = artifact.graph() if artifact.plan is None else None
+        if graph is not None and graph.symbols:
+            self.executable, self.rebuild = SizedTraining(
+                graph, self.lesson, self._random_state, self._taught,
+                lambda: self.may_compile(), self._runtime, self.name), rebuild
+        elif artifact.plan is None:
             self.executable, self.rebuild = Learning(training, self.lesson), rebuild
-            return
-        self.executable = executable(
-            artifact.plan, artifact.image, torch.is_grad_enabled(), is_lean=True,
-            graphs=self._graphs)
-        self.rebuild = joined(
-            Trained(artifact, self._runtime, self.lesson, self._random_state, self._relearn,
-                    self.name, self._graphs),
-            rebuild, len(artifact.plan.outputs), node.inputs)
+        else:
+            self.executable = executable(
+                artifact.plan, artifact.image, torch.is_grad_enabled(), is_lean=True,
+                graphs=self._graphs)
+            self.rebuild = joined(
+                Trained(training, self._runtime, self.lesson, self._random_state, self._relearn,
+                        self.name, self._graphs),
+                rebuild, len(artifact.plan.outputs), node.inputs)
+
+    def _taught(self, training: Training) -> None:
+        """More is known of a body whose sizes change."""
+        self.artifact = replace(self.artifact, training=training)
+        if self.keep is not None:
+            self.keep(self.artifact)
 
     def lesson(self) -> Any:
         """The body, for what is to be learned of it (`differentiate.Lesson`)."""
@@ -439,9 +453,10 @@ def _executable(
     plan = artifact.plan
     if plan is None or plan.symbols:
         graph = artifact.graph()
-        if graph is not None and graph.symbols:
+        if graph is not None and graph.symbols:  # op by op where gradients cannot be told apart
             template = (plan, artifact.image) if plan is not None else None
-            return Sized(graph, specialise, template, graphs), len(graph.outputs)
+            made = Sized(graph, None if graph.grads else specialise, template, graphs, is_grad_off)
+            return made, len(graph.outputs)
         if graph is not None:
             return Interpreted(graph), len(graph.outputs)
         plan = _NOTHING

@@ -36,9 +36,10 @@ from preheat.base.dataclass import dataclass, field
 from preheat.base.errors import Unsupported
 from preheat.bridge.ops import arguments, functional, infer, schema
 from preheat.ir.graph import CARRY, Builder, Graph, Op, OutputAlias, Ref, Token, map_refs
+from preheat.ir.dims import decide, normal
 from preheat.ir.hinted import estimate
 from preheat.ir.scalar import Dim
-from preheat.ir.types import TensorType, Type
+from preheat.ir.types import TensorType, Type, by_stride, is_unhinted
 from preheat.transform.views import INVERSES, LAZY, SPLITS, VIEWS, offset_of
 
 # Overloads that write without saying so: the functional form, and the parameters it gives anew.
@@ -261,7 +262,7 @@ class _State:
             offset is None
             or not is_same
             or not type.is_contiguous
-            or (0 not in named["size"] and last >= type.elems)
+            or (0 not in named["size"] and _may_be_at_most(type.elems, last))
         ):
             raise Unsupported(
                 "unknown_view", f"as_strided of {type} that is not inside its elements"
@@ -332,7 +333,8 @@ class _State:
         (root_a, start_a, reach_a), (root_b, start_b, reach_b) = spans
         if root_a != root_b or start_a is None or start_b is None:
             return root_a == root_b
-        return start_a <= start_b + reach_b and start_b <= start_a + reach_a
+        return _may_be_at_most(start_a, start_b + reach_b) and (
+            _may_be_at_most(start_b, start_a + reach_a))
 
     def _as_stored(self, value: int, type: TensorType, memory: TensorType) -> int:
         """`value` in the dtype and sizes of the memory it goes to."""
@@ -423,7 +425,7 @@ def is_dense(type: TensorType) -> bool:
         return True
     expected: Dim = 1
     for stride, size in _by_stride(type):
-        if stride != expected:
+        if stride != (normal(expected) if is_unhinted(expected) else expected):
             return False
         expected = expected * size
     return True
@@ -431,8 +433,28 @@ def is_dense(type: TensorType) -> bool:
 
 def _by_stride(type: TensorType) -> list[tuple[Dim, Dim]]:
     """Stride and size of each axis of several elements, short steps first."""
+    if any(map(is_unhinted, (*type.sizes, *type.strides))):
+        return [
+            (type.strides[k], type.sizes[k]) for k in by_stride(type) if type.sizes[k] != 1]
     axes = [(s, n) for n, s in zip(type.sizes, type.strides) if n != 1]
     return sorted(axes, key=lambda axis: tuple(map(estimate, axis)))
+
+
+def _may_be_at_most(first: Dim, second: Dim) -> bool:
+    """Whether first <= second for any size."""
+    if not is_unhinted(first) and not is_unhinted(second):
+        return first <= second
+    return decide("le", first, second) is not False
+
+
+def _is_at_most(first: Dim, second: Dim) -> bool:
+    """Whether first <= second. Raises Unsupported where that hangs on sizes."""
+    if not is_unhinted(first) and not is_unhinted(second):
+        return first <= second
+    found = decide("le", first, second)
+    if found is None:
+        raise Unsupported("symbolic", f"whether {first} is at most {second}")
+    return found
 
 
 def overlaps_itself(type: Type) -> bool:
@@ -441,7 +463,7 @@ def overlaps_itself(type: Type) -> bool:
         return False
     reach: Dim = 0
     for stride, size in _by_stride(type):
-        if stride <= reach:
+        if _is_at_most(stride, reach):
             return True
         reach = reach + stride * (size - 1)
     return False

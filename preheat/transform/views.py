@@ -15,10 +15,10 @@ from typing import Protocol
 
 from preheat.base.errors import Unsupported
 from preheat.bridge.ops import arguments
+from preheat.ir.dims import decide, normal
 from preheat.ir.graph import Arg, Op, Ref, Token
 from preheat.ir.scalar import Dim, product
-from preheat.ir.types import DTYPES, TensorType, Type, tensor
-from preheat.transform.lowering import is_known
+from preheat.ir.types import DTYPES, TensorType, Type, is_unhinted, tensor
 
 
 class Emitter(Protocol):
@@ -37,20 +37,17 @@ LAZY = {
 def _slices(op: Op, type: TensorType, lengths: list[int], dim: int) -> tuple[Op, ...]:
     found, start = [], 0
     for length in lengths:
-        args = (op.args[0], dim, start, start + length, 1)
-        found.append(Op("aten.slice.Tensor", args, (), ()))
-        start += length
+        end = _tidy(start + length)
+        found.append(Op("aten.slice.Tensor", (op.args[0], dim, start, end, 1), (), ()))
+        start = end
     return tuple(found)
 
 
 def _split(op: Op, type: TensorType) -> tuple[Op, ...]:
     named = arguments(op)
     dim, length = named["dim"] % type.rank, named["split_size"]
-    size = type.sizes[dim]
-    if not is_known(size) or not is_known(length):
-        raise Unsupported("unknown_view", "split of a symbolic size")
-    whole = len(op.results) - 1
-    return _slices(op, type, [length] * whole + [size - length * whole], dim)
+    last = _tidy(type.sizes[dim] - length * (len(op.results) - 1))  # it may be shorter
+    return _slices(op, type, [*(length for _ in op.results[1:]), last], dim)
 
 
 def _split_sizes(op: Op, type: TensorType) -> tuple[Op, ...]:
@@ -88,30 +85,43 @@ def clamped(start: Dim | None, size: Dim) -> Dim:
     return start if start <= size else size
 
 
-def _slice_offset(named: dict[str, Arg], base: TensorType) -> Dim | None:
-    dim = named["dim"] % base.rank
-    start, size = named["start"], base.sizes[dim]
-    if not is_known(start) or not is_known(size):
-        return None
-    return clamped(start, size) * base.strides[dim]
+def _slice_offset(named: dict[str, Arg], base: TensorType, view: TensorType) -> Dim | None:
+    """Of a slice with elements, whose start is therefore inside the axis, unless it is negative."""
+    dim, start = named["dim"] % base.rank, named["start"]
+    size, end = base.sizes[dim], named["end"]
+    if not is_unhinted(start) and not is_unhinted(size):
+        start = clamped(start, size)
+    elif start is None:
+        start = 0
+    elif decide("ge", start, 0) is not True:
+        if named["step"] != 1 or not (end is None or end == _INT_MAX):
+            return None
+        start = size - view.sizes[dim]
+    return _tidy(start * base.strides[dim])
 
 
-def _select_offset(named: dict[str, Arg], base: TensorType) -> Dim | None:
+def _tidy(dim: Dim) -> Dim:
+    return normal(dim) if is_unhinted(dim) else dim
+
+
+def _select_offset(named: dict[str, Arg], base: TensorType, view: TensorType) -> Dim | None:
     dim, index = named["dim"] % base.rank, named["index"]
-    if not is_known(index):
+    is_from_start = decide("ge", index, 0) if is_unhinted(index) else index >= 0
+    if is_from_start is None:
         return None
-    return (index + base.sizes[dim] if index < 0 else index) * base.strides[dim]
+    return _tidy((index if is_from_start else index + base.sizes[dim]) * base.strides[dim])
 
 
-def _diagonal_offset(named: dict[str, Arg], base: TensorType) -> Dim:
+def _diagonal_offset(named: dict[str, Arg], base: TensorType, view: TensorType) -> Dim:
     dim = named["dim1" if named["offset"] < 0 else "dim2"] % base.rank
     return abs(named["offset"]) * base.strides[dim]
 
 
-_OFFSETS: dict[str, Callable[[dict[str, Arg], TensorType], Dim | None]] = {
+_INT_MAX = (1 << 63) - 1
+_OFFSETS: dict[str, Callable[[dict[str, Arg], TensorType, TensorType], Dim | None]] = {
     "aten.slice.Tensor": _slice_offset, "aten.select.int": _select_offset,
     "aten.diagonal.default": _diagonal_offset,
-    "aten.as_strided.default": lambda named, base: named["storage_offset"],
+    "aten.as_strided.default": lambda named, base, view: named["storage_offset"],
 }
 
 
@@ -121,7 +131,7 @@ def offset_of(op: Op, base: TensorType, view: TensorType) -> Dim | None:
         return None  # not made again by sizes, strides and an offset alone
     if 0 in view.sizes:
         return 0  # a view without elements begins anywhere
-    return _OFFSETS[op.name](arguments(op), base) if op.name in _OFFSETS else 0
+    return _OFFSETS[op.name](arguments(op), base, view) if op.name in _OFFSETS else 0
 
 
 # ---------------------------------------------------------------------------- inverses

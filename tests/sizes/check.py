@@ -60,7 +60,7 @@ def check(text: str, sizes, backend: str = "eager", dynamic: bool | None = True)
         after = preheat.counters()
         counts["captures"] += after["captures"] - before["captures"]
         counts["replays"] += size not in seen and not any(
-            after[name] != before[name] for name in ("captures", "fallbacks"))
+            after[name] != before[name] for name in ("captures", "fallbacks", "breaks"))
         seen.add(size)
         assert found[0] == expected[0], (
             f"at {size}: {found[:3]} instead of {expected[:3]}\n{text}")
@@ -80,6 +80,11 @@ def check(text: str, sizes, backend: str = "eager", dynamic: bool | None = True)
 
 def run(start: int, count: int, backend: str = "eager", calls: int = 8) -> Counter:
     """Checks the programs of seeds from `start` on; prints and counts failures."""
+    return run_all(start, count, calls, lambda text, sizes, chance: check(text, sizes, backend))
+
+
+def run_all(start: int, count: int, calls: int, check_one) -> Counter:
+    """check_one(text, sizes, chance) for the programs of these seeds; prints and counts failures."""
     total: Counter = Counter()
     for seed in range(start, start + count):
         chance = random.Random(seed)
@@ -87,7 +92,7 @@ def run(start: int, count: int, backend: str = "eager", calls: int = 8) -> Count
         text = grammar.write(chance, first)
         sizes = [first, *(chance.choice(SIZES) for _ in range(calls - 1))]
         try:
-            total += check(text, sizes, backend)
+            total += check_one(text, sizes, chance)
         except AssertionError as wrong:
             total["wrong"] += 1
             print(f"seed {seed}: {wrong}", flush=True)

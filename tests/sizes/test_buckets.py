@@ -103,3 +103,175 @@ def test_what_is_asked_for_is_checked():
         lambda x, y: x, lengths=[4], dims={"x": 0, "y": 0}, options={"cache": False})
     with pytest.raises(preheat.UserError, match="need one length"):
         bucketed(torch.ones(2), torch.ones(3))
+
+
+SEQ = {"lengths": [8, 16], "dims": {"ids": 1, "mask": 1}, "fill": {"mask": 0}}
+
+
+def counted(call):
+    before = preheat.counters()
+    call()
+    after = preheat.counters()
+    return {name: after[name] - before[name] for name in ("captures", "compiles", "fallbacks", "breaks")}
+
+
+def test_the_option_is_the_same_for_functions_and_modules():
+    torch.manual_seed(0)
+    model = Reader().eval()
+    compiled = preheat.compile(model, options={"cache": False, "buckets": {"seq": SEQ}})
+    assert isinstance(compiled, Reader) and compiled.state_dict().keys() == model.state_dict().keys()
+    function = preheat.compile(
+        lambda ids, mask: model(ids, mask), options={"cache": False, "buckets": {"seq": SEQ}})
+    with torch.no_grad():
+        for length in (5, 8, 13, 16, 2):
+            ids, mask = inputs(2, length)
+            expected = model(ids, mask)
+            for call in (compiled, function):
+                for name, value in call(ids, mask).items():
+                    torch.testing.assert_close(value, expected[name], rtol=1e-4, atol=1e-5)
+
+
+def test_every_size_in_range_after_warmup_and_seal():
+    torch.manual_seed(0)
+    model = Reader().eval()
+    compiled = preheat.compile(model, options={"cache": False, "buckets": {"seq": SEQ}})
+    with torch.no_grad():
+        preheat.warmup(compiled, [inputs(2, 5)])
+        preheat.seal(compiled)
+
+        def requests():
+            for length in range(1, 17):
+                ids, mask = inputs(2, length)
+                for name, value in model(ids, mask).items():
+                    torch.testing.assert_close(compiled(ids, mask)[name], value, rtol=1e-4, atol=1e-5)
+
+        assert counted(requests) == {"captures": 0, "compiles": 0, "fallbacks": 0, "breaks": 0}
+
+
+def test_ranges_of_sizes_after_warmup_and_seal():
+    model = Reader().eval()
+    compiled = preheat.compile(model, options={"cache": False})
+    ranges = {"ids": {0: range(1, 4), 1: range(1, 21)}, "mask": {0: range(1, 4), 1: range(1, 21)}}
+    with torch.no_grad():
+        preheat.warmup(compiled, [inputs(2, 5), inputs(2, 9)], ranges=ranges)
+        preheat.seal(compiled)
+
+        def requests():
+            for batch in range(1, 4):
+                for length in range(1, 21):
+                    ids, mask = inputs(batch, length)
+                    for name, value in model(ids, mask).items():
+                        torch.testing.assert_close(compiled(ids, mask)[name], value, rtol=1e-4, atol=1e-5)
+
+        assert counted(requests) == {"captures": 0, "compiles": 0, "fallbacks": 0, "breaks": 0}
+    with pytest.raises(preheat.UserError, match="no argument 'idx'"):
+        preheat.warmup(compiled, [inputs(2, 5)], ranges={"idx": {0: range(3)}})
+
+
+def test_two_names_pad_two_axes():
+    torch.manual_seed(0)
+    model = Reader().eval()
+    buckets = {
+        "seq": SEQ, "batch": {"lengths": [2, 4], "dims": {"ids": 0, "mask": 0}, "fill": {"mask": 1}}}
+    compiled = preheat.compile(model, options={"cache": False, "buckets": {**buckets, "seq": {
+        **SEQ, "fill": {"mask": 0}}}})
+    before = preheat.counters()["captures"]
+    with torch.no_grad():
+        for batch in range(1, 5):
+            for length in (3, 8, 11, 16):
+                ids, mask = inputs(batch, length)
+                for name, value in model(ids, mask).items():
+                    torch.testing.assert_close(compiled(ids, mask)[name], value, rtol=1e-4, atol=1e-5)
+    assert preheat.counters()["captures"] - before == 4
+
+
+def test_gradients_of_padded_runs_are_those_of_the_unpadded_ones():
+    torch.manual_seed(0)
+    model = Reader().train()
+    compiled = preheat.compile(model, options={"cache": False, "buckets": {"seq": SEQ}})
+    before = preheat.counters()["captures"]
+    for length in (5, 7, 8, 12, 6, 16, 3, 5):
+        ids, mask = inputs(2, length)
+        rows = []
+        for call in (compiled, model):
+            model.zero_grad()
+            found = call(ids, mask)
+            (found["states"].square().mean() + found["mean"].sum()).backward()
+            rows.append([p.grad.clone() for p in model.parameters()])
+        for found, expected in zip(*rows, strict=True):
+            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    assert preheat.counters()["captures"] - before == 2
+
+
+def test_padding_that_reaches_the_gradients_alone_is_refused():
+    class Leak(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.length = x.shape[0]
+            return x * 1.0
+
+        @staticmethod
+        def backward(ctx, tangent):
+            return tangent * ctx.length
+
+    w = torch.randn(4, requires_grad=True)
+    compiled = preheat.compile(lambda x: Leak.apply(x * w), options={
+        "cache": False, "buckets": {"rows": {"lengths": [8], "dims": {"x": 0}}}})
+    with pytest.raises(preheat.UserError, match="padding reaches the gradients: at rows 5 of 8"):
+        compiled(torch.randn(5, 4))
+    with torch.no_grad():
+        assert compiled(torch.randn(5, 4)).shape == (5, 4)
+
+
+def test_the_check_leaves_no_trace_and_random_programs_are_refused():
+    class Counting(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("calls", torch.zeros(()))
+
+        def forward(self, x):
+            self.calls += 1
+            return x * 2
+
+    model = Counting()
+    compiled = preheat.compile(model, options={
+        "cache": False, "buckets": {"rows": {"lengths": [8], "dims": {"x": 0}}}})
+    for count in range(1, 4):
+        compiled(torch.randn(5, 4))
+        assert model.calls == count
+    compiled = preheat.compile(lambda x: F.dropout(x, 0.5), options={
+        "cache": False, "buckets": {"rows": {"lengths": [8], "dims": {"x": 0}}}})
+    state = torch.get_rng_state()
+    with pytest.raises(preheat.UserError, match="draws random numbers"):
+        compiled(torch.randn(5, 4))
+    torch.set_rng_state(state)
+
+
+def test_results_whose_length_is_mixed_with_others_are_refused():
+    compiled = preheat.compile(lambda x: x.reshape(-1), options={
+        "cache": False, "buckets": {"rows": {"lengths": [8], "dims": {"x": 0}}}})
+    with torch.no_grad(), pytest.raises(preheat.UserError, match="cannot be cut back"):
+        compiled(torch.randn(5, 4))
+
+
+@pytest.mark.parametrize("wrong, why", [
+    ({"seq": [8, 16]}, "has to say which arguments"),
+    ({"seq": {"lengths": [8], "dims": {}}}, "dims must be"),
+    ({"seq": {"lengths": [0], "dims": {"x": 0}}}, "positive integers"),
+    ({"seq": {"lengths": [8], "dims": {"x": 0}, "fills": {}}}, "did you mean 'fill'"),
+    ({"seq": {"lengths": [8], "dims": {"x": 0}, "fill": {"y": 0}}}, "no axis that is padded"),
+    ({"seq": {"lengths": [8], "dims": {"x": 0}, "fill": {"x": "0"}}}, "must be a number"),
+    ({"seq": {"lengths": [8], "dims": {"z": 0}}}, "no argument 'z'"),
+])
+def test_the_option_is_checked(wrong, why):
+    with pytest.raises(preheat.UserError, match=why):
+        preheat.compile(lambda x, y: x, options={"buckets": wrong})
+
+
+def test_explain_names_sizes_beyond_the_last_bucket():
+    compiled = preheat.compile(lambda x: x * 2, options={
+        "cache": False, "buckets": {"rows": {"lengths": [4], "dims": {"x": 0}}}})
+    with torch.no_grad():
+        explanation = preheat.explain(compiled)(torch.ones(9))
+    assert torch.equal(explanation.result, torch.full((9,), 2.0))
+    assert "rows 9 is beyond the last bucket, 4" in str(explanation)

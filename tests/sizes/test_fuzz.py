@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.sizes import check
+from tests.sizes import check, gradients
 
 
 @pytest.fixture(autouse=True)
@@ -15,6 +15,13 @@ def test_programs_at_sizes_that_they_were_not_captured_at(start):
     total = check.run(start, 20)
     assert not total["wrong"] and not total["faults"], total
     assert total["replays"] >= 50, total  # calls that an earlier capture served
+
+
+@pytest.mark.parametrize("start", range(100, 160, 20))
+def test_gradients_at_sizes_that_they_were_not_captured_at(start):
+    total = gradients.run(start, 20)
+    assert not total["wrong"] and not total["faults"], total
+    assert total["replays"] >= 40 and total["pinned"] <= 8, total
 
 
 @pytest.mark.parametrize("start", range(1000, 1060, 20))

@@ -1,5 +1,8 @@
 """When a size becomes a symbol: `dynamic`, marks, and what a program that needs one value is told."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -214,7 +217,7 @@ def test_sizes_in_the_result_are_of_the_call():
 
 def test_an_op_without_a_rule_is_named_in_the_report():
     def program(x):
-        return torch.cdist(x, x).sum(0)
+        return torch.linalg.svdvals(x).sum()
 
     compiled = preheat.compile(program, dynamic=True)
     with torch.no_grad():
@@ -251,7 +254,7 @@ def test_symbols_come_from_the_cache_on_disk(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("mode, most", [
-    (torch.no_grad, 2), (torch.inference_mode, 2), (torch.enable_grad, len(set(SIZES))),
+    (torch.no_grad, 2), (torch.inference_mode, 2), (torch.enable_grad, 2),
 ])
 def test_every_grad_mode(mode, most):
     compiled = preheat.compile(scaled, options={"cache": False})
@@ -263,12 +266,88 @@ def test_every_grad_mode(mode, most):
     assert preheat.counters()["captures"] - before == most
 
 
-def test_where_grad_mode_is_on_a_mark_changes_nothing():
+def test_marks_in_training():
     weight = torch.randn(6, 6, requires_grad=True)
     compiled = preheat.compile(lambda x: (x @ weight).tanh(), options={"cache": False})
+    before = preheat.counters()["captures"]
     for size in SIZES[:3] * 2:
         x = torch.randn(size)
         preheat.mark_dynamic(x, 0)
         (found,) = torch.autograd.grad(compiled(x).sum(), weight)
         (expected,) = torch.autograd.grad((x @ weight).tanh().sum(), weight)
         torch.testing.assert_close(found, expected)
+    assert preheat.counters()["captures"] - before == 1
+
+
+def test_a_marked_size_that_a_training_program_fixes_is_an_error():
+    weight = torch.randn(6, requires_grad=True)
+
+    def program(x):
+        return sum((x[k] * weight for k in range(x.shape[0])), torch.zeros(6))
+
+    compiled = preheat.compile(program, options={"cache": False})
+    x = torch.randn(4, 6)
+    preheat.mark_dynamic(x, 0)
+    with pytest.raises(preheat.UserError, match=r"test_policy.py:\d+: .*program needs one value"):
+        compiled(x)
+
+
+def test_an_op_without_a_rule_fixes_a_marked_size_with_its_line():
+    compiled = preheat.compile(lambda x: torch.linalg.svdvals(x), options={"cache": False})
+    x = torch.randn(4, 6)
+    preheat.mark_dynamic(x, 0)
+    with torch.no_grad(), pytest.raises(preheat.UserError, match=r"test_policy.py:\d+: .*arg0.shape\[0\]"):
+        compiled(x)
+
+
+def test_static_marks_in_training():
+    weight = torch.randn(6, 6, requires_grad=True)
+    for mark, most in ((lambda x: preheat.mark_static(x, 0), 3), (lambda x: None, 2)):
+        compiled = preheat.compile(lambda x: (x @ weight).tanh(), options={"cache": False})
+        before = preheat.counters()["captures"]
+        for size in (3, 4, 5):
+            x = torch.randn(size, 6)
+            mark(x)
+            (found,) = torch.autograd.grad(compiled(x).sum(), weight)
+            torch.testing.assert_close(found, torch.autograd.grad((x @ weight).tanh().sum(), weight)[0])
+        assert preheat.counters()["captures"] - before == most
+
+
+_MARKED_BY_TORCH = """
+import torch, torch._dynamo, preheat
+weight = torch.randn(6, 6, requires_grad=True)
+marks = {
+    "dynamic": lambda x: torch._dynamo.mark_dynamic(x, 0),
+    "range": lambda x: torch._dynamo.mark_dynamic(x, 0, min=2, max=9),
+    "maybe": lambda x: torch._dynamo.maybe_mark_dynamic(x, 0),
+    "unbacked": lambda x: torch._dynamo.decorators.mark_unbacked(x, 0),
+    "static": lambda x: torch._dynamo.mark_static(x, 0),
+    "address": lambda x: torch._dynamo.mark_static_address(x),
+}
+for name, mark in marks.items():
+    for grad in (False, True):
+        compiled = preheat.compile(lambda x: (x @ weight).tanh(), options={"cache": False})
+        before = preheat.counters()["captures"]
+        with torch.set_grad_enabled(grad):
+            for size in (4, 5, 9):
+                x = torch.randn(size, 6)
+                mark(x)
+                assert torch.allclose(compiled(x), (x @ weight).tanh(), atol=1e-6)
+        print(name, preheat.counters()["captures"] - before)
+x = torch.randn(4, 6)
+torch._dynamo.mark_dynamic(x, 0, min=5, max=9)
+try:
+    preheat.compile(lambda x: x * 2, options={"cache": False})(x)
+except preheat.UserError as error:
+    print("refused", "it is 4, not ge 5" in str(error))
+"""
+
+
+def test_what_torch_compiles_own_functions_mark():
+    done = subprocess.run(
+        [sys.executable, "-c", _MARKED_BY_TORCH], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    counts = [line.split() for line in done.stdout.splitlines()]
+    expected = {"dynamic": "1", "range": "1", "maybe": "1", "unbacked": "1", "static": "3", "address": "2"}
+    assert counts[:-1] == [[name, count] for name, count in expected.items() for _ in range(2)]
+    assert counts[-1] == ["refused", "True"]

@@ -1,0 +1,144 @@
+"""Rehearsal: what C computes with sizes in a call that autograd takes part in.
+
+    y = x.flatten(1)        for real: autograd saves sizes as they are, the ops are noted
+                            again, of tensors without memory: aten.view(x, (n3, n4*8)), and nothing runs
+
+Autograd cannot be given symbols (`bridge/symint.py`) on the program's own tensors. So such a call is
+made twice: for real, with the numbers of this call, its ops recorded as they come; then once more with
+tensors and numbers as C shall see them (`Shown`), where each op that comes is the next one of those
+noted, gives what that gave, and shows what its arguments are made of. An op that is not the next one,
+or a number that is not its own, ends the rehearsal: then the sizes of the call are pinned.
+
+Source: the same idea as a replay of a schedule against a log.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from preheat.bridge.overloads import facts_of
+from preheat.bridge.symint import Shown, has_offset, is_box, pin, scalar_of, taken, unboxed
+from preheat.bridge.tensors import Tensor, type_of
+from preheat.capture.size_call import LAYOUT_QUESTIONS
+from preheat.capture.sized_recorder import holds_scalar, tensors_in
+from preheat.ir.graph import Op
+from preheat.ir.scalar import Scalar
+
+
+_TO_SIZES = frozenset(("aten.view.default", "aten._unsafe_view.default"))
+
+
+class Mismatch(Exception):
+    """The call does not do the same when it is made again."""
+
+
+class Rehearsal:
+    """The ops of one call, in order: `noted` has (function, its place in the graph or -1, what it
+    gave). `show(tensor)`: the tensor as C shall see it."""
+
+    def __init__(self, show: Callable[[Tensor], Any]) -> None:
+        self.show = show
+        self.noted: list[tuple[Any, int, Any]] = []
+        self._next = 0
+
+    def begin(self) -> None:
+        """The call is made again."""
+        self._next = 0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether every op has come again."""
+        return self._next == len(self.noted)
+
+    def dispatch(self, recorder: Any, func: Any, args: tuple, kwargs: dict) -> Any:
+        """`__torch_dispatch__` of the recorder while the call is made again. Raises Mismatch."""
+        question = LAYOUT_QUESTIONS.get(func._schema.name)
+        if question is not None and type(args[0]) is Shown:
+            return recorder.rules.answer(question, *recorder.typed(*args))
+        if has_offset(func, args, kwargs):
+            raise Mismatch(f"{func} of a tensor whose storage begins elsewhere")
+        facts = facts_of(func)
+        if facts.is_composite:
+            with recorder:
+                out = func.decompose(*args, **kwargs)
+            if out is not NotImplemented:
+                return out
+        if self._next == len(self.noted) or self.noted[self._next][0] is not func:
+            raise Mismatch(f"{facts.name} comes out of turn")
+        _, place, out = self.noted[self._next]
+        self._next += 1
+        if place >= 0:
+            retype(recorder, place, func, args, kwargs, out)
+        return self.seen(out)
+
+    def seen(self, out: Any) -> Any:
+        if type(out) in (list, tuple):
+            return type(out)([self.seen(part) for part in out])
+        return self.show(out) if isinstance(out, Tensor) and type(out) is not Shown else out
+
+
+def retype(recorder: Any, place: int, func: Any, args: tuple, kwargs: dict, out: Any) -> None:
+    """Gives the recorded op at `place` the arguments and types that it has for all sizes.
+
+    Raises Mismatch if the arguments are not those of the op in this call.
+    """
+    op, numbers, builder = recorder.builder.ops[place], recorder.rules.numbers, recorder.builder
+    if facts_of(func).name != op.name:  # an in-place view: its result is a tensor of other sizes
+        raise Mismatch(op.name)
+
+    def inlined(box: Any) -> Any:
+        scalar = numbers.normal(scalar_of(box))
+        return scalar if numbers.is_of_sizes(scalar) else pin(box)
+
+    seen, named = taken(func, args, kwargs, recorder.rules.size_of)
+    encoded = tuple([recorder.encode(unboxed(arg, inlined)) for arg in seen])
+    attrs = tuple([(key, recorder.encode(unboxed(arg, inlined))) for key, arg in named.items()])
+    if not _is_same(_spelled_out(op.name, encoded, out), _spelled_out(op.name, op.args, out), numbers):
+        raise Mismatch(f"{op.name} of {encoded}, not {op.args}")
+    if not _is_same(attrs, op.attrs, numbers):
+        raise Mismatch(f"{op.name} of {attrs}, not {op.attrs}")
+    made = list(tensors_in(out if type(out) in (tuple, list) else (out,)))
+    known = {recorder.value_of(tensor): type_of(tensor) for tensor in made}
+    found = recorder.rules.types(
+        Op(op.name, encoded, (), (), attrs), builder.type_of.__getitem__, list(known.values()),
+        facts_of(func).is_pointwise)
+    by_value = dict(zip(known, found))
+    if holds_scalar(encoded) or holds_scalar(attrs):
+        recorder.is_fixed_no_longer(op.results)
+    own = {result for result, alias in zip(op.results, op.aliases) if alias != result}
+    for value, made_type in by_value.items():
+        if value in own:
+            builder.type_of[value] = made_type
+    builder.ops[place] = replace(
+        op, args=encoded, attrs=attrs,
+        types=tuple([builder.type_of.get(r, t) for r, t in zip(op.results, op.types)]))
+
+
+def _spelled_out(name: str, args: tuple, out: Any) -> tuple:
+    """The arguments with what -1 stands for, where that is a size: it may be said or not."""
+    if name not in _TO_SIZES:
+        return args
+    return args[0], tuple([m if type(n) is int and n == -1 else n for n, m in zip(args[1], out.shape)])
+
+
+def _is_same(found: Any, noted: Any, numbers: Any) -> bool:
+    """Whether an argument is that of the op that was noted, in this call."""
+    if isinstance(found, tuple):
+        return isinstance(noted, tuple) and len(found) == len(noted) and all(
+            _is_same(a, b, numbers) for a, b in zip(found, noted))
+    found, noted = (numbers.value(n) if isinstance(n, Scalar) else n for n in (found, noted))
+    return type(found) is type(noted) and (found == noted or found != found and noted != noted)
+
+
+def merged(real: Any, again: Any, unbox: Callable[[Any], Any]) -> Any:
+    """What the call gave for real, with the numbers of the one that was made again."""
+    if is_box(again):
+        return unbox(again)
+    if isinstance(real, (tuple, list)) and isinstance(again, (tuple, list)):
+        if len(real) != len(again):
+            raise Mismatch("another number of results")
+        parts = [merged(*pair, unbox) for pair in zip(real, again)]
+        if all(part is own for part, own in zip(parts, real)):
+            return real
+        return type(real)(parts)
+    return real

@@ -1,0 +1,257 @@
+"""Sizes of what layers do besides products, convolution and pooling: padding, folding, sampling,
+shuffling, bags of embeddings, losses.
+
+Rules of `size_rules.py`. Source: the shape functions of aten/src/ATen/native.
+"""
+
+from typing import Any
+
+from preheat.capture.size_call import (
+    Call, NoRule, Rule, Shape, never_channels_last, preserved,
+)
+from preheat.capture.size_compute import pointwise
+from preheat.ir.dims import divided, normal
+from preheat.ir.scalar import Dim, apply
+from preheat.ir.types import TensorType
+
+
+# ---------------------------------------------------------------------------- padding, folding
+def _padded(call: Call) -> list[Shape]:
+    """Reflection and replication: pairs of lengths, the last axis first."""
+    type, padding = call.type("self"), call.arg("padding", ())
+    never_channels_last(call, type)
+    sizes = list(type.sizes)
+    for place in range(len(padding) // 2):
+        axis = type.rank - 1 - place
+        before, behind = padding[2 * place], padding[2 * place + 1]
+        if "reflection" in call.name and not (
+                call.holds("lt", before, sizes[axis]) and call.holds("lt", behind, sizes[axis])):
+            raise NoRule("a reflection of more than there is")
+        sizes[axis] = normal(sizes[axis] + before + behind)
+        if not call.holds("gt", sizes[axis], 0):
+            raise NoRule("an axis that is padded away")
+    return [(tuple(sizes), None)]
+
+
+def _places(call: Call, size: Dim, axis: int) -> Dim:
+    """How many places a kernel has along an axis of this size."""
+    kernel, dilation, padding, stride = (
+        _of_axis(call, name, axis) for name in ("kernel_size", "dilation", "padding", "stride"))
+    span = normal(size + 2 * padding - dilation * (kernel - 1) - 1)
+    if not call.holds("ge", span, 0):
+        raise NoRule("a kernel larger than the image")
+    return normal(apply("floordiv", span, stride) + 1)
+
+
+def _of_axis(call: Call, name: str, axis: int) -> int:
+    values = [call.known(n) for n in call.arg(name, ())]
+    return values[axis] if len(values) > 1 else values[0]
+
+
+def _unfolded(call: Call) -> list[Shape]:
+    """[N, C, H, W] to [N, C * kernel, places]."""
+    type = call.type("self")
+    kernel = [_of_axis(call, "kernel_size", axis) for axis in (0, 1)]
+    places = [_places(call, type.sizes[type.rank - 2 + axis], axis) for axis in (0, 1)]
+    channels = normal(type.sizes[-3] * (kernel[0] * kernel[1]))
+    return [((*type.sizes[: type.rank - 3], channels, normal(places[0] * places[1])), None)]
+
+
+def _folded(call: Call) -> list[Shape]:
+    type, wanted = call.type("self"), call.arg("output_size", ())
+    area = _of_axis(call, "kernel_size", 0) * _of_axis(call, "kernel_size", 1)
+    channels = divided(type.sizes[type.rank - 2], area)
+    places = [_places(call, size, axis) for axis, size in enumerate(wanted)]
+    if channels is None:
+        raise NoRule("channels that are no multiple of the kernel")
+    call.same(type.sizes[-1], normal(places[0] * places[1]))
+    return [((*type.sizes[: type.rank - 2], channels, *wanted), None)]
+
+
+# ---------------------------------------------------------------------------- sampling, shuffling
+def _grid_sampled(call: Call) -> list[Shape]:
+    """[N, C, ...] at [N, ..., coordinates]."""
+    type, grid = call.type("input"), call.type("grid")
+    batch = call.same(type.sizes[0], grid.sizes[0])
+    return [((batch, type.sizes[1], *grid.sizes[1:-1]), None)]
+
+
+def _unpooled(call: Call) -> list[Shape]:
+    type, wanted = call.type("self"), call.arg("output_size", ())
+    never_channels_last(call, type)
+    return [((*type.sizes[: type.rank - len(wanted)], *wanted), None)]
+
+
+def _pixels(call: Call) -> list[Shape]:
+    """Channels to pixels of the image, or back."""
+    type = call.type("self")
+    never_channels_last(call, type)
+    batch, (channels, height, width) = type.sizes[:-3], type.sizes[-3:]
+    if "unshuffle" in call.name:
+        by = call.known(call.arg("downscale_factor"))
+        sizes = (normal(channels * (by * by)), _exact(height, by), _exact(width, by))
+    else:
+        by = call.known(call.arg("upscale_factor"))
+        sizes = (_exact(channels, by * by), normal(height * by), normal(width * by))
+    return [((*batch, *sizes), None)]
+
+
+def _exact(size: Dim, by: int) -> Dim:
+    found = divided(size, by)
+    if found is None:
+        raise NoRule(f"{size} is no multiple of {by}")
+    return found
+
+
+def _kept(call: Call) -> list[Shape]:
+    type = call.type("self")
+    never_channels_last(call, type)
+    return [(type.sizes, None)]
+
+
+def _glu(call: Call) -> list[Shape]:
+    type, axis = call.type("self"), call.axis(default=-1)
+    half = divided(type.sizes[axis], 2)
+    if half is None:
+        if not call.holds("eq", apply("mod", type.sizes[axis], 2), 0):
+            raise NoRule("glu of an odd size")
+        half = apply("floordiv", type.sizes[axis], 2)
+    return [(tuple(half if k == axis else n for k, n in enumerate(type.sizes)), None)]
+
+
+def _log_sigmoid(call: Call) -> list[Shape]:
+    return [preserved(call, call.type("self"))] * 2
+
+
+# ---------------------------------------------------------------------------- bags, losses
+def _bags(call: Call) -> list[Shape]:
+    """Bags of rows of `weight`, and what the derivative needs: which of these has elements follows
+    from the mode."""
+    indices, offsets, weight = (call.type(name) for name in ("indices", "offsets", "weight"))
+    bags = offsets.sizes[0]
+    if call.arg("include_last_offset", False):
+        bags = normal(apply("sub", bags, 1))
+    made: list[Shape] = [((bags, weight.sizes[1]), None)]
+    for real, size in zip(call.real[1:], (indices.sizes[0], bags, bags)):
+        made.append(((0,), None) if real.sizes == (0,) else _bag_part(real, size, weight))
+    return made
+
+
+def _bag_part(real: TensorType, size: Dim, weight: TensorType) -> Shape:
+    return ((size,), None) if real.rank == 1 else ((size, weight.sizes[1]), None)
+
+
+def _nll_loss(call: Call) -> list[Shape]:
+    """A loss for each row (reduction 0) or one for all, and the total weight."""
+    type = call.type("self")
+    is_whole = call.known(call.arg("reduction")) != 0 or type.rank == 1
+    if type.rank == 2:
+        call.same(type.sizes[0], call.type("target").sizes[0])
+    return [((), None) if is_whole else ((type.sizes[0], *type.sizes[2:]), None), ((), None)]
+
+
+def _loss(call: Call) -> list[Shape]:
+    """A loss for each element (reduction 0) or one for all."""
+    if call.known(call.arg("reduction", 1)) != 0:
+        return [((), None)]
+    return pointwise(call)
+
+
+def _row_loss(call: Call) -> list[Shape]:
+    """A loss for each row (reduction 0) or one for all."""
+    type = call.type("self")
+    return [((), None) if call.known(call.arg("reduction", 1)) != 0 else (type.sizes[:-1], None)]
+
+
+# ---------------------------------------------------------------------------- search, chance
+def _found(call: Call) -> list[Shape]:
+    """A place for each element."""
+    return [(call.type("self").sizes, None)]
+
+
+def _drawn(call: Call) -> list[Shape]:
+    type = call.type("self")
+    return [((*type.sizes[:-1], call.arg("num_samples")), None)]
+
+
+def _drawn_around(call: Call) -> list[Shape]:
+    return [(_one_of(call, "mean", "std").sizes, None)]
+
+
+def _one_of(call: Call, *names: str) -> TensorType:
+    found = [call.type(name) for name in names if _is_tensor(call, name)]
+    if len(found) == 2:
+        for a, b in zip(found[0].sizes, found[1].sizes, strict=True):
+            call.same(a, b)
+    return found[0]
+
+
+def _is_tensor(call: Call, name: str) -> bool:
+    try:
+        return bool(call.type(name))
+    except NoRule:
+        return False
+
+
+def _permutation(call: Call) -> list[Shape]:
+    return [((call.arg("n"),), None)]
+
+
+def _spaced(call: Call) -> list[Shape]:
+    return [((call.arg("steps"),), None)]
+
+
+# ---------------------------------------------------------------------------- by strides
+def _strided(call: Call) -> list[Shape]:
+    return [(tuple(call.arg("size", ())), tuple(call.arg("stride", ())))]
+
+
+def _as_real(call: Call) -> list[Shape]:
+    type = call.type("self")
+    return [((*type.sizes, 2), (*(normal(step * 2) for step in type.strides), 1))]
+
+
+def _as_complex(call: Call) -> list[Shape]:
+    type = call.type("self")
+    return [(type.sizes[:-1], tuple(_exact(step, 2) for step in type.strides[:-1]))]
+
+
+def _diagonals(call: Call) -> list[Shape]:
+    """A matrix with a row of `self` on a diagonal."""
+    type, offset = call.type("self"), call.known(call.arg("offset", 0))
+    axes = [call.known(call.arg(name, default)) % (type.rank + 1)
+            for name, default in (("dim1", -2), ("dim2", -1))]
+    size = normal(type.sizes[-1] + abs(offset))
+    sizes: list[Any] = list(type.sizes[:-1])
+    for axis in sorted(axes):
+        sizes.insert(axis, size)
+    return [(tuple(sizes), None)]
+
+
+LAYERS: dict[Rule, str] = {
+    _padded: """reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d
+        replication_pad2d replication_pad3d""",
+    _unfolded: "im2col",
+    _folded: "col2im",
+    _grid_sampled: "grid_sampler_2d grid_sampler_3d",
+    _unpooled: "max_unpool2d max_unpool3d",
+    _pixels: "pixel_shuffle pixel_unshuffle",
+    _kept: "channel_shuffle",
+    _glu: "glu",
+    _log_sigmoid: "log_sigmoid_forward",
+    _bags: "_embedding_bag _embedding_bag_forward_only",
+    _nll_loss: "nll_loss_forward nll_loss2d_forward",
+    _loss: """mse_loss smooth_l1_loss huber_loss binary_cross_entropy soft_margin_loss
+        binary_cross_entropy_with_logits""",
+    _row_loss: "multi_margin_loss",
+    _found: "bucketize searchsorted",
+    _drawn: "multinomial",
+    _drawn_around: "normal",
+    _permutation: "randperm",
+    _spaced: "linspace logspace",
+    _strided: "as_strided new_empty_strided empty_strided",
+    _as_real: "view_as_real",
+    _as_complex: "view_as_complex",
+    _diagonals: "diag_embed",
+}
+"""Rules, and the ops that they are of."""
