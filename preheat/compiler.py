@@ -147,6 +147,8 @@ def _sized(trace: Trace, name: str) -> Artifact:
     (node,) = trace.nodes
     body = with_other_hints(merged(node.body, trace), trace)
     trace = replace(trace, nodes=(replace(node, body=body),))
+    if body.grads and device_of(body) != "cpu":
+        return artifact(trace)
     if body.grads:
         try:
             training = SizedLesson.of(body).training
