@@ -121,7 +121,7 @@ def compile_trace(trace: Trace, name: str, bench: Bench | None = None) -> Artifa
         return artifact(trace)
     if node.body.symbols:
         return _sized(trace, name)
-    if node.body.grads:
+    if node.body.carries_gradient:
         try:
             target_of(node.body)
             training = Lesson.of(node.body).training
@@ -147,9 +147,9 @@ def _sized(trace: Trace, name: str) -> Artifact:
     (node,) = trace.nodes
     body = with_other_hints(merged(node.body, trace), trace)
     trace = replace(trace, nodes=(replace(node, body=body),))
-    if body.grads and device_of(body) != "cpu":
-        return artifact(trace)
-    if body.grads:
+    if body.carries_gradient:
+        if device_of(body) != "cpu":
+            return artifact(trace)
         try:
             training = SizedLesson.of(body).training
         except Unsupported as reason:
@@ -157,7 +157,7 @@ def _sized(trace: Trace, name: str) -> Artifact:
             return artifact(trace)
         if training.wiring.is_joined:
             return artifact(trace, training=training)
-        # from here on no gradient leaves it
+    if body.grads:  # but none leaves it
         body = replace(body, grads=(), grad_outputs=())
         trace = replace(trace, nodes=(replace(node, body=body),))
     made = compile_sizes(body, name) if device_of(body) == "cpu" else None

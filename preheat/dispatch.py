@@ -145,7 +145,7 @@ class Compiled:
             begun = [*self.missed(kind, kind, args, kwargs)]
             bound = begun[0]
         # of a call that no node began, the next one is likely of this kind: it need not ask another's
-        self._fronts.put(bound, self._front_of(kind, bound) if isinstance(bound, Bound) else None)
+        self._put(kind, bound if isinstance(bound, Bound) else None)
         return follow(self, kind, begun)
 
     def _kind(self, args: tuple, kwargs: dict) -> Place:
@@ -416,8 +416,7 @@ class Compiled:
         bound.variant.may_compile = lambda: not self.sealed
         bound.variant.keep = self._stored(place) if node.is_stored else None
         bound.variant.announce = functools.partial(self._announced, place, bound)
-        if place.point is None:
-            self._fronts.put(bound, self._front_of(place, bound))
+        self._put(place, bound)
         return bound
 
     def _teach(self, artifact: Artifact) -> Any:
@@ -435,9 +434,13 @@ class Compiled:
 
         return compile_sizes(graph, self.name, self._bench())
 
-    def _front_of(self, kind: Place, bound: Bound) -> Callable:
-        """What `__call__` tries first: the entry itself where a call is one node."""
-        return bound.entry if bound.next is None else functools.partial(self._begin, kind, bound)
+    def _put(self, kind: Place, bound: Bound | None) -> None:
+        """`bound`, if it begins calls, is tried first from now on: its entry, where it is all of them."""
+        if bound is None:
+            self._fronts.put(None, None)
+        elif kind.point is None:
+            front = bound.entry if bound.next is None else functools.partial(self._begin, kind, bound)
+            self._fronts.put(bound, front, bound.variant.is_native)
 
     def _begin(self, kind: Place, bound: Bound, *args: Any, **kwargs: Any) -> Any:
         begun = [bound, MISS if kind.is_plain else bound.entry(*args, **kwargs)]
@@ -445,8 +448,7 @@ class Compiled:
 
     def _announced(self, place: Place, bound: Bound, entry: Callable) -> None:
         bound.entry = entry
-        if place.point is None:
-            self._fronts.put(bound, self._front_of(place, bound))
+        self._put(place, bound)
 
     def _stored(self, place: Place) -> Callable[[Artifact], Any]:
         """Keeps on disk a node that begins at `place`."""
@@ -519,8 +521,7 @@ class Compiled:
         return False
 
     def _count_variants(self) -> int:
-        kinds = self._kinds.values()
-        return len({node for kind in kinds for node in (*kind.bound, *kind.unbound)})
+        return len({one for kind in self._kinds.values() for one in (*kind.bound, *kind.unbound)})
 
     def _count_nodes(self) -> int:
         return self._count_variants() + sum(place.nodes for place in self._points)
@@ -574,8 +575,7 @@ class Compiled:
             raise UserError(whole_message(self.name, **dataclasses.asdict(breaks[0])))
 
     def _facts(self, args: tuple, kwargs: dict) -> tuple:
-        """What tells kinds of calls apart: types and shapes of the arguments, training, grad
-        modes."""
+        """What tells kinds of calls apart: types and shapes of the arguments, training, modes."""
         modes = tuple(AMBIENT[name]() for name in _FACTS)
         return modes, getattr(self.target, "training", None), tuple(call_facts((args, kwargs)))
 

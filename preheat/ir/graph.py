@@ -223,6 +223,13 @@ class Graph:
             count[value] = count.get(value, 0) + 1
         return count
 
+    @property
+    def carries_gradient(self) -> bool:
+        """Whether a gradient may leave: by a result that requires grad, or a write that autograd sees."""
+        grads = set(self.grads)
+        return bool(grads) and (bool(self.grad_outputs) or any(
+            op.is_grad_enabled and op.writes and not grads.isdisjoint(op.refs()) for op in self.ops))
+
     def roots(self) -> dict[int, int]:
         """The first value of the storage of each value that lies in another's (level aten)."""
         found: dict[int, int] = {}

@@ -5,7 +5,8 @@
     fronts.other(x)               that of another, or MISS: who then looks at the call knows more
 
 A beginning is a callable that gives MISS where the call is not its own; that costs a native check
-of its guards. So programs that go one way and then another need no Python to find it.
+of its guards. So programs that go one way and then another need no Python to find it. One whose
+guards are checked in Python, as before its backward has been learned, is tried only if it came last.
 """
 
 import itertools
@@ -22,7 +23,7 @@ _MOST, _CALLS_OF_OTHERS = 8, 16
 class Fronts:
     """`first` is what a call tries; nothing is tried while the stance may not allow it."""
 
-    __slots__ = ("first", "_others", "_known", "_calls")
+    __slots__ = ("first", "_others", "_known", "_costly", "_calls")
 
     def __init__(self) -> None:
         self.clear()
@@ -31,19 +32,23 @@ class Fronts:
         self.first: Callable = _miss
         self._others: tuple[Callable, ...] = ()
         self._known: dict[Hashable, Callable] = {}  # the first in front
+        self._costly: set[Hashable] = set()
         self._calls = 0  # of others
 
     def hide(self) -> None:
         """The next call has to look: the stance has changed."""
         self.first, self._others = _miss, ()
 
-    def put(self, key: Hashable, front: Callable | None) -> None:
+    def put(self, key: Hashable, front: Callable | None, is_native: bool = True) -> None:
         """`front`, the beginning known as `key`, is tried first from now on. None: nothing is, and
-        then the others."""
+        then the others. `is_native`: its guards are checked natively."""
         if front is not None:
+            (self._costly.discard if is_native else self._costly.add)(key)
             others = (pair for pair in self._known.items() if pair[0] is not key)
             self._known = {key: front, **dict(itertools.islice(others, _MOST - 1))}
-        self._others = tuple(known for known in self._known.values() if known is not front)
+        self._others = tuple(
+            known for key, known in self._known.items()
+            if known is not front and key not in self._costly)
         self.first = _miss if front is None else front
         if present.name == "force_eager":  # asked last: one that another thread takes now wins
             self.hide()
@@ -56,7 +61,7 @@ class Fronts:
                 self._calls += 1
                 if self._calls % _CALLS_OF_OTHERS == 0:
                     for key in [k for k, known in self._known.items() if known is front]:
-                        self.put(key, front)
+                        self.put(key, front, key not in self._costly)
                 return result
         return MISS
 

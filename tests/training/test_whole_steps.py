@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import preheat
+from preheat.base.events import bus
 from preheat.capture.capture import capture
 from preheat.generate.build import host_target
 from preheat.run.rows import Rows
@@ -74,6 +75,45 @@ def test_the_whole_step_breaks_at_the_backward_alone():
     assert [(row.reason, row.code) for row in explanation.breaks] == [
         ("host_call", "loss.backward()")]
     assert explanation.graph_count == 2
+
+
+@pytest.mark.parametrize("give", [
+    lambda loss, seen: loss.detach(),
+    lambda loss, seen: {"loss": loss.detach()},
+    lambda loss, seen: seen.add_(loss.detach()),
+], ids=["result", "dict", "sum"])
+def test_a_loss_that_is_detached_leaves_the_update_compiled(give):
+    """No gradient leaves the graph behind the backward, though the loss requires grad."""
+    models = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        models.append(torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3)))
+
+    def step_of(model):
+        optimizer = torch.optim.AdamW(model.parameters())
+        seen = torch.zeros(())
+
+        def step(x):
+            optimizer.zero_grad()
+            loss = model(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            return give(loss, seen)
+
+        return step
+
+    eager, compiled = step_of(models[0]), preheat.compile(step_of(models[1]), options={"cache": False})
+    told = []
+    stop = bus.subscribe(lambda event: told.append(event.data), {"fallback"})
+    try:
+        for k in range(6):
+            x = torch.randn(5, 6, generator=torch.Generator().manual_seed(k))
+            torch.testing.assert_close(compiled(x), eager(x), rtol=1e-4, atol=1e-6)
+    finally:
+        stop()
+    assert not told
+    for one, other in zip(*(model.parameters() for model in models)):
+        torch.testing.assert_close(other, one, rtol=2e-4, atol=2e-5)
 
 
 def test_two_hundred_parameters_are_two_kernels():
