@@ -98,7 +98,12 @@ class Bucketed:
 
     # ------------------------------------------------------------------ lengths
     def _length(self, own: Buckets, given: Mapping[str, Any]) -> int:
-        """The one length of the arguments that are padded. Raises UserError if they differ."""
+        """The one length of the arguments that are padded. Raises UserError if they differ, or for an
+        axis that there is not."""
+        for name, axis in own.dims.items():
+            value = given.get(name)
+            if isinstance(value, Tensor) and not -value.dim() <= axis < value.dim():
+                raise UserError(f"there is no axis {axis} of {name}, which is {list(value.shape)}")
         found = {
             name: given[name].shape[axis] for name, axis in own.dims.items()
             if isinstance(given.get(name), Tensor)

@@ -115,7 +115,7 @@ def bucketed(
     fill: Mapping[str, Any] | None = None, options: Mapping[str, Any] | None = None,
 ) -> Any:
     """`model` with the arguments `dims` (name -> axis) padded to the next of `lengths` and the results
-    cut back: one static variant for each length.
+    cut back: one static variant for each length, and each size of all other axes.
 
     fill    what stands in the padding, by argument: of a mask, the value that hides. An argument
             without one is padded with 0, and may hold anything there: that is checked at the first

@@ -43,10 +43,15 @@ def warmup(
              one axis number of several arguments together. These get no plans of their own: they run
              op by op until they come again and again, or, once sealed, for good
 
-    Raises UserError for what is not compiled, and for a name that is no argument.
+    Raises UserError for what is not compiled or is sealed, and for a name that is no argument.
     """
     tops = _compiled(compiled)
     holders = _parts(tops)
+    if any(holder.sealed for holder in holders):
+        raise UserError(f"{tops[0].name} is sealed: warm it up before preheat.seal")
+    if isinstance(inputs, Tensor | dict) or not isinstance(inputs, Iterable):
+        raise UserError(
+            f"warmup takes a list of inputs, got {type(inputs).__name__}: write [(x,)] for one call with x")
     calls = [_call(one) for one in inputs]
     calls = [each for args, kwargs in calls for each in _with_buckets(tops, args, kwargs)]
     moved = [each for call in calls for each in _in_ranges(tops[0].target, call, ranges or {})]
@@ -118,7 +123,8 @@ def _compiled(fn: Any) -> list[Any]:
         return [holder for holder in fn.holders() if holder is not None]
     holder = marks.compiled_of(fn)
     if holder is None:
-        raise UserError(f"{fn!r} is not compiled: give what preheat.compile returned")
+        name = getattr(fn, "__qualname__", type(fn).__qualname__)
+        raise UserError(f"{name} is not compiled: give what preheat.compile returned")
     return [holder]
 
 

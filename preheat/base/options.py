@@ -6,7 +6,7 @@
 Guarantees that whoever reads options later finds each key with a value of its type.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from preheat.base.errors import UserError, nearest
@@ -151,9 +151,10 @@ def _checked_bucket(name: str, one: Any) -> Buckets:
         if key not in Buckets._fields:
             raise UserError(f"buckets[{name!r}]: unknown {key!r}: {nearest(key, Buckets._fields)}")
     lengths, dims, fill = one.get("lengths", ()), one.get("dims", {}), one.get("fill") or {}
-    if not lengths or not all(type(n) is int and n > 0 for n in lengths):
+    is_list = isinstance(lengths, Sequence | range)
+    if not is_list or not lengths or not all(type(n) is int and n > 0 for n in lengths):
         raise UserError(
-            f"buckets[{name!r}]: lengths must be positive integers, got {list(lengths)}")
+            f"buckets[{name!r}]: lengths must be positive integers, such as [64, 128], got {lengths!r}")
     if not isinstance(dims, Mapping) or not dims or not all(
             type(axis) is int for axis in dims.values()):
         raise UserError(f"buckets[{name!r}]: dims must be {{argument: axis}}, got {dims!r}")

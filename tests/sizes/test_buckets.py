@@ -164,8 +164,21 @@ def test_ranges_of_sizes_after_warmup_and_seal():
                         torch.testing.assert_close(compiled(ids, mask)[name], value, rtol=1e-4, atol=1e-5)
 
         assert counted(requests) == {"captures": 0, "compiles": 0, "fallbacks": 0, "breaks": 0}
+    with pytest.raises(preheat.UserError, match="is sealed"):
+        preheat.warmup(compiled, [inputs(2, 5)])
+    another = preheat.compile(model, options={"cache": False})
     with pytest.raises(preheat.UserError, match="no argument 'idx'"):
-        preheat.warmup(compiled, [inputs(2, 5)], ranges={"idx": {0: range(3)}})
+        preheat.warmup(another, [inputs(2, 5)], ranges={"idx": {0: range(3)}})
+    with pytest.raises(preheat.UserError, match="a list of inputs"):
+        preheat.warmup(another, torch.ones(3))
+
+
+def test_what_buckets_cannot_be():
+    with pytest.raises(preheat.UserError, match="positive integers"):
+        preheat.bucketed(torch.relu, lengths=8, dims={"input": 0})
+    function = preheat.bucketed(lambda x: x * 2, lengths=[8], dims={"x": 5})
+    with pytest.raises(preheat.UserError, match="no axis 5 of x"):
+        function(torch.ones(3))
 
 
 def test_two_names_pad_two_axes():
