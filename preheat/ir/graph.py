@@ -225,10 +225,14 @@ class Graph:
 
     @property
     def carries_gradient(self) -> bool:
-        """Whether a gradient may leave: by a result that requires grad, or a write that autograd sees."""
+        """Whether a gradient may leave: by a result that requires grad, or that lies in memory of an
+        input that does; or by a write that autograd sees."""
         grads = set(self.grads)
-        return bool(grads) and (bool(self.grad_outputs) or any(
-            op.is_grad_enabled and op.writes and not grads.isdisjoint(op.refs()) for op in self.ops))
+        if not grads or self.grad_outputs:
+            return bool(grads)
+        inputs, roots = {given.id for given in self.inputs}, self.roots()
+        return any(roots.get(value) in grads and value not in inputs for value in self.outputs) or any(
+            op.is_grad_enabled and op.writes and not grads.isdisjoint(op.refs()) for op in self.ops)
 
     def roots(self) -> dict[int, int]:
         """The first value of the storage of each value that lies in another's (level aten)."""

@@ -78,10 +78,9 @@ def test_the_whole_step_breaks_at_the_backward_alone():
 
 
 @pytest.mark.parametrize("give", [
-    lambda loss, seen: loss.detach(),
-    lambda loss, seen: {"loss": loss.detach()},
     lambda loss, seen: seen.add_(loss.detach()),
-], ids=["result", "dict", "sum"])
+    lambda loss, seen: {"loss": loss.detach() * 1},
+], ids=["sum", "dict"])
 def test_a_loss_that_is_detached_leaves_the_update_compiled(give):
     """No gradient leaves the graph behind the backward, though the loss requires grad."""
     models = []
