@@ -28,9 +28,8 @@ from preheat.generate.runtime_text import expand
 
 def driver_text() -> str:
     """The LLVM IR text of the driver. Its one public function is `@preheat_entry`."""
-    parts = (_ENTRY, _SLOW, _RUN, _RESULT, TENSORS_TEXT, CALLS_TEXT, LIBRARY_TEXT, GPU_TEXT)
-    parts = (*parts, GRAPH_TEXT, _ATTRIBUTES)
-    return expand("".join(parts))
+    outside = TENSORS_TEXT + CALLS_TEXT + LIBRARY_TEXT + GPU_TEXT + GRAPH_TEXT
+    return expand(_ENTRY + _SLOW + _RUN + _RESULT + outside + _ATTRIBUTES)
 
 
 # ---------------------------------------------------------------------------- the builtin
@@ -359,9 +358,30 @@ grow:
   ret ptr %grown
 }
 
-; A frame from Python; null with an exception set.
+; A frame from Python, or null. Calls that are checked meanwhile leave their words: ours are put back.
 define internal ptr @grow(ptr %context, ptr %program) #{rare} {
 entry:
+  %words = FIELD ptr program.words, %program
+  %word.count = FIELD i64 program.word_count, %program
+  %kept = alloca i64, i64 %word.count
+  br label %keep.head
+
+keep.head:
+  %k = phi i64 [ 0, %entry ], [ %k.next, %keep ]
+  %more.kept = icmp slt i64 %k, %word.count
+  br i1 %more.kept, label %keep, label %ask
+
+keep:
+  %k.bytes = mul i64 %k, {size.number}
+  %k.record = getelementptr i8, ptr %words, i64 %k.bytes
+  %k.cell = FIELD ptr number.cell, %k.record
+  %k.word = load i64, ptr %k.cell
+  %k.at = getelementptr i64, ptr %kept, i64 %k
+  store i64 %k.word, ptr %k.at
+  %k.next = add i64 %k, 1
+  br label %keep.head
+
+ask:
   %new.frame = FIELD ptr program.new_frame, %program
   %vectorcall = FIELD ptr context.vectorcall, %context
   %number = call ptr %vectorcall(ptr %new.frame, ptr null, i64 0, ptr null)
@@ -373,6 +393,23 @@ convert:
   %decref = FIELD ptr context.decref, %context
   %made = call ptr %long.as(ptr %number)
   call void %decref(ptr %number)
+  br label %back.head
+
+back.head:
+  %b = phi i64 [ 0, %convert ], [ %b.next, %back ]
+  %more.back = icmp slt i64 %b, %word.count
+  br i1 %more.back, label %back, label %done
+back:
+  %b.bytes = mul i64 %b, {size.number}
+  %b.record = getelementptr i8, ptr %words, i64 %b.bytes
+  %b.cell = FIELD ptr number.cell, %b.record
+  %b.at = getelementptr i64, ptr %kept, i64 %b
+  %b.word = load i64, ptr %b.at
+  store i64 %b.word, ptr %b.cell
+  %b.next = add i64 %b, 1
+  br label %back.head
+
+done:
   ret ptr %made
 
 failed:

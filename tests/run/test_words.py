@@ -6,6 +6,7 @@ import ctypes
 import math
 import random
 import struct
+import sys
 import threading
 
 import pytest
@@ -173,29 +174,40 @@ def test_spans_that_share_a_byte():
         assert (native(table, *tensors) == -1) is is_apart
 
 
-def test_threads_have_words_of_their_own():
+def test_threads_have_words_of_their_own(switch_often):
+    """A call that has to make its frame lets others be checked before it takes its words."""
     def scaled(x, rate):
         return x * (rate * 2.0)
 
-    compiled, x = preheat.compile(scaled, options={"cache": False}), torch.ones(200_000)
-    wrong = []
+    x, wrong = torch.ones(200_000), []
 
-    def work(start):
+    def work(compiled, start):
         with torch.no_grad():
-            for k in range(60):
+            for k in range(20):
                 rate = start + k / 64
                 if not torch.equal(compiled(x, rate), x * (rate * 2.0)):
                     wrong.append(rate)
 
-    with torch.no_grad():
-        for rate in (0.5, 1.5, 2.5):
-            compiled(x, rate)
-    threads = [threading.Thread(target=work, args=(float(10 * k),)) for k in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    for _ in range(8):
+        compiled = preheat.compile(scaled, options={"cache": False})
+        with torch.no_grad():
+            for rate in (0.5, 1.5, 2.5):
+                compiled(x, rate)
+        threads = [threading.Thread(target=work, args=(compiled, 10.0 * k)) for k in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
     assert not wrong
+
+
+@pytest.fixture
+def switch_often():
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
 
 
 def test_a_number_that_a_library_call_takes_is_a_tensor():
