@@ -23,7 +23,7 @@ from preheat.generate.runtime_gpu import GPU_TEXT
 from preheat.generate.runtime_graph import GRAPH_TEXT
 from preheat.generate.runtime_library import LIBRARY_TEXT
 from preheat.generate.runtime_tensors import TENSORS_TEXT
-from preheat.generate.runtime_text import expand
+from preheat.generate.runtime_text import each_word, expand
 
 
 def driver_text() -> str:
@@ -358,29 +358,18 @@ grow:
   ret ptr %grown
 }
 
-; A frame from Python, or null. Calls that are checked meanwhile leave their words: ours are put back.
+; A frame from Python; null with an exception set. While Python runs other calls may be checked, which
+; leave their words: those of this call are put back.
 define internal ptr @grow(ptr %context, ptr %program) #{rare} {
 entry:
   %words = FIELD ptr program.words, %program
   %word.count = FIELD i64 program.word_count, %program
   %kept = alloca i64, i64 %word.count
   br label %keep.head
-
-keep.head:
-  %k = phi i64 [ 0, %entry ], [ %k.next, %keep ]
-  %more.kept = icmp slt i64 %k, %word.count
-  br i1 %more.kept, label %keep, label %ask
-
-keep:
-  %k.bytes = mul i64 %k, {size.number}
-  %k.record = getelementptr i8, ptr %words, i64 %k.bytes
-  %k.cell = FIELD ptr number.cell, %k.record
-  %k.word = load i64, ptr %k.cell
-  %k.at = getelementptr i64, ptr %kept, i64 %k
-  store i64 %k.word, ptr %k.at
-  %k.next = add i64 %k, 1
-  br label %keep.head
-
+""" + each_word("keep", "entry", "ask", """\
+  %keep.word = load i64, ptr %keep.cell
+  %keep.at = getelementptr i64, ptr %kept, i64 %keep.k
+  store i64 %keep.word, ptr %keep.at""") + """
 ask:
   %new.frame = FIELD ptr program.new_frame, %program
   %vectorcall = FIELD ptr context.vectorcall, %context
@@ -394,21 +383,10 @@ convert:
   %made = call ptr %long.as(ptr %number)
   call void %decref(ptr %number)
   br label %back.head
-
-back.head:
-  %b = phi i64 [ 0, %convert ], [ %b.next, %back ]
-  %more.back = icmp slt i64 %b, %word.count
-  br i1 %more.back, label %back, label %done
-back:
-  %b.bytes = mul i64 %b, {size.number}
-  %b.record = getelementptr i8, ptr %words, i64 %b.bytes
-  %b.cell = FIELD ptr number.cell, %b.record
-  %b.at = getelementptr i64, ptr %kept, i64 %b
-  %b.word = load i64, ptr %b.at
-  store i64 %b.word, ptr %b.cell
-  %b.next = add i64 %b, 1
-  br label %back.head
-
+""" + each_word("back", "convert", "done", """\
+  %back.at = getelementptr i64, ptr %kept, i64 %back.k
+  %back.word = load i64, ptr %back.at
+  store i64 %back.word, ptr %back.cell""") + """
 done:
   ret ptr %made
 

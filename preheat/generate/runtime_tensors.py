@@ -9,6 +9,8 @@ Notation: `runtime_text`. Requires the GIL, except for @data_pointer. Guarantees
 object owns one reference to it, inputs excepted.
 """
 
+from preheat.generate.runtime_text import each_word
+
 TENSORS_TEXT = """
 define internal i64 @take_inputs(ptr %context, ptr %program, ptr %frame, ptr %args) #{inline} {
 entry:
@@ -18,26 +20,14 @@ entry:
   %objects = call ptr @objects_of(ptr %program, ptr %frame)
   %words = FIELD ptr program.words, %program
   %word.count = FIELD i64 program.word_count, %program
-  br label %word.head
-
-word.head:                                ; another call may leave its own as soon as Python runs
-  %w = phi i64 [ 0, %entry ], [ %w.next, %word ]
-  %more.words = icmp slt i64 %w, %word.count
-  br i1 %more.words, label %word, label %inner
-
-word:
-  %word.bytes = mul i64 %w, {size.number}
-  %word.record = getelementptr i8, ptr %words, i64 %word.bytes
-  %cell = FIELD ptr number.cell, %word.record
+  br label %word.head                     ; another call may leave its own as soon as Python runs
+""" + each_word("word", "entry", "inner", """\
   %word.slot = FIELD i64 number.slot, %word.record
-  %left = load i64, ptr %cell
+  %left = load i64, ptr %word.cell
   %word.at = getelementptr i64, ptr %objects, i64 %word.slot
   store i64 %left, ptr %word.at
   %word.pointer.at = call ptr @pointer_at(ptr %frame, i64 %word.slot)
-  store ptr %word.at, ptr %word.pointer.at
-  %w.next = add i64 %w, 1
-  br label %word.head
-
+  store ptr %word.at, ptr %word.pointer.at""") + """
 inner:
   %deep = FIELD ptr program.deep, %program
   %takes = FIELD i64 program.takes_inputs, %program

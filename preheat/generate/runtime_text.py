@@ -35,6 +35,28 @@ _NUMBERS = {
 }
 
 
+def each_word(name: str, first: str, then: str, body: str) -> str:
+    """A loop over the words that the check has left for `%program`, from block `first` on, to block `then`:
+    `body` is done with the index `%{name}.k`, the record `%{name}.record` and the word's `%{name}.cell`.
+
+    Requires %words and %word.count, fields of the program.
+    """
+    return f"""
+{name}.head:
+  %{name}.k = phi i64 [ 0, %{first} ], [ %{name}.next, %{name} ]
+  %{name}.more = icmp slt i64 %{name}.k, %word.count
+  br i1 %{name}.more, label %{name}, label %{then}
+
+{name}:
+  %{name}.bytes = mul i64 %{name}.k, {{size.number}}
+  %{name}.record = getelementptr i8, ptr %words, i64 %{name}.bytes
+  %{name}.cell = FIELD ptr number.cell, %{name}.record
+{body}
+  %{name}.next = add i64 %{name}.k, 1
+  br label %{name}.head
+"""
+
+
 def expand(text: str) -> str:
     """`text` as plain LLVM IR. Raises KeyError or ValueError for a name that no table has."""
     counter = itertools.count()
