@@ -5,8 +5,9 @@
 `triton_ops` says what is computed otherwise for them, and how far off that is.
 """
 
-from preheat.generate.triton_ops import HALVES, SMOOTH
+from preheat.generate.triton_ops import SMOOTH
 from preheat.ir.loop import Kernel
+from preheat.ir.types import HALVES
 
 
 def coarse_values(kernel: Kernel) -> frozenset[int]:

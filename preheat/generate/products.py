@@ -30,9 +30,8 @@ from preheat.generate.triton_ops import constant
 from preheat.generate.tiles import Tile, extent_of, power_of_two
 from preheat.ir.devices import Device
 from preheat.ir.loop import Axis, Kernel, LoopOp
-from preheat.ir.types import DTYPES
+from preheat.ir.types import DTYPES, HALVES
 
-HALVES = ("bfloat16", "float16")
 LEAST = 16  # of a block's sides: what the matrix units take
 GROUP = 8  # blocks of rows that are visited together
 MOST_TILES = 10  # that are worth trying

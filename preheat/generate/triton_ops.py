@@ -18,9 +18,8 @@ residual, norm, gelu, sigmoid, softmax chain 361 us and not 605 with IEEE's divi
 from collections.abc import Callable
 
 from preheat.base.errors import InternalError
-from preheat.ir.types import DTYPES
+from preheat.ir.types import DTYPES, HALVES
 
-HALVES = ("bfloat16", "float16")
 Emit = Callable[..., str]
 
 

@@ -20,6 +20,8 @@ Conventions of level core:
 
 from typing import NamedTuple
 
+from preheat.ir.types import HALVES
+
 
 class OpSpec(NamedTuple):
     """kind: elementwise, creation, reduce, movement, gather, product, library."""
@@ -97,8 +99,7 @@ COMPARISONS = frozenset("eq ne lt le gt ge logical_and logical_or logical_xor lo
 
 # For which operand dtypes (of `where`: the last two's) generated kernels can compute an elementwise
 # op as exactly as eager does; what is absent stays a library call. `cast` is between any two.
-_HALVES = ("bfloat16", "float16")
-_FLOATS = ("float32", "float64", *_HALVES)
+_FLOATS = ("float32", "float64", *HALVES)
 _SIGNED = ("int8", "int16", "int32", "int64")
 _INTEGERS = (*_SIGNED, "uint8", "uint16", "uint32", "uint64")
 _ANY = (*_FLOATS, *_INTEGERS, "bool")
@@ -112,7 +113,7 @@ FUSABLE: dict[str, frozenset[str]] = {
         "exp exp2 expm1 log log1p log2 log10 sin cos asin acos sinh cosh tanh asinh acosh atanh erf "
         "sigmoid": _FLOATS,
         # float64 of these is off by more than two units in the last place
-        "tan atan atan2 erfc pow": ("float32", *_HALVES),
+        "tan atan atan2 erfc pow": ("float32", *HALVES),
         "truncdiv": ("float32", "float64", *_INTEGERS),  # eager rounds 16-bit quotients first
         "floordiv remainder fmod shl shr": _INTEGERS,
         "bitwise_and bitwise_or bitwise_xor bitwise_not": (*_INTEGERS, "bool"),

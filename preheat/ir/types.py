@@ -35,6 +35,7 @@ DTYPES: dict[str, DTypeFacts] = {
     "float8_e8m0fnu": DTypeFacts("f8e8m0fnu", 1, "q"),
 }
 SHORT = {facts.short: name for name, facts in DTYPES.items()}
+HALVES = ("bfloat16", "float16")  # 16-bit floats
 
 
 @dataclass(frozen=True, slots=True)

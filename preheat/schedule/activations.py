@@ -16,10 +16,9 @@ from dataclasses import replace
 from preheat.ir.graph import Graph, Op, Ref
 from preheat.ir.ops import CORE
 from preheat.ir.plan import Target
-from preheat.ir.types import TensorType, Type
+from preheat.ir.types import HALVES, TensorType, Type
 
 ADDMM, ACTIVATED = "aten.addmm.default", "aten._addmm_activation.default"
-HALVES = ("bfloat16", "float16")
 
 
 def with_activations(graph: Graph, target: Target) -> Graph:

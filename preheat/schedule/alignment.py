@@ -19,8 +19,8 @@ from dataclasses import replace
 from preheat.ir.graph import Arg, Builder, Graph, Op, Ref
 from preheat.ir.plan import Target
 from preheat.ir.scalar import Scalar
-from preheat.ir.types import TensorType, Type, tensor
-from preheat.schedule.sums import HALVES, Product, product_in, write_sum
+from preheat.ir.types import HALVES, TensorType, Type, tensor
+from preheat.schedule.sums import Product, product_in, write_sum
 
 ALIGN_ELEMS = 8  # of 16 bits
 LEAST_COLUMNS = 64

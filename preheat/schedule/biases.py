@@ -17,10 +17,9 @@ from dataclasses import replace
 from preheat.ir.graph import Builder, Graph, Op, Ref
 from preheat.ir.plan import Target
 from preheat.ir.scalar import Scalar
-from preheat.ir.types import TensorType, tensor
+from preheat.ir.types import HALVES, TensorType, tensor
 
 CONVOLUTION = "aten.convolution.default"
-HALVES = ("bfloat16", "float16")
 DTYPES = ("float32", "float64", *HALVES)
 
 

@@ -28,8 +28,8 @@ from preheat.ir.graph import Builder, Graph, Op, Ref, map_refs
 from preheat.ir.ops import ELEMENTWISE
 from preheat.ir.plan import Target
 from preheat.ir.scalar import Scalar
-from preheat.ir.types import TensorType, Type
-from preheat.schedule.biases import CONVOLUTION, HALVES
+from preheat.ir.types import HALVES, TensorType, Type
+from preheat.schedule.biases import CONVOLUTION
 
 MOST_ELEMS = 1 << 31  # of a tensor: beyond, the library may go another way
 # Library calls that give their results in the layout of their operand.

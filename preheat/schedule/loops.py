@@ -21,7 +21,7 @@ from preheat.ir.graph import Op
 from preheat.ir.hinted import holds
 from preheat.ir.ops import ELEMENTWISE, REDUCE
 from preheat.ir.scalar import Dim, Number, Scalar, product, type_of
-from preheat.ir.types import TensorType
+from preheat.ir.types import HALVES, TensorType
 from preheat.schedule.affine import (
     ZERO,
     Affine,
@@ -44,7 +44,6 @@ MOVED_AS = {
     "float8_e4m3fn": "uint8",
     "float8_e5m2": "uint8",
 }
-HALVES = ("bfloat16", "float16")
 IDENTITIES = {"sum": 0, "prod": 1, "any": False, "all": True}
 DIVISIONS = ("floordiv", "truncdiv", "remainder", "fmod")
 Index = tuple[Affine, ...]

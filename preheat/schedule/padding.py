@@ -19,12 +19,11 @@ from dataclasses import replace
 
 from preheat.ir.graph import Builder, Graph, Op, Ref
 from preheat.ir.plan import Target
-from preheat.ir.types import TensorType, Type, tensor
+from preheat.ir.types import HALVES, TensorType, Type, tensor
 
 EACH = 8  # elements of 16 bits
 LEAST_SIZE = 256  # of a product that is worth copies of its operands
 LEAST_TERMS = 1 << 31
-HALVES = ("bfloat16", "float16")
 
 
 def padded_products(graph: Graph, target: Target) -> Graph:

@@ -25,7 +25,7 @@ from preheat.ir.graph import Builder, Graph, Op, Ref
 from preheat.ir.ops import MOVEMENT
 from preheat.ir.hinted import estimate
 from preheat.ir.scalar import Dim, Scalar, product as product_of
-from preheat.ir.types import TensorType, Type, tensor
+from preheat.ir.types import HALVES, TensorType, Type, tensor
 from preheat.schedule.views import view_of
 
 MOST_ROWS = 8  # as many rows as are reduced together (forms.MOST_TOGETHER)
@@ -35,7 +35,6 @@ LEAST_INNER = 16  # shorter rows of weights do not fill a vector
 MOST_STRIP_BYTES = 16 << 20
 # The library multiplies bfloat16 in pairs (avx512_bf16), but has 15 us of its own to do first.
 MOST_BFLOAT16 = (2, 1 << 19)  # rows, or products
-HALVES = ("bfloat16", "float16")
 DTYPES = ("float32", "float64", *HALVES)
 Steps = tuple[Dim, Dim]  # strides along the rows and along the columns of a matrix
 
