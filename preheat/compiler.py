@@ -121,17 +121,26 @@ def compile_trace(trace: Trace, name: str, bench: Bench | None = None) -> Artifa
         return artifact(trace)
     if node.body.symbols:
         return _sized(trace, name)
-    if node.body.carries_gradient:
-        try:
-            target_of(node.body)
-            training = Lesson.of(node.body).training
-        except Unsupported as reason:
-            emit("fallback", what=f"the gradients of {name}", why=str(reason))
-            return artifact(trace)
-        if training.wiring.is_joined:
-            return artifact(trace, training=training)
+    learning = _learning(trace, name)
+    if learning is not None:
+        return learning
     made = _generated(node.body, name, bench)
     return artifact(trace) if made is None else artifact(trace, *made)
+
+
+def _learning(trace: Trace, name: str) -> Artifact | None:
+    """The artifact of a body that gradients leave: what its first backward will be learned with. None
+    if autograd has nothing to do with it."""
+    (node,) = trace.nodes
+    if not node.body.carries_gradient:
+        return None
+    try:
+        target_of(node.body)
+        training = lesson_of(node.body).training
+    except Unsupported as reason:
+        emit("fallback", what=f"the gradients of {name}", why=str(reason))
+        return artifact(trace)
+    return artifact(trace, training=training) if training.wiring.is_joined else None
 
 
 def lesson_of(
@@ -147,16 +156,11 @@ def _sized(trace: Trace, name: str) -> Artifact:
     (node,) = trace.nodes
     body = with_other_hints(merged(node.body, trace), trace)
     trace = replace(trace, nodes=(replace(node, body=body),))
-    if body.carries_gradient:
-        if device_of(body) != "cpu":
-            return artifact(trace)
-        try:
-            training = SizedLesson.of(body).training
-        except Unsupported as reason:
-            emit("fallback", what=f"the gradients of {name}", why=str(reason))
-            return artifact(trace)
-        if training.wiring.is_joined:
-            return artifact(trace, training=training)
+    if body.carries_gradient and device_of(body) != "cpu":
+        return artifact(trace)
+    learning = _learning(trace, name)
+    if learning is not None:
+        return learning
     if body.grads:  # but none leaves it
         body = replace(body, grads=(), grad_outputs=())
         trace = replace(trace, nodes=(replace(node, body=body),))

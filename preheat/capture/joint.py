@@ -197,7 +197,7 @@ class Nested:
 
     def _call(self, op: Op, operands: dict[int, torch.Tensor]) -> object:
         args = [decode(arg, operands) for arg in op.args]
-        return MEANINGS.get(op.name, overload)(op.name)(
+        return (MEANINGS.get(op.name) or overload(op.name))(
             *args, **{key: decode(arg, operands) for key, arg in op.attrs})
 
     def _lay_out(self, op: Op, values: dict[int, torch.Tensor]) -> None:
@@ -269,9 +269,9 @@ def _batch_norm(x, weight, bias, mean, variance, *rest):
 
 # Functional ops that torch has no derivative for, or no op, or whose derivative reads too much.
 MEANINGS: dict[str, Callable] = {
-    CARRY: lambda name: _carry,
-    "aten.copy.default": lambda name: _copy,
-    "aten._native_batch_norm_legit_functional.default": lambda name: _batch_norm,
+    CARRY: _carry,
+    "aten.copy.default": _copy,
+    "aten._native_batch_norm_legit_functional.default": _batch_norm,
 }
 
 

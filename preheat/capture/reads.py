@@ -16,7 +16,7 @@ from preheat.bridge.tensors import Tensor
 from preheat.capture.effects import Effects
 from preheat.capture.guards import Guards
 from preheat.capture.looks import KEYS_BY_IDENTITY
-from preheat.capture.observer import ABSENT, NOT_DONE, GiveUp, Observer
+from preheat.capture.observer import ABSENT, NOT_DONE, Observer
 from preheat.capture.policies import is_bookkeeping, is_bound
 from preheat.capture.sources import Sources
 

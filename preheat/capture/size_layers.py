@@ -17,8 +17,8 @@ from preheat.ir.types import TensorType
 
 # ---------------------------------------------------------------------------- padding, folding
 def _padded(call: Call) -> list[Shape]:
-    """Reflection and replication: pairs of lengths, the last axis first."""
-    type, padding = call.type("self"), call.arg("padding", ())
+    """Constants, reflection and replication: pairs of lengths, the last axis first."""
+    type, padding = call.type("self"), call.arg("padding" if "padding" in call.args else "pad", ())
     never_channels_last(call, type)
     sizes = list(type.sizes)
     for place in range(len(padding) // 2):
@@ -229,7 +229,7 @@ def _diagonals(call: Call) -> list[Shape]:
 
 
 LAYERS: dict[Rule, str] = {
-    _padded: """reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d
+    _padded: """constant_pad_nd reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d
         replication_pad2d replication_pad3d""",
     _unfolded: "im2col",
     _folded: "col2im",

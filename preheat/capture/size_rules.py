@@ -125,18 +125,6 @@ def _repeat(call: Call) -> list[Shape]:
     return [(tuple(normal(n * r) for n, r in zip(own, repeats, strict=True)), None)]
 
 
-def _pad(call: Call) -> list[Shape]:
-    type, pad = call.type("self"), call.arg("pad", ())
-    never_channels_last(call, type)
-    sizes = list(type.sizes)
-    for place in range(len(pad) // 2):
-        axis = type.rank - 1 - place
-        sizes[axis] = normal(sizes[axis] + pad[2 * place] + pad[2 * place + 1])
-        if not call.holds("gt", sizes[axis], 0):
-            raise NoRule("an axis that is padded away")
-    return [(tuple(sizes), None)]
-
-
 def _rolled(call: Call) -> list[Shape]:
     """Two parts put together in another order."""
     never_channels_last(call, call.type("self"))
@@ -154,7 +142,6 @@ _OTHERS: dict[Rule, str] = {
     _cat: "cat",
     _stack: "stack",
     _repeat: "repeat",
-    _pad: "constant_pad_nd",
     _rolled: "roll",
 }
 

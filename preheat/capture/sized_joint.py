@@ -27,7 +27,7 @@ from preheat.capture.numbers import Numbers
 from preheat.capture.recorder import Recorder
 from preheat.capture.sizes import SizeRules, is_symbolic, now
 from preheat.ir.dims import normal, substitute
-from preheat.ir.graph import Arg, Graph, Input, Op
+from preheat.ir.graph import Arg, Op
 from preheat.ir.scalar import Number, Scalar, apply
 from preheat.ir.sized import mapped
 from preheat.ir.training import Division, Joint, Taught
@@ -125,7 +125,7 @@ class SizedNested(Nested):
 
     def _call(self, op: Op, operands: dict[int, torch.Tensor]) -> object:
         args = [decode(self._boxed(arg), operands) for arg in op.args]
-        return MEANINGS.get(op.name, overload)(op.name)(
+        return (MEANINGS.get(op.name) or overload(op.name))(
             *args, **{key: decode(self._boxed(arg), operands) for key, arg in op.attrs})
 
     def _boxed(self, arg: Arg) -> Any:

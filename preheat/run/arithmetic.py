@@ -25,7 +25,7 @@ from preheat.ir.trace import Source
 from preheat.run.layout import WORD
 from preheat.run.places import Places, impl
 from preheat.run.resolve import Values
-from preheat.run.table import NoRoom, NotNative, Table
+from preheat.run.table import NoRoom, NotNative
 from preheat.run.tensor_layout import INLINE_RANK
 
 _INT, _FLOAT = ("int", "bool"), ("float",)

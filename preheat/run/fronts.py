@@ -23,7 +23,7 @@ _MOST, _CALLS_OF_OTHERS = 8, 16
 class Fronts:
     """`first` is what a call tries; nothing is tried while the stance may not allow it."""
 
-    __slots__ = ("first", "_others", "_known", "_costly", "_calls")
+    __slots__ = ("first", "_others", "_known", "_calls")
 
     def __init__(self) -> None:
         self.clear()
@@ -31,8 +31,8 @@ class Fronts:
     def clear(self) -> None:
         self.first: Callable = _miss
         self._others: tuple[Callable, ...] = ()
-        self._known: dict[Hashable, Callable] = {}  # the first in front
-        self._costly: set[Hashable] = set()
+        # the first in front; each with whether its guards are checked natively
+        self._known: dict[Hashable, tuple[Callable, bool]] = {}
         self._calls = 0  # of others
 
     def hide(self) -> None:
@@ -43,12 +43,10 @@ class Fronts:
         """`front`, the beginning known as `key`, is tried first from now on. None: nothing is, and
         then the others. `is_native`: its guards are checked natively."""
         if front is not None:
-            (self._costly.discard if is_native else self._costly.add)(key)
             others = (pair for pair in self._known.items() if pair[0] is not key)
-            self._known = {key: front, **dict(itertools.islice(others, _MOST - 1))}
+            self._known = {key: (front, is_native), **dict(itertools.islice(others, _MOST - 1))}
         self._others = tuple(
-            known for key, known in self._known.items()
-            if known is not front and key not in self._costly)
+            known for known, is_cheap in self._known.values() if is_cheap and known is not front)
         self.first = _miss if front is None else front
         if present.name == "force_eager":  # asked last: one that another thread takes now wins
             self.hide()
@@ -60,8 +58,8 @@ class Fronts:
             if result is not MISS:
                 self._calls += 1
                 if self._calls % _CALLS_OF_OTHERS == 0:
-                    for key in [k for k, known in self._known.items() if known is front]:
-                        self.put(key, front, key not in self._costly)
+                    for key in [k for k, (known, _) in self._known.items() if known is front]:
+                        self.put(key, front)
                 return result
         return MISS
 

@@ -17,7 +17,6 @@ from preheat.ir.hinted import Book
 from preheat.ir.trace import Trace
 from preheat.run.entry import EntryStencil
 from preheat.run.executable import Executable
-from preheat.run.interpreted import Interpreted
 from preheat.run.reach import Origin, Reach, reach
 from preheat.run.recipes import Rebuild, compile_recipe
 from preheat.run.sized import Instance, Planned, Sized, Template

@@ -22,7 +22,7 @@ from preheat.bridge.generators import States
 from preheat.bridge.tensors import unusual_keys
 from preheat.ir.plan import Image
 from preheat.ir.trace import Signature
-from preheat.ir.training import Backward, Exit, Given, Training, Wiring
+from preheat.ir.training import Backward, Exit, Given, Training
 from preheat.run.autograd import Join, Tangents, view_function
 from preheat.run.device import context
 from preheat.run.driver import Program
@@ -88,7 +88,6 @@ class Trained:
         exits = self.joins(call, inputs, values)
         call.begin()
         return exits
-
 
     def is_known(self, number: int) -> bool:
         """Whether class `number` has run backward before."""

@@ -14,7 +14,7 @@ import torch
 from torch.testing._internal.common_modules import module_db
 
 import preheat
-from tests.training.test_gradients import compare, flat
+from tests.training.test_gradients import compare, flat, mapped
 
 STEPS = 4
 # name -> why it is not compared
@@ -75,11 +75,7 @@ def run(call, module, given, number, is_training, dtype=torch.float32):
             if is_training and value.requires_grad:
                 leaves.append(made.requires_grad_())
             return made
-        if isinstance(value, (list, tuple)):
-            return type(value)(map(fresh, value))
-        if isinstance(value, dict):
-            return {key: fresh(part) for key, part in value.items()}
-        return value
+        return mapped(fresh, value)
 
     args, kwargs = fresh(given.args), fresh(given.kwargs)
     torch.manual_seed(number)

@@ -71,11 +71,7 @@ def run(call, sample, number, dtype=torch.float32):
                 leaves.append(made.requires_grad_())
                 return made * 1 if value.requires_grad else made
             return made
-        if isinstance(value, (list, tuple)):
-            return type(value)(map(fresh, value))
-        if isinstance(value, dict):
-            return {key: fresh(part) for key, part in value.items()}
-        return value
+        return mapped(fresh, value)
 
     given = fresh(sample.input), fresh(sample.args), fresh(sample.kwargs)
     torch.manual_seed(number)
@@ -94,6 +90,15 @@ def run(call, sample, number, dtype=torch.float32):
     except RuntimeError as error:
         return [t.detach() for t in results], [type(error)]
     return [t.detach() for t in results], list(grads)
+
+
+def mapped(change, value):
+    """`value`, a container or not, with its parts changed."""
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(change, value))
+    if isinstance(value, dict):
+        return {key: change(part) for key, part in value.items()}
+    return value
 
 
 def flat(value):
