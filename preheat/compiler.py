@@ -144,11 +144,11 @@ def _learning(trace: Trace, name: str) -> Artifact | None:
 
 
 def lesson_of(
-    graph: Graph, known: Training | None = None, budget: float = 1.0,
+    graph: Graph, known: Training | None = None, budget: float = 1.0, handover: int = 0,
 ) -> Lesson | SizedLesson:
-    """What is to be learned of a differentiable body. `budget`: see `transform/partition.py`. Raises
-    Unsupported if it cannot be divided."""
-    return (SizedLesson if graph.symbols else Lesson).of(graph, known, budget)
+    """What is to be learned of a differentiable body; see `Lesson.of`. Raises Unsupported if it cannot
+    be divided."""
+    return (SizedLesson if graph.symbols else Lesson).of(graph, known, budget, handover)
 
 
 def _sized(trace: Trace, name: str) -> Artifact:

@@ -33,7 +33,8 @@ from preheat.targets import image_of, target_of
 from preheat.transform.compact import compact
 from preheat.transform.divide import divide, refuse_quiet_views, refuse_rebuilt_views, wire
 from preheat.transform.functionalize import functionalize
-from preheat.transform.halves import halves
+from preheat.transform.halves import Half, halves
+from preheat.transform.handover import stages
 from preheat.transform.partition import partition
 from preheat.transform.pipeline import HALF, JOINED, Pass, lower
 from preheat.transform.whole import saved_values, whole, with_views
@@ -44,13 +45,19 @@ Tensors = Sequence[torch.Tensor | None]
 class Lesson:
     """A differentiable body, and what has been recorded of it so far."""
 
-    def __init__(self, division: Division, training: Training, budget: float):
-        self.division, self.training, self.budget = division, training, budget
+    def __init__(
+        self, division: Division, training: Training, budget: float = 1.0, handover: int = 0,
+    ):
+        self.division, self.training = division, training
+        self.budget, self.handover = budget, handover
 
     @classmethod
-    def of(cls, graph: Graph, known: Training | None = None, budget: float = 1.0) -> "Lesson":
-        """`budget`: see `transform/partition.py`. Raises Unsupported for a body whose gradients cannot
-        be divided exactly."""
+    def of(
+        cls, graph: Graph, known: Training | None = None, budget: float = 1.0, handover: int = 0,
+    ) -> "Lesson":
+        """`budget`: see `transform/partition.py`; `handover`: the bytes of gradients that leave a
+        backward together, 0 for all. Raises Unsupported for a body whose gradients cannot be divided
+        exactly."""
         if not all(isinstance(given.type, TensorType) for given in graph.inputs):
             raise Unsupported("number_with_gradient", "a number that changes from call to call")
         refuse_quiet_views(graph)
@@ -58,7 +65,7 @@ class Lesson:
         division = divide(functionalize(graph))
         draws = any(op.name != CARRY and schema(op.name).is_random for op in division.graph.ops)
         fresh = Training(wire(division), replaced=division.replaced, draws=draws)
-        return cls(division, known if known is not None else fresh, budget)
+        return cls(division, known if known is not None else fresh, budget, handover)
 
     @property
     def device(self) -> str:
@@ -140,11 +147,8 @@ class Lesson:
             core = compact(_lowered(joined.graph, JOINED), joined)
             ahead, backwards = halves(core, joined, partition(core, joined, self.budget))
             plan, image = _compiled(ahead.graph)
-            made = tuple(
-                Backward(half.joint.number, half.joint.key, *_compiled(half.graph), half.takes, half.grads,
-                         half.watched, half.can_raise)
-                for half in backwards)
-            plans = (plan, *(backward.plan for backward in made))
+            made = tuple(_backward(half, self.handover) for half in backwards)
+            plans = (plan, *(stage.plan for backward in made for stage in backward.stages))
             event.set(
                 kernels=sum(len(p.kernels) for p in plans), calls=sum(len(p.calls) for p in plans))
         return plan, image, replace(known, values=ahead.values, backwards=made)
@@ -241,6 +245,16 @@ def _lowered(graph: Graph, passes: tuple[Pass, ...]) -> Graph:
     return lower(
         graph, passes=passes, is_checked=is_strict(),
         observe=lambda step, made: stage(step.name, made))
+
+
+def _backward(half: Half, handover: int) -> Backward:
+    """The compiled stages of `half`, the first of which leads to the others."""
+    joint, made = half.joint, None
+    for stage in reversed(stages(half, handover)):
+        made = Backward(
+            joint.number, joint.key, *_compiled(stage.graph), stage.takes, stage.grads, half.watched,
+            half.can_raise, then=made, carries=stage.carries)
+    return made
 
 
 def _compiled(graph: Graph) -> tuple[Plan, Image | None]:

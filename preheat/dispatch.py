@@ -34,6 +34,7 @@ from preheat.base.numbers import copied
 from preheat.base.reasons import explain, whole_message
 from preheat.base.stance import present
 from preheat.bridge.ambient import AMBIENT, steps_aside
+from preheat.bridge.distributed import training_settings
 from preheat.bridge.tensors import call_facts, module_facts, without_sizes
 from preheat.ir.artifact import Artifact, from_bytes, to_bytes
 from preheat.ir.bench import Bench
@@ -423,7 +424,8 @@ class Compiled:
         """The lesson of a differentiable artifact."""
         from preheat.compiler import lesson_of  # lazy: see _capture
 
-        return lesson_of(artifact.graph(), artifact.training, self.options.get("memory_budget", 1.0))
+        settings = training_settings(self.options, self.target)
+        return lesson_of(artifact.graph(), artifact.training, **settings)
 
     def _specialise(self, graph: Graph) -> tuple[Plan, Image] | None:
         """The plan and the code of `graph`, whose sizes have come again and again."""
@@ -594,7 +596,5 @@ class Compiled:
     def _key(self) -> Key:
         settings = {"backend": self.backend, "dynamic": self.dynamic}
         settings |= search_settings(self.mode, self.backend, self.options)
-        budget = self.options.get("memory_budget", 1.0)
-        if budget != 1.0:
-            settings["memory_budget"] = budget
+        settings |= training_settings(self.options, self.target)
         return call_key(self.target, settings, machine_name())

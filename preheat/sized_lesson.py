@@ -35,24 +35,24 @@ _MOST_TAUGHT = 64
 class SizedLesson:
     """See the module docstring. `training.taught` grows; `generation` counts how often it has."""
 
-    def __init__(self, division: Division, training: Training, budget: float):
-        self.division, self.training, self.budget = division, training, budget
+    def __init__(self, division: Division, training: Training, budget: float, handover: int):
+        self.division, self.training = division, training
+        self.budget, self.handover = budget, handover
         self.generation = 0
         self._halves: dict[int, tuple[Taught, Graph, tuple[Split, ...]]] = {}  # by id of what is taught
 
     @classmethod
     def of(
-        cls, graph: Graph, known: Training | None = None, budget: float = 1.0,
+        cls, graph: Graph, known: Training | None = None, budget: float = 1.0, handover: int = 0,
     ) -> "SizedLesson":
-        """`budget`: see `transform/partition.py`. Raises Unsupported for a body whose gradients cannot
-        be divided exactly."""
+        """See `Lesson.of`."""
         try:
             lesson = Lesson.of(without_symbols(graph))
         except (TypeError, NotImplementedError) as why:  # a step that needs the sizes
             if is_strict():
                 raise
             raise Unsupported("symbolic_gradient", str(why)) from why
-        return cls(lesson.division, known if known is not None else lesson.training, budget)
+        return cls(lesson.division, known if known is not None else lesson.training, budget, handover)
 
     def at(self, sizes: Sizes) -> "LessonAt":
         """The body at these sizes."""
@@ -119,7 +119,8 @@ class SizedLesson:
         training = replace(
             self._training_at(sizes), forward=evaluated(taught.forward, sizes),
             joints=evaluated(taught.joints, sizes))
-        return Lesson(evaluated(self.division, sizes), training, self.budget).compiled(name)
+        here = Lesson(evaluated(self.division, sizes), training, self.budget, self.handover)
+        return here.compiled(name)
 
     def _training_at(self, sizes: Sizes) -> Training:
         return evaluated(replace(self.training, taught=()), sizes)
@@ -139,7 +140,8 @@ class LessonAt(Lesson):
     """The lesson at some sizes. What it learns, it hands to the one for all."""
 
     def __init__(self, whole: SizedLesson, sizes: Sizes):
-        super().__init__(evaluated(whole.division, sizes), whole._training_at(sizes), whole.budget)
+        super().__init__(
+            evaluated(whole.division, sizes), whole._training_at(sizes), whole.budget, whole.handover)
         self.whole, self.sizes = whole, dict(sizes)
 
     def repeat(

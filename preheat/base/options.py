@@ -60,6 +60,11 @@ OPTIONS: dict[str, Option] = {
         "torch's formulas keep: 1 computes again only what costs no more than reading it, 0 all but "
         "random numbers", 0, 1
     ),
+    "gradient_bucket_mb": Option(
+        float, 0.0, "in training, the megabytes of gradients that leave a compiled backward together, as "
+        "soon as they are ready, for hooks that send them or update with them; 0: as many as "
+        "DistributedDataParallel sends together where it runs the model, else all at the end", 0
+    ),
     "recompile_limit": Option(
         int, 8, "variants of one function, and of one place in it where compiled code goes on "
         "after a host call; a call that none of them fits then runs eager", 1

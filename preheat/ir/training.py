@@ -61,6 +61,7 @@ class Given:
     kind "exit"     the `index`-th output of the call
     kind "tangent"  that of the `index`-th result of the class
     kind "plan"     the `index`-th result of the plan
+    kind "carried"  the `index`-th of what the stage before has carried
     """
 
     kind: str
@@ -146,6 +147,9 @@ class Backward:
                place is an error, as in eager
     can_raise  for some values of what it takes
     graph      what runs op by op where there is no plan
+    then       the next stage, if this is only the first one of the backward: it has the gradients that are
+               ready later (`transform/handover.py`)
+    carries    what it is given: results of this plan, or what this stage has been given itself
     """
 
     number: int
@@ -157,6 +161,17 @@ class Backward:
     watched: tuple[Given, ...] = ()
     can_raise: bool = True
     graph: Graph | None = None
+    then: "Backward | None" = None
+    carries: tuple[Given, ...] = ()
+
+    @property
+    def stages(self) -> "tuple[Backward, ...]":
+        """It and what follows, in the order in which they run."""
+        found, stage = [], self
+        while stage is not None:
+            found.append(stage)
+            stage = stage.then
+        return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)

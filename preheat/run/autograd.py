@@ -14,7 +14,7 @@ Guarantees: a class holds what it has saved until it has run backward without be
 formula had saved is checked for in-place changes as torch does it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -40,9 +40,9 @@ class Source(Protocol):
 
     def backward(
         self, number: int, tangents: Tangents, saved: list[torch.Tensor], is_kept: bool,
-    ) -> Sequence[torch.Tensor | None]:
-        """The gradients of the class's arguments. `tangents` and `saved` are the source's own: it may
-        empty them."""
+    ) -> "Sequence[torch.Tensor | None] | Progress":
+        """The gradients of the class's arguments, or the `Progress` of a backward in stages. `tangents`
+        and `saved` are the source's own: it may empty them."""
 
     def differentiable(
         self, number: int, arguments: Sequence[torch.Tensor], tangents: Tangents,
@@ -56,9 +56,14 @@ class Node(torch.autograd.Function):
     boxed_grads_call = True  # tangents come as a list that may be emptied, where torch knows of that
 
     @staticmethod
-    def forward(ctx: Any, source: Source, number: int, results: list, *arguments: Any) -> tuple:
+    def forward(
+        ctx: Any, source: Source, number: int, results: list, apart: tuple | None, *arguments: Any,
+    ) -> tuple:
+        """`apart`: if some arguments are given to `Later`, of which the last one here comes: all of them,
+        the places of those that are here, and the device."""
         ctx.set_materialize_grads(False)
-        ctx.source, ctx.number, ctx.arguments = source, number, arguments
+        ctx.source, ctx.number = source, number
+        ctx.arguments, ctx.places, ctx.device = (arguments, None, None) if apart is None else apart
         ctx.is_repeatable, ctx.own = source.is_repeatable(number), []
         if ctx.is_repeatable:  # what no formula had saved is ours alone, and may be taken again
             ctx.own = source.saved(number)
@@ -83,7 +88,60 @@ class Node(torch.autograd.Function):
                 ctx.maybe_clear_saved_tensors()
                 ctx.source, ctx.arguments = None, ()
             grads = source.backward(number, tangents, saved, is_kept)
-        return None, None, None, *grads
+        if ctx.places is None:
+            return None, None, None, None, *grads
+        progress = grads if type(grads) is Progress else Progress([*grads])
+        return None, None, None, None, *progress.take(ctx.places), progress.token(ctx.device)
+
+
+class Later(torch.autograd.Function):
+    """Arguments of a class whose gradients come after those of others. Its result is an argument of
+    what those others are given to, and carries the `Progress` back in its gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, places: Sequence[int], device: torch.device, *arguments: Any) -> torch.Tensor:
+        ctx.set_materialize_grads(False)
+        ctx.places, ctx.device, ctx.count = places, device, len(arguments)
+        return torch.empty(0, device=device)
+
+    @staticmethod
+    def backward(ctx: Any, token: torch.Tensor | None) -> tuple:
+        if token is None:
+            return None, None, *(None,) * ctx.count
+        grads = token.progress.take(ctx.places)
+        return None, None, *grads, *(token,) * (ctx.count - len(grads))
+
+
+class Progress:
+    """The gradients of a class as far as they are there, each given once.
+
+    rest   what is still to run: `run()` gives more of the gradients, or a `Progress`, and has those of the
+           arguments at `places`, and they alone
+    """
+
+    __slots__ = ("grads", "rest")
+
+    def __init__(self, grads: list[torch.Tensor | None], rest: Any = None):
+        self.grads, self.rest = grads, rest
+
+    def take(self, places: Sequence[int]) -> list[torch.Tensor | None]:
+        """The gradients of these arguments. Runs what they need."""
+        while self.rest is not None and not self.rest.places.isdisjoint(places):
+            made = self.rest.run()
+            made, self.rest = (made.grads, made.rest) if type(made) is Progress else (made, None)
+            for place, grad in enumerate(made):
+                if grad is not None:
+                    self.grads[place] = grad
+        found = [self.grads[place] for place in places]
+        for place in places:
+            self.grads[place] = None
+        return found
+
+    def token(self, device: torch.device) -> torch.Tensor:
+        """What brings it to the next `Later`: autograd takes nothing but tensors along."""
+        token = torch.empty(0, device=device)
+        token.progress = self
+        return token
 
 
 class Before(torch.autograd.Function):
@@ -106,10 +164,14 @@ _TWICE = (
 
 
 class Join:
-    """Gives the values of a call the histories that `wiring` says."""
+    """Gives the values of a call the histories that `wiring` says.
 
-    def __init__(self, wiring: Wiring):
+    groups   of a class whose backward runs in stages: its arguments as their gradients come together
+    """
+
+    def __init__(self, wiring: Wiring, groups: Mapping[int, Sequence[Sequence[int]]] = {}):
         self.classes, self.commits, self.exits = wiring.classes, wiring.commits, wiring.exits
+        self.groups = groups
         self.before = {
             given.index for arguments, _ in wiring.classes for given in arguments
             if given.kind == "before"}
@@ -122,15 +184,25 @@ class Join:
         them are replaced by what has a history."""
         joining = _Joining(self, inputs, values)
         for number, (arguments, results) in enumerate(self.classes):
-            made = Node.apply(
-                source, number, [values[place] for place in results],
-                *map(joining.find, arguments))
+            given, apart = [*map(joining.find, arguments)], None
+            if number in self.groups:
+                given, apart = _apart(given, self.groups[number])
+            made = Node.apply(source, number, [values[place] for place in results], apart, *given)
             for place, tensor in zip(results, made):
                 values[place] = tensor
             for target, place in self.commits:
                 if place in results:
                     inputs[target].copy_(values[place])
         return [joining.leave(place) for place in range(len(self.exits))]
+
+
+def _apart(arguments: list, groups: Sequence[Sequence[int]]) -> tuple[list, tuple]:
+    """What a class is given of its `arguments` if the gradients of the first group come first."""
+    token: tuple = ()
+    device = arguments[0].device
+    for places in reversed(groups[1:]):
+        token = (Later.apply(places, device, *(arguments[place] for place in places), *token),)
+    return [*(arguments[place] for place in groups[0]), *token], (arguments, groups[0], device)
 
 
 class _Joining:

@@ -23,7 +23,7 @@ from preheat.bridge.tensors import unusual_keys
 from preheat.ir.plan import Image
 from preheat.ir.trace import Signature
 from preheat.ir.training import Backward, Exit, Given, Training
-from preheat.run.autograd import Join, Tangents, view_function
+from preheat.run.autograd import Join, Progress, Tangents, view_function
 from preheat.run.device import context
 from preheat.run.driver import Program
 from preheat.run.entry import builtin
@@ -57,7 +57,6 @@ class Trained:
         exits = [exit.given.index for exit in self.wiring.exits if exit.given.kind == "value"]
         self.own_values = 1 + max((*self.results, *exits), default=-1)  # the rest is only saved
         self.finds = tuple(map(_finder, self.values))
-        self.joins = Join(self.wiring)
         self.lesson, self.state, self.relearn = lesson, state, relearn
         self.halves = {
             (half.number, half.key): _Half(half, runtime, graphs) for half in training.backwards}
@@ -65,11 +64,13 @@ class Trained:
         for half in training.backwards:
             exits = (exit.given for exit in half.grads if exit is not None)
             taken[half.number].update(dict.fromkeys(
-                given for given in (*half.takes, *exits) if given.kind in ("input", "value")))
+                given for given in (*half.takes, *half.carries, *exits)
+                if given.kind in ("input", "value")))
         self.kept = tuple(map(tuple, taken))
         for half in self.halves.values():
             number = half.half.number
             half.find(self.kept[number], self.wiring.classes[number][0])
+        self.joins = Join(self.wiring, self._groups())
         # results that formulas had saved and no plan takes
         self.watched = sorted({
             given.index for half in training.backwards for given in half.watched
@@ -78,6 +79,25 @@ class Trained:
         self.is_spent = [
             any(j.reads for j in training.joints if j.number == number)
             for number in range(len(self.wiring.classes))]
+
+    def _groups(self) -> dict[int, list[list[int]]]:
+        """Of each class whose backward is in stages, its arguments as their gradients leave: uses of one
+        tensor in their order, in which autograd adds them up."""
+        found: dict[int, list[list[int]]] = {}
+        for (number, _), half in self.halves.items():
+            stages = half.stages()
+            if len(stages) == 1 or number in found:
+                continue
+            stage_of = {
+                place: at for at, stage in enumerate(stages)
+                for place, exit in enumerate(stage.exits) if exit is not None}
+            groups: list[list[int]] = [[] for _ in stages]
+            last: dict[Given, int] = {}
+            for place, given in enumerate(self.wiring.classes[number][0]):
+                last[given] = max(stage_of.get(place, 0), last.get(given, 0))
+                groups[last[given]].append(place)
+            found[number] = [groups[0], *filter(None, groups[1:])]
+        return found
 
     def join(
         self, results: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor],
@@ -169,7 +189,7 @@ class Call:
 
     def backward(
         self, number: int, tangents: Tangents, saved: list[torch.Tensor], is_kept: bool,
-    ) -> Tensors:
+    ) -> Tensors | Progress:
         """The gradients of the arguments of class `number`. Empties `saved`, and mostly `tangents`."""
         key = tuple([None if t is None else t.stride() for t in tangents])
         half = self.trained.halves.get((number, key))
@@ -182,13 +202,24 @@ class Call:
                     _require_version(*self.watched[given.index])
                 else:
                     _require_version(self.inputs[given.index], self.versions[given.index])
-            try:
-                return half.run(saved, tangents)
-            except Fault as fault:  # the user's error, if it is one, arises in torch's own formulas
-                if not tangents:
-                    raise
-                emit("fallback", what=f"a backward of {self.trained.name}", why=str(fault))
+            return self.run(number, half, saved, tangents, tangents)
         return self._learned(number, tangents)
+
+    def run(
+        self, number: int, half: "_Half", saved: list, given: Tangents, tangents: Tangents,
+    ) -> Tensors | Progress:
+        """The gradients that a backward has, or a later stage of it, which has been `given` none of the
+        `tangents`."""
+        try:
+            grads, carried = half.run(saved, given)
+        except Fault as fault:  # the user's error, if it is one, arises in torch's own formulas
+            if not tangents:
+                raise
+            emit("fallback", what=f"a backward of {self.trained.name}", why=str(fault))
+            return self._learned(number, tangents)
+        if half.then is None:
+            return grads
+        return Progress(grads, _Rest(self, number, half.then, carried, tangents))
 
     def differentiable(
         self, number: int, arguments: Sequence[torch.Tensor], tangents: Tangents,
@@ -256,8 +287,29 @@ class Call:
         return inputs
 
 
+class _Rest:
+    """The stages of a backward that have not run yet."""
+
+    __slots__ = ("call", "number", "half", "carried", "tangents")
+
+    def __init__(
+        self, call: Call, number: int, half: "_Half", carried: list, tangents: Tangents,
+    ):
+        self.call, self.number, self.half = call, number, half
+        self.carried, self.tangents = carried, tangents
+
+    @property
+    def places(self) -> frozenset[int]:
+        """The arguments whose gradients are still to come."""
+        return self.half.own
+
+    def run(self) -> Tensors | Progress:
+        """The next stage."""
+        return self.call.run(self.number, self.half, self.carried, [], self.tangents)
+
+
 class _Half:
-    """A compiled backward."""
+    """A compiled backward, or a stage of one and those after it (`then`)."""
 
     def __init__(self, half: Backward, runtime: Image | None, graphs: Any = None):
         self.half, self.keeps_tangents = half, True
@@ -269,6 +321,9 @@ class _Half:
                 graphs=graphs)
             self.call = callable_of(made, runtime)
             self.keeps_tangents = half.can_raise or made.is_gpu  # for the formulas, after a fault
+        self.then = None if half.then is None else _Half(half.then, runtime, graphs)
+        self.own: frozenset[int] = frozenset()  # arguments whose gradients it has, or `then`
+        self.carries: list[tuple[bool, int]] = []  # a result, or as in `places`
         self.places: tuple[int, ...] = ()
         # of each gradient: where it is (a result, or -1 - k for the k-th that is passed on), as which view
         self.exits: list[tuple[int, Callable | None] | None] = []
@@ -277,9 +332,10 @@ class _Half:
 
     def find(self, kept: Sequence[Given], arguments: Sequence[Given]) -> None:
         """Learns where the class keeps what this backward takes, and which arguments are one tensor's."""
-        self.places = tuple(
-            -1 - given.index if given.kind == "tangent" else kept.index(given)
-            for given in self.half.takes)
+        def held(given: Given) -> int:
+            return -1 - given.index if given.kind == "tangent" else kept.index(given)
+
+        self.places = tuple(map(held, self.half.takes))
         self.exits = []
         for exit in self.half.grads:
             if exit is None:
@@ -287,7 +343,7 @@ class _Half:
                 continue
             kind, index = exit.given.kind, exit.given.index
             if kind != "plan":
-                self.passed.append(-1 - index if kind == "tangent" else kept.index(exit.given))
+                self.passed.append(held(exit.given))
                 index = -len(self.passed)
             self.exits.append((index, view_function(exit) if exit.is_view else None))
         uses: dict[Given, list[int]] = {}
@@ -299,11 +355,26 @@ class _Half:
             places for places in uses.values() if len(places) > 1
             and self.exits[places[0]][0] >= 0 and shared[self.exits[places[0]][0]] == 1
             and self.exits[places[0]][1] is None]
+        self.own = frozenset(k for k, exit in enumerate(self.exits) if exit is not None)
+        if self.then is not None:
+            self.carries = [
+                (True, given.index) if given.kind == "plan" else (False, held(given))
+                for given in self.half.carries]
+            self.then.find([Given("carried", k) for k in range(len(self.carries))], arguments)
+            self.own |= self.then.own
 
-    def run(self, saved: list[torch.Tensor], tangents: Tangents) -> Tensors:
-        """The gradients. Empties `saved`: each of them is let go after its last use."""
+    def stages(self) -> list["_Half"]:
+        """It and those after it."""
+        return [self] if self.then is None else [self, *self.then.stages()]
+
+    def run(self, saved: list[torch.Tensor], tangents: Tangents) -> tuple[Tensors, list]:
+        """The gradients, and what is carried to the next stage. Empties `saved`: each of them is let go
+        after its last use."""
         taken = [saved[k] if k >= 0 else tangents[-1 - k] for k in self.places]
         passed = [saved[k].detach() if k >= 0 else tangents[-1 - k] for k in self.passed]
+        carried = [
+            None if is_result else saved[k] if k >= 0 else tangents[-1 - k]
+            for is_result, k in self.carries]
         saved.clear()
         if not self.keeps_tangents:
             tangents.clear()
@@ -316,6 +387,9 @@ class _Half:
             place, view = exit
             tensor = results[place] if place >= 0 else passed[-1 - place]
             grads.append(tensor if view is None else view(tensor))
+        for at, (is_result, place) in enumerate(self.carries):
+            if is_result:
+                carried[at] = results[place]
         del results
         for first, *others in self.sums:  # as autograd adds them up, but in the memory of the first
             for place in others:
@@ -324,7 +398,7 @@ class _Half:
                     break
                 grads[first].add_(grads[place])
                 grads[place] = None
-        return grads
+        return grads, carried
 
 
 def _finder(exit: Exit) -> Callable[[Sequence, Sequence], torch.Tensor]:

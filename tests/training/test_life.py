@@ -81,8 +81,9 @@ torch.manual_seed(0)
 plain = nn.Sequential(nn.Linear(8, 32), nn.GELU(), nn.LayerNorm(32), nn.Linear(32, 4))
 import copy
 inner, outer = copy.deepcopy(plain), copy.deepcopy(plain)
-wrapped = DDP(preheat.compile(outer, options={"cache": False}))   # a compiled model inside
-holding = preheat.compile(DDP(inner), options={"cache": False})   # DDP inside a compiled model
+few = {"bucket_cap_mb": 0.0001}
+wrapped = DDP(preheat.compile(outer, options={"cache": False}), **few)   # a compiled model inside
+holding = preheat.compile(DDP(inner, **few), options={"cache": False})   # DDP inside a compiled model
 reference = DDP(plain)
 for step in range(6):
     x = torch.randn(6, 8, generator=torch.Generator().manual_seed(10 * step + rank))
@@ -94,6 +95,12 @@ for step in range(6):
     for other in grads[1:]:
         for a, b in zip(grads[0], other, strict=True):
             torch.testing.assert_close(b, a, rtol=1e-4, atol=1e-5)
+for net in wrapped, holding:  # gradients are sent while others are computed
+    node, names = net(x).grad_fn, []
+    while node is not None:
+        names.append(type(node).__name__)
+        node = next((n for n, _ in node.next_functions[::-1] if n is not None), None)
+    assert "LaterBackward" in names, names
 print("equal")
 """
 
