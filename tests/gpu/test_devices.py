@@ -1,0 +1,177 @@
+"""Several GPUs in one process, and one process for each: `make test-gpu`, on a machine with two."""
+
+import copy
+import subprocess
+import sys
+import threading
+
+import pytest
+import torch
+from torch import nn
+
+import preheat
+from preheat.base.events import bus
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one GPU, or none"),
+]
+NO_CACHE = {"cache": False}
+FIRST, SECOND = "cuda:0", "cuda:1"
+
+
+@pytest.fixture
+def fallbacks():
+    """The calls that did not run compiled, as they come."""
+    seen = []
+    stop = bus.subscribe(lambda event: seen.append(event.data), {"fallback"})
+    yield seen
+    stop()
+
+
+def network(seed=0):
+    torch.manual_seed(seed)
+    return nn.Sequential(
+        nn.Linear(32, 64), nn.GELU(), nn.LayerNorm(64), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 8))
+
+
+def inputs(step, device, rows=16):
+    return torch.randn(rows, 32, generator=torch.Generator().manual_seed(step)).to(device)
+
+
+class Halves(nn.Module):
+    """The first half on one GPU, the second on another."""
+
+    def __init__(self):
+        super().__init__()
+        layers = network()
+        self.first, self.second = layers[:3].to(FIRST), layers[3:].to(SECOND)
+
+    def forward(self, x):
+        return self.second(self.first(x).to(SECOND)) * 2
+
+
+def gradients(net, call, x):
+    net.zero_grad()
+    call(x).pow(2).sum().backward()
+    return [p.grad.clone() for p in net.parameters()]
+
+
+def close(found, expected, where=None):
+    for a, b in zip(found, expected, strict=True):
+        assert a.device == b.device, where
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+def test_one_function_on_each_gpu_in_turn(mode, fallbacks):
+    def chain(x):
+        return (x * 2 + 1).softmax(-1) @ x.t()
+
+    compiled = preheat.compile(chain, mode=mode, options=NO_CACHE)
+    with torch.no_grad():
+        for step in range(8):
+            for device in (FIRST, SECOND):
+                x = inputs(step, device)
+                close([compiled(x)], [chain(x)], (step, device))
+    assert torch.cuda.current_device() == 0 and not fallbacks
+
+
+@pytest.mark.parametrize("current", [0, 1])
+def test_training_on_another_gpu_than_the_current_one(current, fallbacks):
+    net = network().to(SECOND)
+    compiled = preheat.compile(net, options=NO_CACHE)
+    with torch.cuda.device(current):
+        for step in range(5):
+            x = inputs(step, SECOND)
+            close(gradients(net, compiled, x), gradients(net, net, x), step)
+        assert torch.cuda.current_device() == current
+    assert not fallbacks
+
+
+def test_halves_of_a_model():
+    net = Halves()
+    compiled = preheat.compile(net, options=NO_CACHE)
+    for step in range(5):
+        x = inputs(step, FIRST)
+        close(gradients(net, compiled, x), gradients(net, net, x), step)
+        with torch.no_grad():
+            close([compiled(x)], [net(x)], step)
+
+
+def test_an_optimizer_over_both():
+    nets = [Halves(), Halves()]
+    steps = [torch.optim.AdamW(net.parameters(), lr=0.01) for net in nets]
+    compiled = preheat.compile(steps[1].step, options=NO_CACHE)
+    for number in range(5):
+        for net, step in zip(nets, (steps[0].step, compiled)):
+            gradients(net, net, inputs(number, FIRST))
+            step()
+    close(list(nets[1].parameters()), list(nets[0].parameters()))
+
+
+def test_a_thread_for_each_gpu():
+    nets = {device: network(seed).to(device) for seed, device in enumerate((FIRST, SECOND))}
+    compiled = {device: preheat.compile(net, options=NO_CACHE) for device, net in nets.items()}
+    truth = {device: copy.deepcopy(net) for device, net in nets.items()}
+    failures = []
+
+    def work(device):
+        try:
+            torch.cuda.set_device(device)
+            for step in range(20):
+                x = inputs(step, device)
+                close(gradients(nets[device], compiled[device], x), gradients(truth[device], truth[device], x))
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(device,)) for device in nets]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures, failures
+
+
+PROGRAM = """
+import copy, sys, torch, preheat
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+rank = int(sys.argv[1])
+torch.cuda.set_device(rank)
+dist.init_process_group("nccl", init_method="file://" + sys.argv[2], rank=rank, world_size=2)
+torch.manual_seed(0)
+plain = nn.Sequential(nn.Linear(8, 32), nn.GELU(), nn.LayerNorm(32), nn.Linear(32, 4)).to(rank)
+inner, outer = copy.deepcopy(plain), copy.deepcopy(plain)
+wrapped = DDP(preheat.compile(outer, options={"cache": False}), device_ids=[rank])
+holding = preheat.compile(DDP(inner, device_ids=[rank]), options={"cache": False})
+reference = DDP(plain, device_ids=[rank])
+for step in range(6):
+    x = torch.randn(6, 8, generator=torch.Generator().manual_seed(10 * step + rank)).to(rank)
+    grads = []
+    for net, model in ((reference, plain), (wrapped, outer), (holding, inner)):
+        model.zero_grad()
+        net(x).pow(2).sum().backward()
+        grads.append([p.grad.clone() for p in model.parameters()])
+    for other in grads[1:]:
+        for a, b in zip(grads[0], other, strict=True):
+            torch.testing.assert_close(b, a, rtol=1e-4, atol=1e-5)
+print("equal", flush=True)
+dist.destroy_process_group()
+"""
+
+
+def test_ddp_on_two_gpus(tmp_path):
+    """A compiled model in DDP and DDP in a compiled model: gradients of every step are plain DDP's."""
+    (tmp_path / "program.py").write_text(PROGRAM)
+    command = [sys.executable, str(tmp_path / "program.py")]
+    workers = [
+        subprocess.Popen(
+            [*command, str(rank), str(tmp_path / "store")], stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True)
+        for rank in range(2)]
+    for worker in workers:
+        printed, errors = worker.communicate(timeout=120)
+        assert "equal" in printed, errors
