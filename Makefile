@@ -28,10 +28,10 @@ test-opinfo: $(VENV)/installed
 	$(PYTEST) -m opinfo tests
 
 # On a machine with a GPU that torch sees: programs and every third operator through compile, then
-# the tests of training with their tensors there.
+# the tests of training and the models with their tensors there.
 test-gpu: $(VENV)/installed
 	$(PYTEST) -m gpu tests/gpu
-	PREHEAT_TEST_DEVICE=cuda $(PYTEST) tests/training
+	PREHEAT_TEST_DEVICE=cuda $(PYTEST) tests/training tests/test_zoo.py
 
 test-fuzz: $(VENV)/installed
 	$(PYTEST) -m fuzz tests

@@ -1,6 +1,6 @@
 """Models that people run, tiny and with random weights, each compiled as one graph.
 
-`ZOO[name]()` is (module, args, kwargs). Every model must be captured whole under no_grad; what is
+`ZOO[name]()` is (module, args, kwargs), `placed(name)` the same where PREHEAT_TEST_DEVICE says. Every model must be captured whole under no_grad; what is
 known to run eager stands in `EAGER`, with the reason.
 """
 
@@ -11,6 +11,7 @@ from torch import nn
 
 import preheat
 from same import Program, same_program
+from tests.training.place import DEVICE
 
 SMALL = {
     "hidden_size": 32,
@@ -157,10 +158,16 @@ EAGER: dict[str, str] = {
 }
 
 
+def placed(name):
+    model, args, kwargs = ZOO[name]()
+    return model.to(DEVICE), *torch.utils._pytree.tree_map_only(
+        torch.Tensor, lambda tensor: tensor.to(DEVICE), (args, kwargs))
+
+
 @pytest.mark.parametrize("name", ZOO)
 def test_model_is_one_graph_and_as_eager(name):
     def make():
-        model, args, kwargs = ZOO[name]()
+        model, args, kwargs = placed(name)
         return Program(model.eval(), args, kwargs)
 
     same_program(make, calls=2, captured=name not in EAGER)
@@ -170,7 +177,7 @@ def test_model_is_one_graph_and_as_eager(name):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
 def test_model_in_another_dtype(name, dtype):
     def make():
-        model, args, kwargs = ZOO[name]()
+        model, args, kwargs = placed(name)
         args = tuple(a.to(dtype) if a.is_floating_point() else a for a in args)
         return Program(model.eval().to(dtype), args, kwargs)
 
@@ -180,7 +187,7 @@ def test_model_in_another_dtype(name, dtype):
 @pytest.mark.parametrize("name", ["bert", "llama", "convolutions"])
 def test_model_in_inference_mode(name):
     def make():
-        model, args, kwargs = ZOO[name]()
+        model, args, kwargs = placed(name)
         model.eval()
         return Program(torch.inference_mode()(model.forward), args, kwargs)
 
@@ -190,20 +197,20 @@ def test_model_in_inference_mode(name):
 @pytest.mark.parametrize("name", ["mlp", "gpt2", "resnet"])
 def test_model_in_training_mode_draws_and_updates_as_eager(name):
     def make():
-        model, args, kwargs = ZOO[name]()
+        model, args, kwargs = placed(name)
         return Program(model.train(), args, kwargs)
 
     same_program(make, calls=3)
 
 
 def test_tokens_by_a_static_cache_are_compiled():
-    model = _llama()[0].eval()
+    model = _llama()[0].to(DEVICE).eval()
     settings = dict(
         max_new_tokens=6, do_sample=False, cache_implementation="static", disable_compile=True)
     compiled = preheat.compile(model, options={"cache": False})
     before = preheat.counters()
     with torch.no_grad():
-        found, expected = (m.generate(tokens(1, 7), **settings) for m in (compiled, model))
+        found, expected = (m.generate(tokens(1, 7).to(DEVICE), **settings) for m in (compiled, model))
     after = preheat.counters()
     assert torch.equal(found, expected)
     assert after["captures"] - before["captures"] == 2  # the prompt, and a token
