@@ -47,6 +47,20 @@ class Schema:
     is_random: bool
     is_data_dependent: bool
 
+    @property
+    def has_effect(self) -> bool:
+        """Whether a second call, or none, would be noticed: it draws, or writes what its schema hides."""
+        return self.is_random or self.name in HIDDEN_WRITES
+
+
+# Overloads that write to arguments without saying so, and have no functional form: the flag with which
+# they do, and the arguments.
+_STATISTICS = "training", ("running_mean", "running_var")
+HIDDEN_WRITES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "aten.cudnn_batch_norm.default": _STATISTICS,
+    "aten.miopen_batch_norm.default": _STATISTICS,
+}
+
 
 @functools.lru_cache(maxsize=None)
 def overload(name: str) -> Any:

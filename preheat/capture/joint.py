@@ -23,7 +23,7 @@ import torch
 from preheat.base.errors import Unsupported
 from preheat.bridge.ambient import is_autocast_on
 from preheat.bridge.interpret import define
-from preheat.bridge.ops import decode, overload
+from preheat.bridge.ops import HIDDEN_WRITES, decode, overload, schema
 from preheat.bridge.tensors import is_plain, type_of, unusual_keys
 from preheat.capture.recorder import Recorder
 from preheat.ir.graph import CARRY, Graph, Input, Op
@@ -55,7 +55,7 @@ class Nested:
             lambda reason, detail: refusals.append(f"{reason}: {detail}"))
         self._leaves: list[list[torch.Tensor]] = [
             [None] * len(one.args) for one in division.classes]
-        self._connected = connected
+        self._connected, self._writes = connected, writes
         with self._recorded():
             values = self._run(inputs)
             if writes:
@@ -197,6 +197,11 @@ class Nested:
 
     def _call(self, op: Op, operands: dict[int, torch.Tensor]) -> object:
         args = [decode(arg, operands) for arg in op.args]
+        if op.name in HIDDEN_WRITES and not self._writes:
+            named = dict(zip((p.name for p in schema(op.name).parameters), args))
+            unseen = [named[key] for key in HIDDEN_WRITES[op.name][1]]
+            args = [
+                arg.clone() if any(arg is one for one in unseen if one is not None) else arg for arg in args]
         return (MEANINGS.get(op.name) or overload(op.name))(
             *args, **{key: decode(arg, operands) for key, arg in op.attrs})
 

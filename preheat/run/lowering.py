@@ -399,6 +399,8 @@ class _Writer:
         words = self.output_words(slot, type)
         if slot not in self.looked_at or "shims" not in self.context.have or words is None:
             return False
+        if 0 in type.sizes:  # without an address torch gives it a device of its own choice
+            return False
         self.lenses[slot] = None
         self.append("lens", (self.memory.words(words), self.new_slot()))
         return True

@@ -8,7 +8,7 @@
     return %0's copy
 
 Requires and gives level core. Guarantees what `rules.engine` guarantees; ops that draw random
-numbers stay, in order; ops that can raise stay even when nothing reads them, because eager would
+numbers or write unseen stay, in order; ops that can raise stay even when nothing reads them, because eager would
 raise.
 """
 
@@ -26,14 +26,14 @@ def cleanup(graph: Graph) -> Graph:
     return renumber(remove_dead(rewrite(graph, RULES, is_shared=_is_deterministic)))
 
 
-def is_random(op: Op) -> bool:
-    """Whether `op` draws from a generator."""
-    return op.name == "library" and schema(op.attr("op")).is_random
+def has_effect(op: Op) -> bool:
+    """Whether `op` draws from a generator or writes what nothing says: it runs once, in order."""
+    return op.name == "library" and schema(op.attr("op")).has_effect
 
 
 def _is_deterministic(op: Op) -> bool:
     """Whether two such calls on equal operands may be one: not for operators of users."""
-    return op.attr("op").startswith("aten.") and not is_random(op)
+    return op.attr("op").startswith("aten.") and not has_effect(op)
 
 
 def remove_dead(graph: Graph) -> Graph:
@@ -41,7 +41,7 @@ def remove_dead(graph: Graph) -> Graph:
     live = {*graph.outputs, *(value for _, value in graph.writes)}
     kept: list[Op] = []
     for op in reversed(graph.ops):
-        if live.isdisjoint(op.results) and not is_random(op) and not can_raise(op):
+        if live.isdisjoint(op.results) and not has_effect(op) and not can_raise(op):
             continue
         live.update(op.refs())
         kept.append(op)

@@ -34,7 +34,7 @@ from dataclasses import replace
 
 from preheat.base.dataclass import dataclass, field
 from preheat.base.errors import Unsupported
-from preheat.bridge.ops import arguments, functional, infer, schema
+from preheat.bridge.ops import HIDDEN_WRITES, arguments, functional, infer, schema
 from preheat.ir.graph import CARRY, Builder, Graph, Op, OutputAlias, Ref, Token, map_refs
 from preheat.ir.dims import decide, normal
 from preheat.ir.hinted import estimate
@@ -60,6 +60,7 @@ def functionalize(graph: Graph) -> Graph:
     state = _State(graph)
     for op in graph.ops:
         state.append(op)
+    state.require_unread()
     return state.finish(graph)
 
 
@@ -195,6 +196,21 @@ class _State:
             self._append_views(op)
         else:
             self._append_pure(op)
+
+    def require_unread(self) -> None:
+        """What is written unseen is read by nothing else: it might come before or after the write."""
+        hidden = [
+            op for op in self.graph.ops
+            if op.name in HIDDEN_WRITES and arguments(op)[HIDDEN_WRITES[op.name][0]]]
+        written = {
+            self._root_of(named[key].id) for named in map(arguments, hidden)
+            for key in HIDDEN_WRITES[hidden[0].name][1] if isinstance(named[key], Ref)}
+        for op in self.graph.ops if written else ():
+            if op not in hidden and not written.isdisjoint(map(self._root_of, op.refs())):
+                raise Unsupported("written_by_library", f"{hidden[0].name}, and {op.name} reads it")
+
+    def _root_of(self, value: int) -> int:
+        return self.views[value].root if value in self.views else value
 
     def _renamed(self, op: Op) -> tuple[tuple, tuple]:
         def renamed(arg):
@@ -349,7 +365,7 @@ class _State:
     # ------------------------------------------------------------------ the end
     def finish(self, graph: Graph) -> Graph:
         inputs = [i.id for i in graph.inputs]
-        roots = [self.views[v].root if v in self.views else v for v in graph.outputs]
+        roots = [*map(self._root_of, graph.outputs)]
         outputs = [self.read(v) for v in graph.outputs]
         aliases = [OutputAlias()] * len(outputs)
         home: dict[int, int] = {}  # root made here: the output that is its memory

@@ -27,7 +27,7 @@ from preheat.ir.graph import Graph, Op, OutputAlias
 from preheat.ir.ops import CORE
 from preheat.ir.types import TensorType
 from preheat.rules.raising import can_raise
-from preheat.transform.cleanup import is_random
+from preheat.transform.cleanup import has_effect
 from preheat.transform.mincut import Network
 from preheat.transform.whole import Part, Whole
 
@@ -71,7 +71,7 @@ class Facts:
 
     def stays(self, op: Op) -> bool:
         """Whether the forward runs `op` though nothing may read what it gives."""
-        return (is_random(op) or can_raise(op)) and self.backward.isdisjoint(op.results)
+        return (has_effect(op) or can_raise(op)) and self.backward.isdisjoint(op.results)
 
     def memory_of(self, place: int) -> int | None:
         """The value that is the memory of output `place`; None if it lies in an input."""
@@ -213,7 +213,7 @@ class _Choice:
             return False
         op = facts.maker[value]
         if value not in facts.forward:
-            return not is_random(op)  # the formulas compute it in the backward, too
+            return not has_effect(op)  # the formulas compute it in the backward, too
         return CORE[op.name].kind in _CHEAP or value in unlocked
 
     def _price(self, value: int) -> int:
@@ -259,7 +259,7 @@ class _Choice:
                for op in [facts.maker[value]]}
         found = [
             op for op in ops.values()
-            if not is_random(op) and CORE[op.name].kind not in _CHEAP
+            if not has_effect(op) and CORE[op.name].kind not in _CHEAP
             and (op.name != "library" or op.attr("op").startswith("aten."))]
         return sorted(found, key=lambda op: self._work(op) / max(self._bytes(op.results), 1))
 

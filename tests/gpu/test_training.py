@@ -362,3 +362,26 @@ def test_a_warm_process_trains_without_a_compiler(tmp_path):
     assert warm["counters"]["captures"] == 0 and warm["counters"]["compiles"] == 0
     assert warm["counters"]["fallbacks"] == 0
     assert warm["loaded"] == []
+
+
+def test_statistics_are_updated_once_a_call():
+    """Whatever makes the body run again: another kind of backward, a double one, a small budget."""
+    def make():
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 3)).cuda()
+
+    x = torch.randn(4, 3, 9, 9).cuda()
+    nets = make(), make()
+    calls = nets[0], preheat.compile(nets[1], options=NO_CACHE | {"memory_budget": 0.0})
+    for step in range(6):
+        for net, call in zip(nets, calls):
+            result = call(x)
+            is_double = step % 2 == 1
+            tangent = torch.ones_like(result)
+            if step == 4:
+                tangent = tangent.to(memory_format=torch.channels_last)
+            grads = torch.autograd.grad(result, list(net.parameters()), tangent, create_graph=is_double)
+            if is_double:
+                sum(grad.square().sum() for grad in grads).backward()
+        for mine, eager in zip(nets[1].buffers(), nets[0].buffers()):
+            torch.testing.assert_close(mine, eager, rtol=1e-4, atol=1e-5)

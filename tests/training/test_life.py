@@ -96,7 +96,8 @@ for step in range(6):
         for a, b in zip(grads[0], other, strict=True):
             torch.testing.assert_close(b, a, rtol=1e-4, atol=1e-5)
 for net in wrapped, holding:  # gradients are sent while others are computed
-    node, names = net(x).grad_fn, []
+    result = net(x)  # its node is one as long as it is there
+    node, names = result.grad_fn, []
     while node is not None:
         names.append(type(node).__name__)
         node = next((n for n, _ in node.next_functions[::-1] if n is not None), None)
