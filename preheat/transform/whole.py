@@ -89,6 +89,7 @@ def whole(forward: Graph, joints: Sequence[Joint], replaced: Sequence[int]) -> W
             sum(types[value].elems * types[value].itemsize for value in taken - place_of.keys())))
         inputs += [Input(number[i.id], i.type) for i in tangents]
         ops += [_renamed(op, number) for op in joint.graph.ops]
+    ops = [_within_memory(op) for op in ops]
     graph = replace(forward, inputs=tuple(inputs), ops=tuple(ops), outputs=tuple(outputs))
     return Whole(graph, len(forward.outputs), len(replaced), tuple(parts))
 
@@ -133,6 +134,11 @@ def _views(forward: Graph) -> dict[int, Op]:
         and len(op.results) == len(op.aliases) == 1
         and op.aliases[0] not in (-1, op.results[0])
         and roots[op.results[0]] not in written}
+
+
+def _within_memory(op: Op) -> Op:
+    """`op`, if it detaches a tensor: as a view like any other, histories are made outside."""
+    return replace(op, name="aten.alias.default") if op.name == "aten.detach.default" else op
 
 
 def _renamed(op: Op, number: dict[int, int]) -> Op:
