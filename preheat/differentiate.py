@@ -20,7 +20,7 @@ from preheat.base.events import timed
 from preheat.bridge import interpret
 from preheat.bridge.ambient import no_autocast
 from preheat.bridge.generators import States, standing_at, states
-from preheat.bridge.history import check_saved, history
+from preheat.bridge.history import check_saved, history, require_version
 from preheat.bridge.ops import schema
 from preheat.capture.joint import Nested
 from preheat.ir.graph import CARRY, Graph, Op, Ref, device_of
@@ -37,7 +37,7 @@ from preheat.transform.halves import Half, halves
 from preheat.transform.handover import stages
 from preheat.transform.partition import partition
 from preheat.transform.pipeline import HALF, JOINED, Pass, lower
-from preheat.transform.whole import saved_values, whole, with_views
+from preheat.transform.whole import saved_values, watched, whole, with_views
 
 Tensors = Sequence[torch.Tensor | None]
 
@@ -123,6 +123,10 @@ class Lesson:
         return tuple(
             (given, value in tainted) for value, given in _taken(forward, joint).items())
 
+    def watched(self, forward: Graph, joint: Joint) -> tuple[Given, ...]:
+        """Where others may change what the formulas of `joint` have saved."""
+        return watched(forward, joint, self.training.wiring.commits)
+
     def interpreted(
         self, forward: Graph, joint: Joint, where: Mapping[Given, torch.Tensor],
     ) -> Tensors:
@@ -143,7 +147,7 @@ class Lesson:
         known = self.training
         with timed("compile", name=name) as event, paused_collector():
             forward = known.forward if known.forward is not None else _unrecorded(self.division)
-            joined = whole(forward, known.joints, known.replaced)
+            joined = whole(forward, known.joints, known.replaced, known.wiring.commits)
             core = compact(_lowered(joined.graph, JOINED), joined)
             ahead, backwards = halves(core, joined, partition(core, joined, self.budget))
             plan, image = _compiled(ahead.graph)
@@ -159,7 +163,7 @@ class Lived:
 
     def __init__(self, lesson: Lesson, inputs: Sequence[torch.Tensor]):
         self.lesson, division = lesson, lesson.division
-        given = list(inputs)
+        self._given = given = list(inputs)
         for place, _ in division.commits:  # it gets a history that leads here
             given[place] = inputs[place].detach()
         self.inputs = list(given)
@@ -167,13 +171,17 @@ class Lived:
             self.inputs[place] = inputs[place].detach().clone()
         self._state = states(lesson.device) if lesson.training.draws else None
         self.nested = Nested(division, given)
-        self._versions = [tensor._version for tensor in self.inputs]
+        self.begin()
 
     @property
     def values(self) -> list[torch.Tensor]:
         """The division's values, without history: tensors of the caller's own, which shall get one (one
         that led back to this object would keep it alive)."""
         return [value.detach() for value in self.nested.values]
+
+    def begin(self) -> None:
+        """The call is over, its results joined: what is changed from now on is changed by others."""
+        self._versions = [tensor._version for tensor in self._given]
 
     def is_repeatable(self, number: int) -> bool:
         """True: torch refuses a second backward of the nested graph itself."""
@@ -188,11 +196,14 @@ class Lived:
     ) -> list[torch.Tensor | None]:
         """The gradients of a class's arguments; a new kind of backward is learned."""
         grads, joint = self.nested.backward(number, tangents, is_kept)
-        self.lesson.learn(self.nested.forward, joint)
-        committed = {place for place, _ in self.lesson.division.commits}
-        if joint is not None and all(
-                tensor._version == version or place in committed
-                for place, (tensor, version) in enumerate(zip(self.inputs, self._versions))):
+        forward, versions = self.nested.forward, tuple(zip(self._given, self._versions))
+        self.lesson.learn(forward, joint)
+        if joint is None:
+            return grads
+        for given in self.lesson.watched(forward, joint):
+            if given.kind == "input":  # all else is shared with what has saved it
+                require_version(*versions[given.index])
+        if all(tensor._version == version for tensor, version in versions):
             self.lesson.repeat(self.inputs, self._state, number, tangents, grads)
         return grads
 

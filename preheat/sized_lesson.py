@@ -128,7 +128,8 @@ class SizedLesson:
     def _divided(self, taught: Taught) -> tuple[Graph, tuple[Split, ...]]:
         known = self._halves.get(id(taught))
         if known is None:
-            forward, halves = split(taught.forward, taught.joints, self.training.replaced)
+            forward, halves = split(
+                taught.forward, taught.joints, self.training.replaced, self.training.wiring.commits)
             alive = set(map(id, self.training.taught))
             self._halves = {key: one for key, one in self._halves.items() if key in alive}
             known = self._halves[id(taught)] = taught, _without_grad(forward), tuple(
@@ -167,7 +168,7 @@ class LessonAt(Lesson):
 def _op_by_op(half: Split, sizes: Sizes) -> Backward:
     return Backward(
         half.joint.number, evaluated(half.joint.key, sizes), None, None, half.takes, half.grads,
-        graph=without_types(half.graph, sizes))
+        half.watched, graph=without_types(half.graph, sizes))
 
 
 def _without_grad(graph: Graph) -> Graph:

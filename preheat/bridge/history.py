@@ -2,6 +2,7 @@
 
     check_saved([y], [history(x)])    raises torch's own error for a saved tensor that was written to
     why_broken([y], [history(x)])     the same as text: "MulBackward0 has saved a tensor that ...", or ""
+    require_version(x, 0)             the same of one tensor
 
 Only nodes between the tensors and what they were computed from are looked at: `origins` are the nodes
 that gave these, None for leaves.
@@ -39,6 +40,15 @@ def nodes(results: Iterable[torch.Tensor], origins: Iterable[Any]) -> Iterator:
             seen[id(node)] = node
             yield node
             waiting += [following for following, _ in node.next_functions if following is not None]
+
+
+def require_version(tensor: torch.Tensor, version: int) -> None:
+    """Raises what a backward raises for a saved tensor that was changed since it had this version."""
+    if tensor._version != version:
+        raise RuntimeError(
+            "one of the variables needed for gradient computation has been modified by an inplace "
+            f"operation: a tensor of shape {list(tensor.shape)} is at version {tensor._version}; "
+            f"expected version {version} instead.")
 
 
 def history(tensor: torch.Tensor) -> Any:

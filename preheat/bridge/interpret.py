@@ -66,13 +66,13 @@ def _finish(graph: Graph, inputs: Sequence, values: dict) -> list:
     stored = [(target, values[value].clone()) for target, value in graph.writes]
     for target, value in stored:
         values[target].copy_(value)
-    for place, (value, alias) in enumerate(zip(graph.outputs, aliases)):
-        if alias.kind != "fresh":
-            base = inputs[alias.base] if alias.kind == "input" else outputs[alias.base]
-            type = types[value]
-            outputs[place] = base.as_strided(
-                type.sizes, type.strides, base.storage_offset() + alias.offset
-            )
+    for is_detached in (True, False):  # others may be views of the detached ones
+        for place, (value, alias) in enumerate(zip(graph.outputs, aliases)):
+            if alias.kind != "fresh" and alias.is_detached is is_detached:
+                base = inputs[alias.base] if alias.kind == "input" else outputs[alias.base]
+                type, start = types[value], base.storage_offset() + alias.offset
+                view = base.as_strided(type.sizes, type.strides, start)
+                outputs[place] = view.detach() if is_detached else view
     return outputs
 
 

@@ -140,7 +140,7 @@ class Nested:
                     operands[value] = operands[value].detach()
             with torch.set_grad_enabled(number >= 0 and op.is_grad_enabled):
                 define(op, self._call(op, operands), values)
-                if op.name in LAYOUTS:
+                if len(op.results) == 1 and isinstance(op.type, TensorType):
                     self._lay_out(op, values)
             for value in last[position]:
                 del values[value]
@@ -206,7 +206,8 @@ class Nested:
             *args, **{key: decode(arg, operands) for key, arg in op.attrs})
 
     def _lay_out(self, op: Op, values: dict[int, torch.Tensor]) -> None:
-        """The result of `op` in the strides of its type."""
+        """The result of `op` in the strides of its type: those of the memory that a write was to, which
+        torch may not choose where it does not write in place."""
         (result,), (type,) = op.results, op.types
         made = values[result]
         if made.stride() != type.strides and 0 not in type.strides:
@@ -278,11 +279,6 @@ MEANINGS: dict[str, Callable] = {
     "aten.copy.default": _copy,
     "aten._native_batch_norm_legit_functional.default": _batch_norm,
 }
-
-
-# What functionalize puts in so that memory keeps its layout, and what torch computes in another one
-# when it does not write in place.
-LAYOUTS = frozenset(("aten.clone.default", "aten.masked_fill.Scalar", "aten.masked_fill.Tensor"))
 
 
 def _last_uses(division: Division) -> list[list[int]]:

@@ -145,13 +145,17 @@ class OutputAlias:
     """Where an output lives: kind "fresh" (memory of its own), "input" or "output".
 
     "input" is the memory of the `base`-th input, "output" that of the `base`-th output (which is
-    fresh); its first element is `offset` elements after the base's first one, sizes and strides are
-    those of the output's type.
+    fresh or detached); its first element is `offset` elements after the base's first one, sizes and
+    strides are those of the output's type.
+
+    is_detached   what autograd comes to know of the output it does not know of the base, as after
+                  `detach`; else it is a view, and both have one history
     """
 
     kind: str = "fresh"
     base: int = -1
     offset: Dim = 0
+    is_detached: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,14 +229,15 @@ class Graph:
 
     @property
     def carries_gradient(self) -> bool:
-        """Whether a gradient may leave: by a result that requires grad, or that lies in memory of an
-        input that does; or by a write that autograd sees."""
-        grads = set(self.grads)
-        if not grads or self.grad_outputs:
-            return bool(grads)
-        inputs, roots = {given.id for given in self.inputs}, self.roots()
-        return any(roots.get(value) in grads and value not in inputs for value in self.outputs) or any(
-            op.is_grad_enabled and op.writes and not grads.isdisjoint(op.refs()) for op in self.ops)
+        """Whether a gradient may leave: by a result that requires grad, or a write that autograd sees. (Of
+        a view that was made under `no_grad` torch may say that it does, but it has no history.)"""
+        grads, roots = set(self.grads), self.roots() if self.grads else {}
+        of_inputs = {value for value, root in roots.items() if root in {given.id for given in self.inputs}}
+        quiet = {
+            result for op in self.ops if not op.is_grad_enabled
+            for result, alias in zip(op.results, op.aliases) if result != alias and result in of_inputs}
+        return bool(grads) and (any(self.outputs[place] not in quiet for place in self.grad_outputs) or any(
+            op.is_grad_enabled and op.writes and not grads.isdisjoint(op.refs()) for op in self.ops))
 
     def roots(self) -> dict[int, int]:
         """The first value of the storage of each value that lies in another's (level aten)."""

@@ -106,7 +106,7 @@ class Output:
 
     alias "input"   of input `base`;  alias "output"   of result `base`
     `offset` is in elements from the base's *storage start* for inputs relative to the base's own
-    first element; sizes and strides are `type`'s.
+    first element; sizes and strides are `type`'s. `is_detached`: see `graph.OutputAlias`.
     """
 
     type: TensorType
@@ -114,6 +114,7 @@ class Output:
     alias: str = ""
     base: int = -1
     offset: Dim = 0
+    is_detached: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,7 +106,7 @@ def _show_store(store: Store) -> str:
 def _show_alias(alias: OutputAlias) -> str:
     if alias.kind == "fresh":
         return ""
-    return f" at {alias.kind} {alias.base} + {show_number(alias.offset)}"
+    return f" at {alias.kind} {alias.base} + {show_number(alias.offset)}{' detached' * alias.is_detached}"
 
 
 # ---------------------------------------------------------------------------- text to graphs
@@ -176,7 +176,7 @@ def _read_alias(reader: Reader) -> OutputAlias:
         return OutputAlias()
     kind, base = reader.take(), reader.integer()
     reader.take("+")
-    return OutputAlias(kind, base, reader.number())
+    return OutputAlias(kind, base, reader.number(), reader.accept("detached"))
 
 
 def _read_op(reader: Reader) -> Op:
@@ -264,5 +264,6 @@ def _in_buffers(arg: Arg) -> str:
 def _show_output(output: Output) -> str:
     if output.alias:
         offset = show_number(output.offset)
-        return f"{show_type(output.type)} at {output.alias} {output.base} + {offset}"
+        return (f"{show_type(output.type)} at {output.alias} {output.base} + {offset}"
+                f"{' detached' * output.is_detached}")
     return f"{show_type(output.type)} b{output.buffer}"

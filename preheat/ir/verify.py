@@ -84,8 +84,9 @@ def _verify_ends(graph: Graph, types: dict[int, Type]) -> None:
         if alias.kind == "input":
             _require(0 <= alias.base < len(graph.inputs), where, "aliases an input that exists")
         elif alias.kind == "output":
-            known = 0 <= alias.base < len(graph.outputs) and aliases[alias.base].kind == "fresh"
-            _require(known, where, "aliases a fresh output")
+            base = aliases[alias.base] if 0 <= alias.base < len(graph.outputs) else alias
+            is_known = base.kind == "fresh" or base.is_detached and not alias.is_detached
+            _require(is_known, where, "aliases a fresh or detached output")
         else:
             _require(alias.kind == "fresh", where, f"unknown kind {alias.kind!r}")
 

@@ -9,6 +9,7 @@ numbers here; a symbolic one raises Unsupported.
 """
 
 import struct
+from collections.abc import Callable
 
 import torch
 
@@ -117,6 +118,45 @@ def show_view(base: torch.Tensor, offset_bytes: int, type: TensorType) -> torch.
     return base.as_strided(
         type.sizes, type.strides, base.storage_offset() + offset_bytes // type.itemsize
     )
+
+
+def view_maker(
+    base: TensorType, type: TensorType, offset_bytes: int
+) -> Callable[[torch.Tensor], torch.Tensor]:
+    """A function from a tensor of type `base` to its view of `type`, `offset_bytes` further."""
+    if base.dtype != type.dtype:
+        raise Unsupported("alias", f"a view of {base.dtype} memory as {type.dtype}")
+    sizes, strides = tuple(map(known, type.sizes)), tuple(map(known, type.strides))
+    elems = offset_bytes // type.itemsize
+
+    def view(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.as_strided(sizes, strides, tensor.storage_offset() + elems)
+
+    return view
+
+
+def detached_maker(
+    base: TensorType, type: TensorType, offset_bytes: int
+) -> Callable[[torch.Tensor], torch.Tensor]:
+    """As `view_maker`, of what `base` is for who has detached it."""
+    if type == base and not offset_bytes:
+        return torch.Tensor.detach
+    view = view_maker(base, type, offset_bytes)
+    return lambda tensor: view(tensor).detach()
+
+
+def seen_view_maker(
+    base: TensorType, type: TensorType, offset_bytes: int
+) -> Callable[[torch.Tensor], torch.Tensor]:
+    """As `view_maker`, where grad mode is off for the calls of a plan, and on for the program: a view of
+    what requires grad was made under `no_grad` there too, if no gradient leaves."""
+    view = view_maker(base, type, offset_bytes)
+
+    def seen(tensor: torch.Tensor) -> torch.Tensor:
+        with torch.set_grad_enabled(not tensor.requires_grad):
+            return view(tensor)
+
+    return seen
 
 
 def has_type(tensor: torch.Tensor, type: TensorType) -> bool:

@@ -23,7 +23,7 @@ from torch.autograd.graph import increment_version
 from preheat.base.errors import InternalError
 from preheat.bridge.ambient import is_autocast_on
 from preheat.bridge.interpret import as_tensor
-from preheat.ir.plan import Call, Image, KernelCall, LibraryCall, Plan, ProductCall
+from preheat.ir.plan import Call, Image, KernelCall, LibraryCall, Output, Plan, ProductCall
 from preheat.ir.records import LAUNCH_ALIGN_BYTES
 from preheat.ir.types import TensorType
 from preheat.run.buffers import (
@@ -223,12 +223,20 @@ class Executable:
             if not output.alias:
                 made = values[output.buffer]
                 results[number] = empty(output.type) if made is None else made  # it has no elements
-        for number, output in enumerate(self.plan.outputs):
-            if output.alias:
-                base = (inputs if output.alias == "input" else results)[output.base]
-                offset_bytes = known(output.offset) * output.type.itemsize
-                results[number] = show_view(base, offset_bytes, output.type)
+        for is_detached in (True, False):  # others may be views of the detached ones
+            for number, output in enumerate(self.plan.outputs):
+                if output.alias and output.is_detached is is_detached:
+                    base = (inputs if output.alias == "input" else results)[output.base]
+                    results[number] = self._left(base, output)
         return results
+
+    def _left(self, base: torch.Tensor, output: Output) -> torch.Tensor:
+        """The result `output` in memory of `base`."""
+        offset_bytes = known(output.offset) * output.type.itemsize
+        is_seen = torch.is_grad_enabled() or self.is_grad_off and not base.requires_grad
+        with torch.set_grad_enabled(is_seen):
+            view = show_view(base, offset_bytes, output.type)
+        return view.detach() if output.is_detached else view
 
 
 def executable(

@@ -32,8 +32,8 @@ from preheat.ir.records import (
 from preheat.ir.sized import at, has_sizes
 from preheat.ir.types import TensorType
 from preheat.run.buffers import (
-    aligned_copy, empty, extent_bytes, is_number, known, library_refs, read_buffers, word_of,
-    written_buffers,
+    aligned_copy, detached_maker, empty, extent_bytes, is_number, known, library_refs, read_buffers,
+    seen_view_maker, view_maker, word_of, written_buffers,
 )
 from preheat.run.call_rows import Row
 from preheat.run.device import Context, address_of, function_of
@@ -430,35 +430,26 @@ class _Writer:
                 self.make(output.buffer)  # without elements: no call has filled it
             if not output.alias:
                 self.object(output.buffer)
-        return [
-            self.view_slot(output, slot) if output.alias else output.buffer
-            for output, slot in zip(outputs, self.views)]
+        slots = [
+            slot if output.alias else output.buffer for output, slot in zip(outputs, self.views)]
+        for is_detached in (True, False):  # others may be views of the detached ones
+            for output, slot in zip(outputs, self.views):
+                if output.alias and output.is_detached is is_detached:
+                    self.leave(output, slot, slots)
+        return slots
 
-    def view_slot(self, output: Output, slot: int) -> int:
-        """`slot`, with a result that is a view of an input or of another result."""
+    def leave(self, output: Output, slot: int, slots: Sequence[int]) -> None:
+        """Puts to `slot` a result that lies in memory of an input or of another result."""
         if output.alias == "input":
             base, base_type = self.input_slots[output.base], self.plan.inputs[output.base]
         else:
-            whole = self.plan.outputs[output.base]
-            base, base_type = whole.buffer, whole.type
-        offset_bytes = known(output.offset) * output.type.itemsize
-        self.library(view_maker, (base_type, output.type, offset_bytes), (base,), (slot,))
-        return slot
-
-
-def view_maker(
-    base: TensorType, type: TensorType, offset_bytes: int
-) -> Callable[[torch.Tensor], torch.Tensor]:
-    """A function from a tensor of type `base` to its view of `type`, `offset_bytes` further."""
-    if base.dtype != type.dtype:
-        raise Unsupported("alias", f"a view of {base.dtype} memory as {type.dtype}")
-    sizes, strides = tuple(map(known, type.sizes)), tuple(map(known, type.strides))
-    elems = offset_bytes // type.itemsize
-
-    def view(tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.as_strided(sizes, strides, tensor.storage_offset() + elems)
-
-    return view
+            base, base_type = slots[output.base], self.plan.outputs[output.base].type
+        nouns = base_type, output.type, known(output.offset) * output.type.itemsize
+        if output.is_detached:
+            self.library(detached_maker, nouns, (base,), (slot,))
+        else:
+            make = seen_view_maker if self.executable.is_grad_off else view_maker
+            self.library(make, nouns, (base,), (slot,))
 
 
 def _maker(type: TensorType) -> Callable[[], torch.Tensor]:

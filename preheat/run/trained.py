@@ -11,7 +11,7 @@ learned on the way (`relearn`).
 
 import weakref
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ import torch
 from preheat.base.events import emit
 from preheat.bridge.ambient import is_autocast_on
 from preheat.bridge.generators import States
+from preheat.bridge.history import require_version
 from preheat.bridge.tensors import unusual_keys
 from preheat.ir.plan import Image
 from preheat.ir.trace import Signature
@@ -71,10 +72,14 @@ class Trained:
             number = half.half.number
             half.find(self.kept[number], self.wiring.classes[number][0])
         self.joins = Join(self.wiring, self._groups())
-        # results that formulas had saved and no plan takes
+        # results that formulas had saved and no plan takes; or that those of a kind of backward which is
+        # not known may have saved: one of a class never seen, or of other results of a class
+        is_sure = all(
+            len(results) == 1 and self.is_known(number)
+            for number, (_, results) in enumerate(self.wiring.classes))
         self.watched = sorted({
             given.index for half in training.backwards for given in half.watched
-            if given.kind == "value"})
+            if given.kind == "value"}) if is_sure else range(self.own_values)
         # torch's formulas had saved something, even if the plans do not need it
         self.is_spent = [
             any(j.reads for j in training.joints if j.number == number)
@@ -113,13 +118,22 @@ class Trained:
         """Whether class `number` has run backward before."""
         return any(known == number for known, _ in self.halves)
 
+    def of_same_results(self, number: int, tangents: Tangents) -> "_Half | None":
+        """A known backward of class `number` for tangents of the same results, whatever their layout: its
+        formulas have saved the same."""
+        return next(self._of_same_results(number, tangents), None)
+
+    def _of_same_results(self, number: int, tangents: Tangents) -> Iterator["_Half"]:
+        for (known, key), half in self.halves.items():
+            if known == number and all((t is None) == (s is None) for t, s in zip(tangents, key)):
+                yield half
+
     def relaid(self, number: int, tangents: Tangents) -> tuple["_Half | None", Tangents]:
         """A known backward of class `number` for the same results, with `tangents` in the layout that
         it is for; none, and `tangents` as they are, if there is none."""
-        for (known, key), half in self.halves.items():
-            if known == number and all(
-                (t is None) == (strides is None) for t, strides in zip(tangents, key)
-            ) and not any(0 in strides for strides in key if strides is not None):
+        for half in self._of_same_results(number, tangents):
+            key = half.half.key
+            if not any(0 in strides for strides in key if strides is not None):
                 return half, [
                     None if t is None else torch.empty_strided(
                         t.shape, strides, dtype=t.dtype, device=t.device).copy_(t)
@@ -150,7 +164,7 @@ class Call:
         self.trained, self.inputs = trained, inputs
         self.values = values  # until the call is over: then the classes hold what they keep of them
         self.versions: list[int] = []  # of the inputs, once the call has written to them
-        self.results: list[tuple[weakref.ref, int]] = []  # its own values, and their versions
+        self.results: list[weakref.ref] = []  # its own values
         self.old: list[torch.Tensor] = []  # elements of the replaced inputs
         self.watched: dict[int, tuple[torch.Tensor, int]] = {}  # results' versions, without memory
         self.state = trained.state()
@@ -167,8 +181,7 @@ class Call:
                 tensor.detach() if place in trained.committed else tensor
                 for place, tensor in enumerate(self.inputs)]
         self.versions = [tensor._version for tensor in self.inputs]
-        self.results = [
-            (weakref.ref(tensor), tensor._version) for tensor in self.values[:trained.own_values]]
+        self.results = [weakref.ref(tensor) for tensor in self.values[:trained.own_values]]
         self.old = self.values[len(self.values) - len(trained.replaced):]
         for place in trained.watched:
             tensor = self.values[place].detach()  # has the version of the result, then not its memory
@@ -198,10 +211,7 @@ class Call:
         # under autocast the operands of the formulas are cast, which no compiled backward does
         if half is not None and all(map(_is_plain, tangents)) and not is_autocast_on():
             for given in half.half.watched:
-                if given.kind == "value":
-                    _require_version(*self.watched[given.index])
-                else:
-                    _require_version(self.inputs[given.index], self.versions[given.index])
+                self._require_unchanged(given)
             return self.run(number, half, saved, tangents, tangents)
         return self._learned(number, tangents)
 
@@ -225,12 +235,15 @@ class Call:
         self, number: int, arguments: Sequence[torch.Tensor], tangents: Tangents,
     ) -> Tensors:
         """The gradients as functions of `arguments`: the class runs again, as plain autograd."""
-        if not self.trained.is_known(number):  # what its formulas have saved is not known, nor changes
+        known = self.trained.of_same_results(number, tangents)
+        if known is None:  # what its formulas have saved is not known, nor changes
             with torch.no_grad():
                 self._learned(number, [None if t is None else t.detach() for t in tangents])
+        for given in known.half.watched if known is not None else ():
+            self._require_unchanged(given)
         for place, (tensor, version) in enumerate(zip(self.inputs, self.versions)):
             if place not in self.trained.replaced:
-                _require_version(tensor, version)
+                require_version(tensor, version)
         lesson = self.trained.lesson()
         return lesson.differentiable(
             self._inputs_then(), self.state, number, arguments, tangents)
@@ -254,24 +267,29 @@ class Call:
         takes = lesson.takes(nested.forward, joint, changed) if is_known else ()
         where = {Given("tangent", k): tangent for k, tangent in enumerate(tangents)}
         is_other = bool(changed) and joint is None
+        for given in lesson.watched(nested.forward, joint) if is_known else ():
+            self._require_unchanged(given)
         for given, follows in takes:
             if given.kind == "input":
-                _require_version(self.inputs[given.index], self.versions[given.index])
                 where[given] = self.inputs[given.index]
                 continue
             is_other |= follows
-            if given.index < trained.own_values:
-                result, version = self.results[given.index]
-                tensor = result()
-                if tensor is not None:  # else nobody has held it
-                    _require_version(tensor, version)
-                    where[given] = tensor.detach()
+            tensor = self.results[given.index]() if given.index < trained.own_values else None
+            if tensor is not None:  # else nobody has held it
+                where[given] = tensor.detach()
         if is_other:  # the body that ran again is not the one that ran
             if joint is None or any(given not in where for given, _ in takes):
                 for place in changed:
-                    _require_version(self.inputs[place], self.versions[place])
+                    require_version(self.inputs[place], self.versions[place])
             grads = lesson.interpreted(nested.forward, joint, where)
         return grads
+
+    def _require_unchanged(self, given: Given) -> None:
+        """Raises for what formulas had saved if it was changed."""
+        if given.kind == "input":
+            require_version(self.inputs[given.index], self.versions[given.index])
+        elif given.index in self.watched:  # else torch's own checks have seen it
+            require_version(*self.watched[given.index])
 
     def _changed(self) -> frozenset[int]:
         """The places of inputs that others have written to since the call."""
@@ -408,14 +426,6 @@ def _finder(exit: Exit) -> Callable[[Sequence, Sequence], torch.Tensor]:
     if view is None:
         return lambda inputs, results: results[index] if is_result else inputs[index].detach()
     return lambda inputs, results: view((results if is_result else inputs)[index].detach()).detach()
-
-
-def _require_version(tensor: torch.Tensor, version: int) -> None:
-    if tensor._version != version:
-        raise RuntimeError(
-            "one of the variables needed for gradient computation has been modified by an inplace "
-            f"operation: a tensor of shape {list(tensor.shape)} is at version {tensor._version}; "
-            f"expected version {version} instead.")
 
 
 def _is_plain(tangent: torch.Tensor | None) -> bool:

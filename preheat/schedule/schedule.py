@@ -135,5 +135,6 @@ def _outputs(graph: Graph, problem: Problem, number: Mapping[int, int]) -> tuple
         if alias.kind == "fresh":
             outputs.append(Output(problem.types[memory], number[memory]))
         else:
-            outputs.append(Output(graph.types()[value], -1, alias.kind, alias.base, alias.offset))
+            outputs.append(Output(
+                graph.types()[value], -1, alias.kind, alias.base, alias.offset, alias.is_detached))
     return tuple(outputs)

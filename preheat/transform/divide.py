@@ -220,6 +220,8 @@ def wire(division: Division) -> Wiring:
             exits.append(Exit(found(value, False), False, needs_grad, types[value]))
         else:
             given, steps = _steps(graph, place, aliases)
+            if alias.is_detached and not steps:
+                raise Unsupported("unknown_view", f"a detached output of type {types[value]}")
             exits.append(Exit(given, True, needs_grad, types[value], alias.offset, steps))
     return Wiring(
         tuple(

@@ -366,34 +366,45 @@ class _State:
     def finish(self, graph: Graph) -> Graph:
         inputs = [i.id for i in graph.inputs]
         roots = [*map(self._root_of, graph.outputs)]
+        bases = [self._base(v) for v in graph.outputs]
         outputs = [self.read(v) for v in graph.outputs]
         aliases = [OutputAlias()] * len(outputs)
-        home: dict[int, int] = {}  # root made here: the output that is its memory
-        for place, value in enumerate(graph.outputs):
-            if value not in self.views and value not in inputs:
+        home: dict[int, int] = {}  # base: the output that it is
+        for place, (value, base) in enumerate(zip(graph.outputs, bases)):
+            if value == base and value not in inputs:
                 home.setdefault(value, place)
-        for place, (value, root) in enumerate(zip(graph.outputs, roots)):
-            offset = self.views[value].offset if value in self.views else 0
-            if home.get(root) == place:
-                continue
-            if (
-                offset is None
-                and root not in inputs
-                and roots.count(root) == 1
-                and not self._is_lazy(value)
-            ):
-                continue  # a view that nobody can tell from memory of its own
-            if offset is None:
-                raise Unsupported("unknown_view", f"an output of type {self.types[value]}")
+
+        def at(root: int, offset: Dim) -> OutputAlias:
             if root in inputs:
-                aliases[place] = OutputAlias("input", inputs.index(root), offset)
-                outputs[place] = value if value == root else outputs[place]
-                continue
+                return OutputAlias("input", inputs.index(root), offset)
             if root not in home:
                 home[root] = len(outputs)
                 outputs.append(self.roots[root].current)
                 aliases.append(OutputAlias())
-            aliases[place] = OutputAlias("output", home[root], offset)
+            return OutputAlias("output", home[root], offset)
+
+        for place, (value, root, base) in enumerate(zip(graph.outputs, roots, bases)):
+            is_only = root not in inputs and roots.count(root) == 1 and not self._is_lazy(value)
+            if is_only and (self._offset(value) is None or self._is_all_detached(value)):
+                continue  # a view that nobody can tell from memory of its own
+            if root == base:
+                if home.get(root) != place:
+                    aliases[place] = at(root, self._known_offset(value))
+                if value == root:
+                    outputs[place] = value if root in inputs else outputs[place]
+                continue
+            start = self._known_offset(base)
+            if base not in home:
+                detached = replace(at(root, start), is_detached=True)
+                home[base] = len(outputs)
+                outputs.append(self.read(base))
+                aliases.append(detached)
+            if home[base] == place:
+                aliases[place] = replace(at(root, start), is_detached=True)
+            else:
+                inside = self._known_offset(value) - start
+                aliases[place] = OutputAlias(
+                    "output", home[base], normal(inside) if is_unhinted(inside) else inside)
         writes = [(v, self.roots[v].current) for v in inputs if self.roots[v].current != v]
         return Graph(
             "aten",
@@ -405,6 +416,29 @@ class _State:
             grads=tuple(sorted(self.grads & self.builder.type_of.keys())),
             grad_outputs=self._grad_outputs(graph, outputs, aliases),
         )
+
+    def _base(self, value: int) -> int:
+        """What autograd knows `value` as a view of: the last detached one on the way, else the root."""
+        while value in self.views and self.views[value].op.name not in _CUT_OFF:
+            value = self.views[value].parent
+        return value
+
+    def _is_all_detached(self, value: int) -> bool:
+        """Whether `value` is all of its root, detached, and autograd has nothing to do with that."""
+        view = self.views.get(value)
+        return (
+            view is not None and self._base(value) == value and view.offset == 0
+            and self.types[value] == self.types[view.root] and self.roots[view.root].current not in self.grads)
+
+    def _offset(self, value: int) -> Dim | None:
+        """Of `value` in its root."""
+        return self.views[value].offset if value in self.views else 0
+
+    def _known_offset(self, value: int) -> Dim:
+        offset = self._offset(value)
+        if offset is None:
+            raise Unsupported("unknown_view", f"an output of type {self.types[value]}")
+        return offset
 
     def _grad_outputs(self, graph: Graph, outputs: list[int], aliases: list) -> tuple[int, ...]:
         """The places of the outputs that require grad, memory that is appended included."""

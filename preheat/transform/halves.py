@@ -128,10 +128,8 @@ def _half(facts: Facts, part: Part, found: Mapping[int, Given]) -> Half:
     inputs = tuple(Input(value, facts.types[value]) for value in order.taken)
     graph = Graph("core", inputs, tuple(order.ops), tuple(made.values))
     takes = tuple(given[value] for value in order.taken)
-    watched = [Given("input", place) for place in sorted(part.inputs)]
-    watched += [Given("value", place) for place in sorted(part.values)]
-    return Half(
-        part.joint, graph, takes, tuple(grads), tuple(one for one in watched if one not in takes))
+    watched = tuple(one for one in part.watched if one not in takes)
+    return Half(part.joint, graph, takes, tuple(grads), watched)
 
 
 class _Made:

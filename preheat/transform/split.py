@@ -17,7 +17,7 @@ from dataclasses import replace
 from preheat.base.dataclass import dataclass
 from preheat.ir.graph import Graph, Op, Ref
 from preheat.ir.training import Exit, Given, Joint
-from preheat.transform.whole import saved_values, with_views
+from preheat.transform.whole import saved_values, watched, with_views
 
 
 @dataclass(frozen=True)
@@ -25,19 +25,22 @@ class Split:
     """The backward of one joint: `graph` takes what `takes` names, in order.
 
     grads    for each argument of the class its gradient, None for none
+    watched  where else others may change what is saved
     """
 
     joint: Joint
     graph: Graph
     takes: tuple[Given, ...]
     grads: tuple[Exit | None, ...]
+    watched: tuple[Given, ...]
 
 
 def split(
     forward: Graph, joints: Sequence[Joint], replaced: Sequence[int],
+    commits: Sequence[tuple[int, int]] = (),
 ) -> tuple[Graph, tuple[Split, ...]]:
     """The forward, which gives its own outputs, then what is saved, then the inputs at the places
-    `replaced` as they were at the start; and each backward."""
+    `replaced` as they were at the start; and each backward. `commits`: see `whole.watched`."""
     inputs = {given.id: place for place, given in enumerate(forward.inputs)}
     saved = [saved_values(forward, joint) for joint in joints]
     extra = dict.fromkeys(value for values in saved for value in values if value not in inputs)
@@ -49,11 +52,13 @@ def split(
     found |= {value: Given("input", place) for value, place in inputs.items()}
     ahead = _with_copies(_unused_removed(replace(forward, outputs=outputs)), replaced)
     return ahead, tuple(
-        _backward(forward, joint, [found[value] for value in values])
+        _backward(forward, joint, [found[value] for value in values], commits)
         for joint, values in zip(joints, saved))
 
 
-def _backward(forward: Graph, joint: Joint, saved: list[Given]) -> Split:
+def _backward(
+    forward: Graph, joint: Joint, saved: list[Given], commits: Sequence[tuple[int, int]],
+) -> Split:
     graph = with_views(forward, joint)
     present = [k for k, kind in enumerate(joint.key) if kind is not None]
     takes = (*saved, *(Given("tangent", k) for k in present))
@@ -69,7 +74,8 @@ def _backward(forward: Graph, joint: Joint, saved: list[Given]) -> Split:
         else:  # a view of what is saved
             grads.append(Exit(Given("plan", len(outputs))))
             outputs.append(value)
-    return Split(joint, replace(graph, outputs=tuple(outputs)), takes, tuple(grads))
+    others = tuple(one for one in watched(forward, joint, commits) if one not in takes)
+    return Split(joint, replace(graph, outputs=tuple(outputs)), takes, tuple(grads), others)
 
 
 def _with_copies(graph: Graph, places: Sequence[int]) -> Graph:

@@ -14,7 +14,7 @@ from preheat.base.dataclass import dataclass
 from preheat.base.errors import Unsupported
 from preheat.bridge.ops import schema
 from preheat.ir.graph import Graph, Input, Op, Ref, map_refs
-from preheat.ir.training import Joint
+from preheat.ir.training import Given, Joint
 from preheat.transform.views import VIEWS
 
 
@@ -26,6 +26,7 @@ class Part:
     grads      as in the joint, but by outputs of the whole; -2 - k for the k-th tangent that is there
     inputs     places of the inputs that the formulas have saved, or views of them
     values     places of the forward's outputs whose memory they have saved
+    watched    where others may change what they have saved, see `watched`
     bytes      of what they have saved, inputs apart
     """
 
@@ -34,6 +35,7 @@ class Part:
     grads: tuple[int, ...]
     inputs: frozenset[int]
     values: frozenset[int]
+    watched: tuple[Given, ...]
     bytes: int
 
 
@@ -48,9 +50,13 @@ class Whole:
     parts: tuple[Part, ...]
 
 
-def whole(forward: Graph, joints: Sequence[Joint], replaced: Sequence[int]) -> Whole:
+def whole(
+    forward: Graph, joints: Sequence[Joint], replaced: Sequence[int],
+    commits: Sequence[tuple[int, int]] = (),
+) -> Whole:
     """`forward` and `joints` as one graph. `replaced`: places of inputs whose elements at the start
-    are wanted, too. Raises Unsupported for a formula that draws random numbers."""
+    are wanted, too; `commits`: see `watched`. Raises Unsupported for a formula that draws random
+    numbers."""
     fresh = forward.next_id()
     ops: list[Op] = []
     outputs = list(forward.outputs)
@@ -86,18 +92,39 @@ def whole(forward: Graph, joints: Sequence[Joint], replaced: Sequence[int]) -> W
             joint, tuple(range(len(inputs), len(inputs) + len(tangents))), tuple(grads),
             frozenset(place_of[value] for value in taken if value in place_of),
             frozenset(place for place, value in enumerate(memory) if value in taken),
+            watched(forward, joint, commits),
             sum(types[value].elems * types[value].itemsize for value in taken - place_of.keys())))
         inputs += [Input(number[i.id], i.type) for i in tangents]
         ops += [_renamed(op, number) for op in joint.graph.ops]
+    ops = [_within_memory(op) for op in ops]
     graph = replace(forward, inputs=tuple(inputs), ops=tuple(ops), outputs=tuple(outputs))
     return Whole(graph, len(forward.outputs), len(replaced), tuple(parts))
 
 
 def saved_values(forward: Graph, joint: Joint) -> tuple[int, ...]:
     """What the formulas of `joint` have saved of `forward`: of a view the memory that it lies in, if
-    nothing writes to that."""
+    nothing writes to that later."""
     views = _views(forward)
     return tuple(dict.fromkeys(_memory(value, views) for value in joint.reads))
+
+
+def watched(
+    forward: Graph, joint: Joint, commits: Sequence[tuple[int, int]],
+) -> tuple[Given, ...]:
+    """Where others may change what the formulas of `joint` have saved: inputs, those among them into
+    which the call has written it (in eager it lies there), and outputs of `forward` in whose memory it
+    lies. `commits`: (input, the output that is copied to it when the call is over)."""
+    taken, views = set(saved_values(forward, joint)), _views(forward)
+    place_of = {given.id: place for place, given in enumerate(forward.inputs)}
+    are_taken = [_memory(value, views) in taken for value in forward.outputs]
+    inputs = {place_of[value] for value in taken if value in place_of}
+    inputs |= {place for place, output in commits if are_taken[output]}
+    for op in forward.ops:
+        if op.name == "aten.copy_.default" and op.args[0].id in place_of:
+            inputs |= {place_of[op.args[0].id]} if _memory(op.args[1].id, views) in taken else set()
+    return (
+        *(Given("input", place) for place in sorted(inputs)),
+        *(Given("value", place) for place, is_taken in enumerate(are_taken) if is_taken))
 
 
 def with_views(forward: Graph, joint: Joint) -> Graph:
@@ -123,16 +150,22 @@ def _memory(value: int, views: dict[int, Op]) -> int:
 
 
 def _views(forward: Graph) -> dict[int, Op]:
-    """The op of each value that is a view of memory which nothing writes to."""
+    """The op of each value that is a view of memory which nothing writes to from then on."""
     roots = forward.roots()
-    written = {roots.get(value, value) for op in forward.ops for value in op.writes}
+    written = {  # memory: the last op that writes to it
+        roots.get(value, value): place for place, op in enumerate(forward.ops) for value in op.writes}
     return {
-        op.results[0]: op for op in forward.ops
+        op.results[0]: op for place, op in enumerate(forward.ops)
         # `as_strided` counts from the start of a storage, which a saved tensor may not begin
         if op.name in VIEWS and op.name != "aten.as_strided.default"
         and len(op.results) == len(op.aliases) == 1
         and op.aliases[0] not in (-1, op.results[0])
-        and roots[op.results[0]] not in written}
+        and written.get(roots[op.results[0]], -1) < place}
+
+
+def _within_memory(op: Op) -> Op:
+    """`op`, if it detaches a tensor: as a view like any other, histories are made outside."""
+    return replace(op, name="aten.alias.default") if op.name == "aten.detach.default" else op
 
 
 def _renamed(op: Op, number: dict[int, int]) -> Op:

@@ -115,3 +115,118 @@ def test_a_gradient_that_is_its_tangent_is_learned():
 @pytest.mark.parametrize("seed", [2056, 2376, 2582, 2875, 3543, 3616, 5329, 5906, 6838, 7919, 8156])
 def test_seeds(seed):
     check(seed)
+
+
+def test_a_saved_result_that_nobody_holds_is_written_to():
+    def f(x, y):
+        v = torch.tanh(y)
+        print(end="")
+        v.mul_(2)
+        return (v * 1,)
+
+    assert all(row.startswith("one of the variables") for row in agree(f, first_backward))
+
+
+def test_a_saved_result_with_other_memory_inside_is_written_to():
+    def f(x, y):
+        v = y * 1.5
+        v.view(9)[2:5].mul_(2)
+        result = v.clamp(-1, 1)
+        print(end="")
+        v.add_(1)
+        return (result,)
+
+    assert all(row.startswith("one of the variables") for row in agree(f, first_backward))
+
+
+def test_a_saved_result_that_no_grad_has_changed_is_written_to():
+    def f(x, y):
+        v = y * 1.5
+        with torch.no_grad():
+            v[0] = 0.2
+        result = v * y
+        print(end="")
+        v.add_(1)
+        return (result,)
+
+    assert all(row.startswith("one of the variables") for row in agree(f, first_backward))
+
+
+@pytest.mark.parametrize("first", [0, 2])
+def test_an_input_that_has_taken_what_is_saved_is_written_to(first):
+    def f(x, y):
+        y.tanh_()
+        return (y * 1,)
+
+    def use(results, y, leaf, number):
+        if number >= first:
+            y.add_(1)
+        results[0].backward(torch.ones(3, 3))
+        return leaf.grad
+
+    assert [isinstance(row, str) for row in agree(f, use)] == [k >= first for k in range(4)]
+
+
+@pytest.mark.parametrize("first", [0, 2])
+def test_an_input_that_no_grad_has_changed_is_written_to(first):
+    def f(x, y):
+        with torch.no_grad():
+            x.mul_(0.5)
+        return (x * y,)
+
+    def use(results, y, leaf, number):
+        if number >= first:
+            results[1].add_(1)
+        results[0].backward(torch.ones(3, 3))
+        return leaf.grad
+
+    compiled, found = preheat.compile(f, options={"cache": False}), []
+    for fn in (f, compiled):
+        for number in range(4):
+            x, leaf = torch.randn(3, 3), torch.randn(3, 3, requires_grad=True)
+            results = (*fn(x, leaf * 1.5), x)
+            try:
+                use(results, None, leaf, number)
+                found.append("")
+            except RuntimeError as error:
+                found.append(str(error)[:20])
+    assert found[:4] == found[4:] and found[3] == "one of the variables"
+
+
+def test_what_out_is_given_keeps_the_layout_of_its_memory():
+    def f(x, y):
+        quiet = y.detach() * 2
+        torch.add(x.t(), 1, out=quiet)
+        return y * 1, quiet
+
+    def use(results, y, leaf, number):
+        results[0].backward(torch.ones(3, 3))
+        return (*map(torch.tensor, results[1].stride()), results[1])
+
+    agree(f, use)
+
+
+def test_what_is_written_over_through_a_view_has_a_zero_gradient_without_history():
+    """In eager it has one, through which only zeros flow; values are the same."""
+    def f(x, y):
+        y.view(9).zero_()
+        return (y * x,)
+
+    def use(results, y, leaf, number):
+        return torch.autograd.grad(results[0], leaf, torch.ones(3, 3), create_graph=True)[0].detach()
+
+    assert not any(row.any() for row in agree(f, use))
+
+
+def test_a_differentiable_backward_looks_at_what_its_first_one_had_saved():
+    def f(x, y):
+        v = torch.tanh(y)
+        return v.sigmoid(), v
+
+    def use(results, y, leaf, number):
+        if number >= 2:
+            results[1].detach().add_(1)
+        return torch.autograd.grad(
+            results[0], leaf, torch.ones(3, 3), create_graph=number != 1)[0].detach()
+
+    assert [isinstance(row, str) for row in agree(f, use)] == [False, False, True, True]

@@ -79,9 +79,14 @@ def test_the_whole_step_breaks_at_the_backward_alone():
 
 
 @pytest.mark.parametrize("give", [
-    lambda loss, seen: seen.add_(loss.detach()),
-    lambda loss, seen: {"loss": loss.detach() * 1},
-], ids=["sum", "dict"])
+    lambda loss, h, seen: seen.add_(loss.detach()),
+    lambda loss, h, seen: {"loss": loss.detach() * 1},
+    lambda loss, h, seen: loss.detach(),
+    lambda loss, h, seen: h.detach()[0],
+    lambda loss, h, seen: h.data,
+    lambda loss, h, seen: [h.t().detach(), h, {"first": h[0].detach()}],
+    lambda loss, h, seen: (torch.no_grad()(lambda: h[0])(), loss.detach()),
+], ids=["sum", "dict", "itself", "part", "data", "views", "quiet"])
 def test_a_loss_that_is_detached_leaves_the_update_compiled(give):
     """No gradient leaves the graph behind the backward, though the loss requires grad."""
     models = []
@@ -95,10 +100,11 @@ def test_a_loss_that_is_detached_leaves_the_update_compiled(give):
 
         def step(x):
             optimizer.zero_grad()
-            loss = model(x).square().mean()
+            h = model(x)
+            loss = h.square().mean()
             loss.backward()
             optimizer.step()
-            return give(loss, seen)
+            return give(loss, h, seen)
 
         return step
 
