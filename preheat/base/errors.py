@@ -23,7 +23,8 @@ class RecompileError(UserError, RuntimeError):
 class Unsupported(PreheatError):
     """What we cannot compile. Caught inside: the program runs eager and the report names `reason`.
 
-    `reason` is a row of `base/reasons.py`; `detail` holds the values of this one case.
+    `reason` is a row of `base/fallbacks.py`, or of `base/reasons.py`; `detail` holds the values of
+    this one case.
     """
 
     def __init__(self, reason: str, detail: str = "", file: str = "", line: int = 0):

@@ -5,8 +5,8 @@
 
 `{detail}` stands for the values of the one case. `before` breaks with its reason and `after` does
 not: both are whole programs that the tests run, with `x` a float tensor of four elements, and the
-page docs/breaks.md shows them (`preheat doctor --reasons` prints it). A row that nothing raises is
-an error (tests).
+page docs/breaks.md shows them (`preheat doctor --reasons` prints it). A row that nothing
+raises is an error (tests), and so is a reason that is raised without a row here or in `fallbacks`.
 """
 
 from preheat.base.dataclass import dataclass
@@ -367,6 +367,28 @@ def step(x):
     return x * 2
 
 step(x), time.time()
+""",
+    ),
+    "backward": Reason(
+        "runs a backward, which is the work of autograd's engine ({detail})",
+        "nothing: the step is two graphs around its backward, which is compiled apart; where "
+        "fullgraph is asked for, compile the forward and the optimizer's step on their own",
+        "host",
+        """
+w = torch.ones(4, requires_grad=True)
+def step(x):
+    loss = (x * w).sum()
+    loss.backward()
+    return loss
+
+step(x)
+""",
+        """
+w = torch.ones(4, requires_grad=True)
+def step(x):
+    return (x * w).sum()
+
+step(x).backward()
 """,
     ),
     "disabled_function": Reason(

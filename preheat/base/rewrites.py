@@ -14,11 +14,8 @@ anew where `+=` wrote in place) is a comment after it.
 
 import ast
 import copy
-import inspect
-import itertools
 import re
 import textwrap
-import tokenize
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -26,20 +23,7 @@ from preheat.base import choices
 from preheat.base.choices import (
     as_tensor, count_of, hits_of, is_mask, is_method, name_of_call, nonzero_of, number_of,
 )
-from preheat.base.dataclass import dataclass
-
-_LONGEST_FILE = 2000  # lines that are parsed whole for a line outside all functions
-_MOST_TRIES = 4
-
-
-@dataclass(frozen=True)
-class Spot:
-    """statement   one that holds the line;  after   those that follow it in its block
-    function    the function around it, or None"""
-
-    statement: ast.stmt
-    after: tuple[ast.stmt, ...]
-    function: ast.AST | None
+from preheat.base.spots import Spot, spots
 
 
 class Rule(NamedTuple):
@@ -100,9 +84,9 @@ def _is_arithmetic(
     elif isinstance(parent, ast.UnaryOp):
         return _is_arithmetic(parent, above, takes)
     elif isinstance(parent, ast.keyword):
-        if name_of_call(above[parent]) not in _TAKES_TENSORS:
+        if not _takes_tensors(above[parent]):
             return False
-    elif not (name_of_call(parent) in _TAKES_TENSORS and parent.func is not node):
+    elif not _takes_tensors(parent) or parent.func is node:
         return False
     child = parent
     while (outer := above.get(child)) is not None and not isinstance(child, ast.stmt):
@@ -116,6 +100,13 @@ def _is_arithmetic(
             return False
         child = outer
     return True
+
+
+def _takes_tensors(call: ast.AST) -> bool:
+    """Whether `call` is of a function of torch's name for it, and not of math, numpy or Python."""
+    if name_of_call(call) not in _TAKES_TENSORS or not isinstance(call.func, ast.Attribute):
+        return False
+    return ast.unparse(call.func.value) not in ("math", "np", "numpy", "operator")
 
 
 def _bounded_range(spot: Spot) -> str:
@@ -223,8 +214,8 @@ def _report(spot: Spot) -> str:
     if not (text == "print" or _LOGGING.fullmatch(text)):
         return ""
     told = [
-        ast.unparse(as_tensor(part)) for part in _told(call)
-        if not isinstance(part, ast.Constant)
+        ast.unparse(part) for arg in _told(call) if not isinstance(arg, ast.Constant)
+        for part in _tensors_of(arg)
     ]
     if not told:
         return f"# before or after the call, not in it: {ast.unparse(call)}"
@@ -237,6 +228,30 @@ def _told(call: ast.Call) -> Iterator[ast.expr]:
             yield from (part.value for part in arg.values if isinstance(part, ast.FormattedValue))
         else:
             yield arg
+
+
+def _tensors_of(node: ast.expr) -> list[ast.expr]:
+    """What a caller needs for `node`: itself, where it is arithmetic that takes tensors as it takes
+    their numbers; or else the tensors whose numbers are taken in it: h of round(h.item(), 3)."""
+    found = [part for part in ast.walk(node) if _taken(part)]
+    above = _parents(node)
+    is_whole = all(
+        isinstance(outer, ast.BinOp | ast.UnaryOp | ast.Compare)
+        for part in found for outer in _outer(part, above))
+    taken = [node] if is_whole else found
+    return [part.func.value if is_method(part, *_CONVERT) else as_tensor(part) for part in taken]
+
+
+def _outer(node: ast.AST, above: dict[ast.AST, ast.AST]) -> Iterator[ast.AST]:
+    """The expressions around `node`, but those that take the number of what they hold."""
+    while (node := above.get(node)) is not None:
+        if not _taken(node):
+            yield node
+
+
+def _taken(node: ast.AST) -> bool:
+    """Whether `node` takes the values out of a tensor: `x.item()`, `float(x)`, `x.tolist()`."""
+    return number_of(node) is not None or is_method(node, *_CONVERT)
 
 
 def _draw(spot: Spot) -> str:
@@ -312,7 +327,7 @@ def _conversion(spot: Spot) -> str:
     names: list[str] = []
 
     def put(part: ast.AST) -> ast.expr | None:
-        if not is_method(part, "tolist", "numpy"):
+        if not is_method(part, *_CONVERT):
             return None
         names.append(part.func.attr)
         return part.func.value
@@ -351,7 +366,7 @@ def _kept_number(spot: Spot) -> str:
     call = node.value if isinstance(node, ast.Expr) else node
     if not is_method(call, "append") or len(call.args) != 1 or number_of(call.args[0]) is None:
         return ""
-    kept = ast.unparse(number_of(call.args[0]))
+    kept = ast.unparse(as_tensor(call.args[0]))
     return f"{ast.unparse(call.func)}({kept})  # a tensor: make it a number where it is read"
 
 
@@ -449,80 +464,11 @@ _ARRAYS = {
     "absolute": "abs",
 }
 _KEYWORDS = {"axis": "dim", "keepdims": "keepdim", "a_min": "min", "a_max": "max"}
+_CONVERT = ("tolist", "numpy")
 _VIEWS = frozenset(("unsqueeze_", "squeeze_", "t_", "transpose_", "swapaxes_", "swapdims_"))
 
 
-# ---------------------------------------------------------------------------- places in the source
-def spots(source: str, line: int) -> list[Spot]:
-    """The statements whose own lines hold `line`, innermost first; none if nothing there parses."""
-    lines = source.splitlines(keepends=True)
-    if not 0 < line <= len(lines):
-        return []
-    for text, offset in itertools.islice(_texts_around(lines, line), _MOST_TRIES):
-        try:
-            tree = ast.parse(text)
-        except (SyntaxError, ValueError):
-            continue
-        if offset:
-            ast.increment_lineno(tree, offset)
-        found = [
-            Spot(node, tuple(block[place + 1:]), function)
-            for block, function in _blocks(tree, None)
-            for place, node in enumerate(block)
-            if node.lineno <= line <= _last_line(node)
-        ]
-        if found:
-            return found[::-1]
-    return []
-
-
-def _last_line(node: ast.stmt) -> int:
-    """The last line of a statement; of a compound one, the last before its body."""
-    body = getattr(node, "body", None)
-    if isinstance(body, list) and body:
-        return max(node.lineno, body[0].lineno - (body[0].lineno > node.lineno))
-    return node.end_lineno or node.lineno
-
-
-def _texts_around(lines: list[str], line: int) -> Iterator[tuple[str, int]]:
-    """Texts that may hold `line` and parse, and how far their lines are moved: the functions around
-    it, innermost first, then the whole source if that is not too long. A line of a string may look
-    like the head of a function: then its text does not parse, or does not hold the line."""
-    here = line - 1
-    while here < len(lines) - 1 and lines[here].lstrip().startswith("@"):
-        here += 1
-    depth = _depth(lines[here]) + (_DEFINITION.match(lines[here]) is not None)
-    for start in range(here, -1, -1):
-        if _DEFINITION.match(lines[start]) and _depth(lines[start]) < depth:
-            try:
-                text = "".join(inspect.getblock(lines[start:]))
-            except (tokenize.TokenError, SyntaxError):
-                continue
-            yield (text, start) if _depth(text) == 0 else ("if True:\n" + text, start - 1)
-    if len(lines) <= _LONGEST_FILE:
-        yield "".join(lines), 0
-
-
-_DEFINITION = re.compile(r"\s*(?:async\s+)?def\s")
-
-
-def _depth(line: str) -> int:
-    return len(line) - len(line.lstrip())
-
-
-def _blocks(node: ast.AST, function: ast.AST | None) -> Iterator[tuple[list, ast.AST | None]]:
-    """Every list of statements, with the function that it is of."""
-    inner = node if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) else function
-    for name in ("body", "orelse", "finalbody"):
-        block = getattr(node, name, None)
-        if isinstance(block, list):
-            yield block, inner
-            for child in block:
-                yield from _blocks(child, inner)
-    for handler in (*getattr(node, "handlers", ()), *getattr(node, "cases", ())):
-        yield from _blocks(handler, inner)
-
-
+# ---------------------------------------------------------------------------- parts of a statement
 def _header(node: ast.stmt) -> ast.AST:
     """What of a statement is on its own lines: of a compound one, its test or what it iterates."""
     for name in ("test", "iter"):

@@ -165,7 +165,7 @@ _NATIVE: dict[Any, Call] = {
         traceback.print_exc, traceback.format_exc, traceback.print_exception,
         traceback.format_exception, traceback.print_tb, traceback.format_tb, traceback.extract_tb,
     )},
-    **{f: HOST for f in ENGINE},
+    **{f: Call("refuse", "backward") for f in ENGINE},
     logging.Logger._log: HOST,  # it looks at its caller's line, the time and the thread
     logging.Logger.isEnabledFor: AGAIN, logging.Logger.getEffectiveLevel: AGAIN,
     marks.is_compiling: Call("constant"),

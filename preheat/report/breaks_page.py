@@ -5,6 +5,7 @@
 A test holds that the page in the repository is what this gives.
 """
 
+from preheat.base.fallbacks import FALLBACKS
 from preheat.base.reasons import KINDS, REASONS, Reason
 
 _HEAD = """\
@@ -12,8 +13,8 @@ _HEAD = """\
 
 `preheat.explain(f)(*args)` and `PREHEAT_LOGS=graph_breaks` name the reason, the line and a hint for
 each break; where the line has a known rewrite, the hint is that rewrite with the names of the
-program. `fullgraph=True` raises at the first break but a write read back. This page is made from the table in
-`base/reasons.py` by `preheat doctor --reasons`; each example is run by the tests. In the examples
+program. `fullgraph=True` raises at the first break but a write read back. This page is made from the tables in
+`base/reasons.py` and `base/fallbacks.py` by `preheat doctor --reasons`; each example is run by the tests. In the examples
 `x` is a tensor of four floats.
 
 ## What a break costs
@@ -23,6 +24,14 @@ program. `fullgraph=True` raises at the first break but a write read back. This 
 _ROWS_HEAD = """
 ## The reasons
 | reason | kind | the call is not one graph because it ... |
+|---|---|---|
+"""
+_FALLBACKS_HEAD = """
+## Op by op
+A part of the call that was captured whole may still run op by op through torch: the same results, not
+fused. `explain` shows it as "op by op", `PREHEAT_LOGS=perf_hints` as it happens.
+
+| reason | it runs op by op because it ... | what to do |
 |---|---|---|
 """
 
@@ -35,7 +44,9 @@ def breaks_page() -> str:
         for name, row in REASONS.items()
     )
     sections = "".join(_section(name, row) for name, row in REASONS.items())
-    return f"{_HEAD}{kinds}{_ROWS_HEAD}{rows}{sections}"
+    fallbacks = "".join(
+        f"| `{name}` | {row.sentence} | {row.hint} |\n" for name, row in FALLBACKS.items())
+    return f"{_HEAD}{kinds}{_ROWS_HEAD}{rows}{sections}{_FALLBACKS_HEAD}{fallbacks}"
 
 
 def _section(name: str, row: Reason) -> str:

@@ -19,6 +19,7 @@ from typing import Any
 
 from preheat.base.dataclass import dataclass
 from preheat.base.events import Event, bus
+from preheat.base.fallbacks import with_hint
 from preheat.base.reasons import KINDS, kind_of
 from preheat.report.logs import guard_lines
 
@@ -61,7 +62,7 @@ class Explanation:
     """graph_count  graphs compiled, the pieces between breaks;  break_count  places where the call is not one graph
     breaks       an `ExplainedBreak` for each, in the order they were met
     guards       what the next call checks, as text
-    kernels      kernels generated;  fallbacks  parts that run op by op, and why
+    kernels      kernels generated;  fallbacks  parts that run op by op, why, and what to do
     direct       why parts have no CUDA graph, where the mode asks for graphs
     pinned       ops without a size rule for what they were given: each new size is a variant there
     tuned        what the search of the modes "max-autotune" chose for each graph
@@ -144,7 +145,8 @@ def _explanation(name: str, seen: list[Event], result: Any, error: Exception | N
         breaks=_breaks([event for event in seen if event.kind == "break"]),
         guards=tuple(line for text in traces for line in guard_lines(text)),
         kernels=sum(e.data.get("kernels", 0) for e in seen if e.kind == "compile"),
-        fallbacks=tuple(str(e.data.get("why", "")) for e in seen if e.kind == "fallback"),
+        fallbacks=tuple(
+            with_hint(str(e.data.get("why", ""))) for e in seen if e.kind == "fallback"),
         direct=tuple(str(e.data.get("why", "")) for e in seen if e.kind == "direct"),
         seconds=sum(e.seconds for e in seen if e.kind in ("capture", "compile")),
         result=result,

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from preheat.base.errors import UserError, nearest
 from preheat.base.events import Event
+from preheat.base.fallbacks import with_hint
 
 
 class Channel(NamedTuple):
@@ -62,7 +63,8 @@ def _compile(data: dict, seconds: float) -> str:
 
 
 def _fallback(data: dict, seconds: float) -> str:
-    return f"{data.get('what', data.get('name', '?'))} runs op by op: {data.get('why', '')}"
+    what = data.get("what", data.get("name", "?"))
+    return f"{what} runs op by op: {with_hint(data.get('why', ''))}"
 
 
 def _tuned(data: dict, seconds: float) -> str:

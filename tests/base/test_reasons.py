@@ -9,7 +9,9 @@ import pytest
 import torch
 
 import preheat
+from preheat.base.fallbacks import FALLBACKS, with_hint
 from preheat.base.reasons import KINDS, REASONS, explain, kind_of, whole_message
+from preheat.report.breaks_page import breaks_page
 
 ROOT = pathlib.Path(preheat.__file__).parent
 # Nothing that a person would write breaks with these: other programs, in other tests, raise them.
@@ -67,6 +69,38 @@ def test_every_reason_is_used():
     )
     unused = [name for name in REASONS if f'"{name}"' not in text]
     assert not unused, unused
+
+
+def raised(tree: ast.AST) -> set[str]:
+    """The reasons that are given by name where something is given up or refused."""
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args:
+            place = {"Unsupported": 0, "GiveUp": 0, "break_of": 0, "break_at": 0, "Call": 1}.get(node.func.id)
+            if place is None or place >= len(node.args):
+                continue
+            if place == 1 and getattr(node.args[0], "value", None) != "refuse":
+                continue
+            names |= {
+                part.value for part in ast.walk(node.args[place])
+                if isinstance(part, ast.Constant) and isinstance(part.value, str)}
+    return names
+
+
+def test_every_reason_that_is_raised_is_in_a_table_and_on_the_page():
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in ROOT.rglob("*.py")]
+    names = set().union(*map(raised, trees))
+    assert {"backward", "no_kernel", "host_call", "symbolic"} <= names
+    assert names <= {*REASONS, *FALLBACKS}, names - {*REASONS, *FALLBACKS}
+    assert set(FALLBACKS) <= names, set(FALLBACKS) - names
+    assert not REASONS.keys() & FALLBACKS.keys()
+    page = breaks_page()
+    assert all(f"`{name}`" in page for name in names)
+
+
+def test_a_fallback_says_what_to_do():
+    assert with_hint("alias: f32 as i32") == f"alias: f32 as i32; {FALLBACKS['alias'].hint}"
+    assert with_hint("KeyError: 3") == "KeyError: 3"
 
 
 def test_every_reason_reads_as_a_sentence():

@@ -144,6 +144,13 @@ TOLD = [
     ("def f(x):\n    s = x.sum()\n    print('s', s.item(), f'{x.max():.2f}')  #<\n    return x",
      NUMBER,
      "return ..., s, x.max()  # and in the caller: print('s', s.item(), f'{x.max():.2f}')"),
+    ("def f(h):\n    print(round(h.sum().item(), 3), f'{math.sqrt(h[0])}', h.max().item() / 2)  #<",
+     NUMBER,
+     "return ..., h.sum(), math.sqrt(h[0]), h.max() / 2"
+     "  # and in the caller: print(round(h.sum().item(), 3), f'{math.sqrt(h[0])}', h.max().item() / 2)"),
+    ("def f(h):\n    print(h.tolist(), max(h[1:].tolist()), int(h.max()))  #<", "tensor_escape",
+     "return ..., h, h[1:], h.max().long()"
+     "  # and in the caller: print(h.tolist(), max(h[1:].tolist()), int(h.max()))"),
     ("def f(x):\n    logger.info('step')  #<\n    return x",
      "host_call", "# before or after the call, not in it: logger.info('step')"),
     ("def f(x):\n    y = x[x > 0]  #<\n    return y",
@@ -184,6 +191,9 @@ UNKNOWN = [
     ("def f(x):\n    n = x.sum().item()  #<\n    return [0] * 3, range(n), x * n", NUMBER),
     ("def f(x):\n    n = int(x.sum())  #<\n    return x[n + 1]", NUMBER),
     ("def f(x):\n    n = x.sum().item()  #<\n    return n", NUMBER),
+    ("def f(x):\n    n = round(x.sum().item(), 3)  #<\n    return x * n", NUMBER),
+    ("def f(x):\n    return x * math.pow(x.sum().item(), 2)  #<", NUMBER),
+    ("def f(x):\n    return x * pow(x.sum().item(), 2)  #<", NUMBER),
     ("def f(x):\n    return sorted([3, 1], key=lambda n: n * x.sum().item())  #<", NUMBER),
     ("def f(x):\n    return torch.unique(x)  #<", SHAPE),
     ("def f(x, i):\n    return x[-1] + x[i + 1] + x['a'] + x[:, i]  #<", SHAPE),

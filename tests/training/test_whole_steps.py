@@ -74,7 +74,7 @@ def test_the_whole_step_breaks_at_the_backward_alone():
     step(x, y)
     explanation = preheat.explain(step)(x, y)
     assert [(row.reason, row.code) for row in explanation.breaks] == [
-        ("host_call", "loss.backward()")]
+        ("backward", "loss.backward()")]
     assert explanation.graph_count == 2
 
 
