@@ -18,7 +18,7 @@ from preheat.store.tuned import tuned_table
 
 
 def bench_of(
-    name: str, mode: str | None, backend: str, options: Mapping[str, Any], disk: Disk | None,
+    name: str, mode: str | None, backend: str | Callable, options: Mapping[str, Any], disk: Disk | None,
     runtime: Callable[[], Image | None],
 ) -> Bench | None:
     """The bench for graphs of `name`; None where the mode does not search."""
@@ -31,7 +31,7 @@ def bench_of(
         _option(options, "autotune_seconds"), is_deterministic, settings["graphed"])
 
 
-def search_settings(mode: str | None, backend: str, options: Mapping[str, Any]) -> dict[str, Any]:
+def search_settings(mode: str | None, backend: str | Callable, options: Mapping[str, Any]) -> dict[str, Any]:
     """What tells apart code that was searched for; {} where the mode does not search."""
     row = MODES[mode or "default"]
     if backend != "preheat" or not row.searches:

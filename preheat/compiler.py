@@ -41,7 +41,8 @@ from preheat.tuning import tuned
 
 @dataclass(frozen=True)
 class Request:
-    """What the caller asked for: `backend` "preheat" or "eager", and limits of capture.
+    """What the caller asked for: `backend` "preheat", or another one, for which nothing is compiled
+    here; and limits of capture.
 
     is_known(point, objects)   whether a capture that reaches the point stops there; objects: what
                                `Live(k)` of the point means
@@ -50,7 +51,7 @@ class Request:
     """
 
     name: str
-    backend: str
+    backend: str | Callable
     limits: Any = None
     is_known: Callable[[Point, tuple], bool] = lambda point, objects: False
     dynamic: frozenset[str] = frozenset()
@@ -108,7 +109,7 @@ def _compiled(run: Callable[..., Outcome], call: tuple, request: Request) -> Mad
 
 
 def _artifact(trace: Trace, request: Request) -> Artifact:
-    if request.backend == "eager":
+    if request.backend != "preheat":
         return artifact(trace)
     return compile_trace(trace, request.name, request.bench)
 

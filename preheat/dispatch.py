@@ -74,13 +74,13 @@ class Compiled:
     """`target` compiled; called like it. Made by `preheat.compile`.
 
     fullgraph   a call that is not one graph raises UserError at its first break
-    backend     "preheat" or "eager" (captured graphs run op by op)
+    backend     "preheat", "eager" (captured graphs run op by op) or a callable (`run/outside.py`)
     options     a full mapping, as `base.options` checked it
     """
 
     def __init__(
         self, target: Callable, *, fullgraph: bool = False, dynamic: bool | None = None,
-        backend: str = "preheat", mode: str | None = None, options: Mapping[str, Any] | None = None,
+        backend: str | Callable = "preheat", mode: str | None = None, options: Mapping[str, Any] | None = None,
         name: str = "",
     ):
         self.target = target
@@ -405,9 +405,9 @@ class Compiled:
         is_whole = place.point is None and node.next is None
         plain = None if is_whole else functools.partial(self._plain, place)
         try:
-            bound = node.bind(
-                self.target, args, dict(kwargs), self._runtime(), plain,
-                self._specialise if self.backend == "preheat" else None, self._teach, self.graphs)
+            specialise = self._specialise if self.backend == "preheat" else None
+            bound = node.bind(self.target, args, dict(kwargs), self._runtime(), plain, specialise,
+                              self._teach, self.graphs, self.backend)
         except CannotBind as why:
             node.why, node.is_hopeless = str(why), why.is_final
             place.moving |= why.moved

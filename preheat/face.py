@@ -27,6 +27,7 @@ from preheat.base.options import (
     checked_options,
 )
 from preheat.bridge.frames import step_over
+from preheat.bridge.fx import registered
 from preheat.bridge.modules import is_module
 from preheat.bridge.tensors import Tensor, mark
 from preheat.buckets import Bucketed
@@ -49,7 +50,7 @@ def compile(
     *,
     fullgraph: bool = ...,
     dynamic: bool | None = ...,
-    backend: str = ...,
+    backend: str | Callable = ...,
     mode: str | None = ...,
     options: Mapping[str, Any] | None = ...,
     disable: bool = ...,
@@ -62,7 +63,7 @@ def compile(
     *,
     fullgraph: bool = ...,
     dynamic: bool | None = ...,
-    backend: str = ...,
+    backend: str | Callable = ...,
     mode: str | None = ...,
     options: Mapping[str, Any] | None = ...,
     disable: bool = ...,
@@ -74,7 +75,7 @@ def compile(
     *,
     fullgraph: bool = False,
     dynamic: bool | None = None,
-    backend: str = "preheat",
+    backend: str | Callable = "preheat",
     mode: str | None = None,
     options: Mapping[str, Any] | None = None,
     disable: bool = False,
@@ -90,8 +91,10 @@ def compile(
     dynamic    None: a size that changes from one call to another is captured as a symbol, once for
                all its values;  True: so are all sizes of tensors in arguments, from the first call
                on;  False: each size is a variant of its own
-    backend    "preheat", or "eager": captured graphs run op by op
-    mode       a name of `base.options.MODES`
+    backend    "preheat";  "eager": captured graphs run op by op;  the name of a backend of
+               torch.compile, such as "inductor", or a callable `(gm, example_inputs) -> callable`:
+               it is given each captured graph, of ATen ops, as a `torch.fx.GraphModule`
+    mode       a name of `base.options.MODES`, for the backend "preheat"
     options    a dict checked against `preheat.options()`
     disable    returns `model` as it is, as does PREHEAT_DISABLE=1
 
@@ -101,10 +104,14 @@ def compile(
     settings = {
         "fullgraph": _checked_bool("fullgraph", fullgraph),
         "dynamic": dynamic if dynamic is None else _checked_bool("dynamic", dynamic),
-        "backend": checked_backend(backend),
+        "backend": checked_backend(backend, registered),
         "mode": checked_mode(mode),
         "options": checked_options(options),
     }
+    if callable(settings["backend"]):
+        if settings["mode"] != "default":
+            raise UserError(f"mode={mode!r} is for the backend 'preheat': others have no modes here")
+        settings["options"]["cache"] = False  # what a backend from outside makes cannot be kept
     if model is None:
         return functools.partial(_compile, settings=settings, is_disabled=disable)
     return _compile(model, settings, disable)

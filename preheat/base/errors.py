@@ -20,6 +20,10 @@ class RecompileError(UserError, RuntimeError):
     RuntimeError for it.)"""
 
 
+class BackendError(UserError):
+    """A backend from outside raised, or gave something else than a function of its graph."""
+
+
 class Unsupported(PreheatError):
     """What we cannot compile. Caught inside: the program runs eager and the report names `reason`.
 

@@ -6,7 +6,7 @@
 Guarantees that whoever reads options later finds each key with a value of its type.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from preheat.base.errors import UserError, nearest
@@ -182,12 +182,14 @@ def checked_mode(mode: str | None) -> str:
     return mode
 
 
-def checked_backend(backend: Any) -> str:
-    """`backend` by name. Raises UserError for an unknown one, naming the nearest."""
-    if callable(backend):
+def checked_backend(backend: Any, find: Callable[[str], Callable]) -> str | Callable:
+    """`backend`: a name of `BACKENDS`, or a callable, which `find` gives for other names.
+
+    Raises UserError for what is neither, as `find` does for a name that nobody knows.
+    """
+    if callable(backend) or isinstance(backend, str) and backend in BACKENDS:
+        return backend
+    if not isinstance(backend, str):
         raise UserError(
-            "a callable as backend is not there yet: use one of " + ", ".join(map(repr, BACKENDS))
-        )
-    if not isinstance(backend, str) or backend not in BACKENDS:
-        raise UserError(f"unknown backend {backend!r}: {nearest(backend, BACKENDS)}")
-    return backend
+            f"backend must be a name or a callable of (gm, example_inputs), got {backend!r}")
+    return find(backend)

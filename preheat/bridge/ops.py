@@ -144,6 +144,27 @@ def functional(name: str) -> str | None:
     return None
 
 
+def writes_silently(op: Op) -> tuple[int, ...]:
+    """The values that a level aten op writes to without saying so: running statistics, in training."""
+    if op.name not in SILENT_WRITES:
+        return ()
+    _, switch, written = SILENT_WRITES[op.name]
+    named = arguments(op)
+    if not named[switch]:
+        return ()
+    return tuple(named[key].id for key in written if isinstance(named[key], Ref))
+
+
+# Overloads that write without saying so: the functional form, and the parameters it gives anew.
+SILENT_WRITES = {
+    "aten.native_batch_norm.default": (
+        "aten._native_batch_norm_legit_functional.default",
+        "training",
+        ("running_mean", "running_var"),
+    )
+}
+
+
 def _alias_set(info: Any) -> str:
     return "" if info is None else "|".join(sorted(info.before_set))
 

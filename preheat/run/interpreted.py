@@ -12,9 +12,11 @@ import torch
 
 from preheat.bridge import interpret
 from preheat.bridge.ambient import is_autocast_on, no_autocast
+from preheat.bridge.ops import writes_silently
 from preheat.ir.graph import Graph, device_of
 from preheat.run.library import Fault
 from preheat.run.undo import kept
+
 
 class Interpreted:
     """`graph` (level aten, or None for a body without tensor ops) on torch's own operators."""
@@ -24,7 +26,7 @@ class Interpreted:
     def __init__(self, graph: Graph | None):
         self.graph = graph
         self.device = device_of(graph) if graph is not None else "cpu"
-        self._written = _written_inputs(graph) if graph is not None else ()
+        self._written = written_inputs(graph) if graph is not None else ()
         self._context = outside_autocast()
 
     def __call__(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -43,8 +45,9 @@ def outside_autocast() -> Callable:
     return no_autocast() if is_autocast_on() else contextlib.nullcontext
 
 
-def _written_inputs(graph: Graph) -> tuple[int, ...]:
+def written_inputs(graph: Graph) -> tuple[int, ...]:
     """The places of the inputs whose storage an op writes."""
     roots = graph.roots()
-    written = {roots.get(value, value) for op in graph.ops for value in op.writes}
+    values = (value for op in graph.ops for value in (*op.writes, *writes_silently(op)))
+    written = {roots.get(value, value) for value in values}
     return tuple(place for place, given in enumerate(graph.inputs) if given.id in written)

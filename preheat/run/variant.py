@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from preheat.base.collector import paused_collector
-from preheat.base.errors import InternalError, Unsupported, UserError, is_strict
+from preheat.base.errors import BackendError, InternalError, Unsupported, UserError, is_strict
 from preheat.base.events import emit
 from preheat.bridge.generators import States
 from preheat.ir.artifact import Artifact
@@ -40,6 +40,7 @@ from preheat.run.interpreted import Interpreted
 from preheat.run.learning import Learning
 from preheat.run.library import Fault
 from preheat.run.moved import moved_numbers
+from preheat.run.outside import BackendFault, Outside
 from preheat.run.recipes import Rebuild, compile_recipe
 from preheat.run.replays import Graphs
 from preheat.run.resolve import NotThere
@@ -77,12 +78,13 @@ class Variant:
         self, artifact: Artifact, target: Any, checker: Checker, objects: tuple,
         runtime: Image | None, plain: Callable | None = None, teach: Callable | None = None,
         specialise: Callable | None = None, graphs: Graphs | None = None,
+        backend: str | Callable = "preheat",
     ):
         self.artifact, self.target = artifact, target
         self._plain_call = plain if plain is not None else target
         self.checker, self._objects, self._runtime = checker, objects, runtime
         self._teach, self._specialise, self._lesson = teach, specialise, None
-        self._graphs = graphs
+        self._graphs, self._backend = graphs, backend
         self.executable: Any = None
         self.rebuild: Rebuild | None = None
         self._entry: Entry | None = None
@@ -107,8 +109,10 @@ class Variant:
         specialise: Callable | None = None,
         teach: Callable | None = None,
         graphs: Graphs | None = None,
+        backend: str | Callable = "preheat",
     ) -> "Variant":
-        """The variant of `artifact` for calls like `target(*args, **kwargs)`. Raises CannotBind.
+        """The variant of `artifact` for calls like `target(*args, **kwargs)`. Raises CannotBind, and
+        BackendError where the backend is a callable that fails.
 
         objects   the live objects that the trace names; runtime: the native checker and driver,
         without which guards and plan run from Python
@@ -116,14 +120,18 @@ class Variant:
         specialise  makes the plan of a graph at sizes that come again: see `sized.py`
         teach     makes the lesson of a differentiable artifact, see `run/learning.py`
         graphs    what may be recorded as CUDA graphs, see `run/replays.py`; None for nothing
+        backend   a callable: what compiles the body, see `run/outside.py`
         """
         try:
             checker = Checker(artifact.trace, target, objects)
             found = checker.resolve(args, kwargs)
             if isinstance(found, Failure):
                 raise CannotBind(str(found), moved=_moved(checker, found, args, kwargs))
-            variant = cls(artifact, target, checker, objects, runtime, plain, teach, specialise, graphs)
+            variant = cls(
+                artifact, target, checker, objects, runtime, plain, teach, specialise, graphs, backend)
             variant._take(artifact, found)
+        except BackendError:
+            raise
         except (NotThere, Unsupported, UserError) as why:
             raise CannotBind(str(why), is_final=not isinstance(why, NotThere)) from why
         variant._bind_entry(found, (*args, *kwargs.values()))
@@ -163,6 +171,12 @@ class Variant:
         (node,) = artifact.trace.nodes
         training, objects = artifact.training, self._objects
         self.artifact = artifact
+        if callable(self._backend) and (graph := artifact.graph()) is not None:
+            self.executable = Outside(
+                graph, self._backend, self.name, [found[source] for source in node.inputs],
+                lambda: self.may_compile())
+            self.rebuild = compile_recipe(node.end.recipe, len(graph.outputs), objects)
+            return
         if training is None:
             is_grad_off = torch.is_grad_enabled() and any(
                 _needs_grad(found[source]) for source in node.inputs)
@@ -418,7 +432,10 @@ class Variant:
         emit("fallback", what=self.name, why=str(fault))
         if self._undo is not None:
             self._undo.restore()
-        return self._plain_call(*args, **kwargs)
+        result = self._plain_call(*args, **kwargs)
+        if isinstance(fault, BackendFault):
+            fault.tell()  # the program itself did not raise
+        return result
 
 
 def _either(first: Callable, second: Callable) -> Callable:

@@ -122,13 +122,14 @@ class Unbound:
     def bind(
         self, target: Any, args: Sequence, kwargs: dict, runtime: Image | None,
         plain: Callable | None, specialise: Callable | None = None, teach: Callable | None = None,
-        graphs: Graphs | None = None,
+        graphs: Graphs | None = None, backend: str | Callable = "preheat",
     ) -> "Bound":
         """The node for calls like this one; `plain` runs those that met a fault, `teach` learns
-        its backward, `graphs` may be recorded of it. Raises CannotBind."""
+        its backward, `graphs` may be recorded of it, `backend` compiles it if it is a callable.
+        Raises CannotBind."""
         variant = Variant.bind(
             self.artifact, target, tuple(args), kwargs, self.objects, runtime, plain=plain,
-            specialise=specialise, teach=teach, graphs=graphs)
+            specialise=specialise, teach=teach, graphs=graphs, backend=backend)
         return Bound(variant, self.next)
 
 

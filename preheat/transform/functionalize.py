@@ -34,7 +34,9 @@ from dataclasses import replace
 
 from preheat.base.dataclass import dataclass, field
 from preheat.base.errors import Unsupported
-from preheat.bridge.ops import HIDDEN_WRITES, arguments, functional, infer, schema
+from preheat.bridge.ops import (
+    HIDDEN_WRITES, SILENT_WRITES, arguments, functional, infer, schema, writes_silently,
+)
 from preheat.ir.graph import CARRY, Builder, Graph, Op, OutputAlias, Ref, Token, map_refs
 from preheat.ir.dims import decide, normal
 from preheat.ir.hinted import estimate
@@ -42,14 +44,6 @@ from preheat.ir.scalar import Dim
 from preheat.ir.types import TensorType, Type, by_stride, is_unhinted
 from preheat.transform.views import INVERSES, LAZY, SPLITS, VIEWS, offset_of
 
-# Overloads that write without saying so: the functional form, and the parameters it gives anew.
-SILENT_WRITES = {
-    "aten.native_batch_norm.default": (
-        "aten._native_batch_norm_legit_functional.default",
-        "training",
-        ("running_mean", "running_var"),
-    )
-}
 FUNCTIONAL_NAMES = {"aten.normal_.default": "aten.normal_functional.default"}
 # Views that begin a history of their own.
 _CUT_OFF = frozenset(("aten.detach.default",))
@@ -188,8 +182,9 @@ class _State:
         for result, type in zip(op.results, op.types):
             if self._is_known(result) and type != self.types[result]:
                 raise Unsupported("metadata_write", f"{self.types[result]} became {type}")
-        if op.name in SILENT_WRITES and arguments(op)[SILENT_WRITES[op.name][1]]:
-            self._append_silent(op)
+        changed = writes_silently(op)
+        if changed:
+            self._append_silent(op, changed)
         elif op.writes:
             self._append_writing(op)
         elif op.name in VIEWS and self._shares_memory(op):
@@ -285,10 +280,8 @@ class _State:
             )
         return replace(op, args=(Ref(root), named["size"], named["stride"], offset), attrs=()), root
 
-    def _append_silent(self, op: Op) -> None:
+    def _append_silent(self, op: Op, changed: tuple[int, ...]) -> None:
         name, _, written = SILENT_WRITES[op.name]
-        named = arguments(op)
-        changed = [named[key].id for key in written if isinstance(named[key], Ref)]
         if len(changed) != len(written):
             self._append_pure(op)
             return
