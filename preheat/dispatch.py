@@ -589,12 +589,12 @@ class Compiled:
         return runtime_image(self._disk) if self.backend == "preheat" else None
 
     def _bench(self) -> Bench | None:
-        return bench_of(
-            self.name, self.mode, self.backend, self.options, self._disk, self._runtime)
+        return bench_of(self.name, self.mode, self.backend, self.options, self._disk, self._runtime)
 
     @functools.cached_property
     def _key(self) -> Key:
-        settings = {"backend": self.backend, "dynamic": self.dynamic}
+        random = self.options.get("random", "eager")
+        settings = {"backend": self.backend, "dynamic": self.dynamic, "random": random}
         settings |= search_settings(self.mode, self.backend, self.options)
         settings |= training_settings(self.options, self.target)
         return call_key(self.target, settings, machine_name())

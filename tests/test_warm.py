@@ -60,6 +60,15 @@ def test_a_warm_process_trains_without_a_compiler(tmp_path):
     assert warm["loaded"] == []
 
 
+def test_a_warm_process_has_the_random_numbers_of_a_cold_one(tmp_path):
+    run("training", tmp_path)  # of another option: nothing of it fits
+    cold = run("generated", tmp_path)
+    assert cold["counters"]["captures"] == 1 and cold["counters"]["compiles"] == 1
+    warm = run("generated", tmp_path)
+    assert warm["counters"]["captures"] == 0 and warm["counters"]["compiles"] == 0
+    assert warm["loaded"] == [] and nearly(warm["found"], cold["found"])
+
+
 def test_a_warm_process_compiles_nothing_for_sizes_that_are_new(tmp_path):
     cold = run("sizes", tmp_path, "7", "9", "12")
     assert cold["counters"]["captures"] == 2 and cold["counters"]["compiles"] == 2

@@ -116,6 +116,15 @@ def main_training():
     report(loaded_since(before), found, train(lambda model: model))
 
 
+def main_generated():
+    """Beside the same by what nothing is stored of."""
+    before = set(sys.modules)
+    found = train(lambda model: preheat.compile(model, options={"random": "generated"}))
+    loaded, counters = loaded_since(before), preheat.counters()
+    report(loaded, found, train(lambda model: preheat.compile(
+        model, options={"random": "generated", "cache": False})), counters)
+
+
 def main_sizes(*lengths):
     """A model at batches and lengths, each of them new to a process that has a cache."""
     torch.manual_seed(0)
@@ -134,12 +143,12 @@ def main_sizes(*lengths):
     report(loaded, found, expected)
 
 
-def report(loaded, found, expected):
+def report(loaded, found, expected, counters=None):
     print(
         json.dumps(
             {
                 "loaded": loaded,
-                "counters": preheat.counters(),
+                "counters": counters or preheat.counters(),
                 "found": found,
                 "expected": expected,
             }
@@ -173,6 +182,6 @@ def main(name):
 
 
 if __name__ == "__main__":
-    mains = {"training": main_training, "sizes": main_sizes}
+    mains = {"training": main_training, "generated": main_generated, "sizes": main_sizes}
     given = sys.argv[2:] if sys.argv[1] in mains else sys.argv[1:]
     mains.get(sys.argv[1], main)(*given)

@@ -13,13 +13,15 @@ from preheat.base.errors import UserError, nearest
 
 
 class Option(NamedTuple):
-    """A row of `OPTIONS`. `minimum` and `maximum` bound numbers; a float may be given as an int."""
+    """A row of `OPTIONS`. `minimum` and `maximum` bound numbers; a float may be given as an int.
+    `choices`: the texts there are, if not any."""
 
     type: type
     default: Any
     meaning: str
     minimum: int | None = None
     maximum: int | None = None
+    choices: tuple[str, ...] = ()
 
 
 class Buckets(NamedTuple):
@@ -64,6 +66,11 @@ OPTIONS: dict[str, Option] = {
         float, 0.0, "in training, the megabytes of gradients that leave a compiled backward together, as "
         "soon as they are ready, for hooks that send them or update with them; 0: as many as "
         "DistributedDataParallel sends together where it runs the model, else all at the end", 0
+    ),
+    "random": Option(
+        str, "eager", "whose random numbers compiled code has: \"eager\"'s own, or \"generated\" where they are "
+        "used, in fused kernels and again in the backward: other numbers, reproducible just as well",
+        choices=("eager", "generated"),
     ),
     "recompile_limit": Option(
         int, 8, "variants of one function, and of one place in it where compiled code goes on "
@@ -132,6 +139,9 @@ def checked_options(given: Mapping[str, Any] | None) -> dict[str, Any]:
                 f"option {name!r} takes {option.type.__name__}, "
                 f"got {value!r} ({type(value).__name__})"
             )
+        if option.choices and value not in option.choices:
+            raise UserError(f"option {name!r} is one of {', '.join(option.choices)}: "
+                            f"{nearest(value, option.choices)}, not {value!r}")
         if option.minimum is not None and not value >= option.minimum:
             raise UserError(f"option {name!r} must be at least {option.minimum}, got {value!r}")
         if option.maximum is not None and not value <= option.maximum:

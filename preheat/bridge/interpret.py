@@ -15,6 +15,7 @@ import torch
 
 from preheat.base.errors import InternalError
 from preheat.bridge.ops import decode, dtype, overload
+from preheat.bridge.uniform import numbers
 from preheat.ir.sized import without_types
 from preheat.ir.graph import Graph, Op, OutputAlias, Ref
 from preheat.ir.types import TensorType
@@ -163,6 +164,10 @@ def _iota(op: Op) -> Tensor:
     )
 
 
+def _uniform(op: Op, seed: Tensor) -> Tensor:
+    return numbers(seed, op.type.sizes, op.attr("stream"))
+
+
 def _sum(op: Op, x: Tensor) -> Tensor:
     to = dtype(op.type.dtype)
     return (
@@ -244,7 +249,7 @@ MEANINGS: dict[str, Callable] = {
     "floordiv": lambda op, x, y: torch.div(x, y, rounding_mode="floor"),
     "truncdiv": lambda op, x, y: torch.div(x, y, rounding_mode="trunc"),
     "shl": _function(torch.bitwise_left_shift), "shr": _function(torch.bitwise_right_shift),
-    "full": _full, "iota": _iota,
+    "full": _full, "iota": _iota, "uniform": _uniform,
     "sum": _sum, "prod": _prod, "max": _over_axes(torch.amax), "min": _over_axes(torch.amin),
     "any": _over_axes(torch.any), "all": _over_axes(torch.all),
     "argmax": _arg(torch.argmax), "argmin": _arg(torch.argmin),

@@ -43,6 +43,7 @@ class Limits:
     """Bounds of one capture; beyond any of them the call goes on for real and is not captured.
 
     is_whole    the first break ends the run at once (fullgraph)
+    random      whose random numbers the call gets: "eager" or "generated" (`bridge/draws.py`)
     """
 
     max_ops: int = 100_000
@@ -50,6 +51,7 @@ class Limits:
     max_guards: int = 1_000_000
     max_nodes: int = 64
     is_whole: bool = False
+    random: str = "eager"
 
     @classmethod
     def of(cls, given: "Limits | Mapping[str, Any] | None") -> "Limits":

@@ -273,10 +273,15 @@ def _batch_norm(x, weight, bias, mean, variance, *rest):
     return *made, mean, variance
 
 
+def _dropout(x: torch.Tensor, mask: torch.Tensor, scale: float) -> torch.Tensor:
+    return x * scale * mask  # torch's own derivative would round the scale to 16 bits
+
+
 # Functional ops that torch has no derivative for, or no op, or whose derivative reads too much.
 MEANINGS: dict[str, Callable] = {
     CARRY: _carry,
     "aten.copy.default": _copy,
+    "aten.native_dropout_backward.default": _dropout,
     "aten._native_batch_norm_legit_functional.default": _batch_norm,
 }
 

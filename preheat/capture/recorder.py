@@ -30,6 +30,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from preheat.bridge.draws import generated
 from preheat.bridge.failures import fails_by_type
 from preheat.bridge.history import history
 from preheat.bridge.overloads import Overload, facts_of
@@ -82,8 +83,10 @@ class Recorder(BranchRecorder, SizedRecorder, ElementRecorder, TorchDispatchMode
         limit_ops: int = 50_000,
         number: Callable[[Scalar], int] | None = None,
         outside_type: Callable[[int, torch.Tensor], TensorType] = lambda _, tensor: type_of(tensor),
+        is_generating: bool = False,
     ) -> None:
         super().__init__()
+        self.is_generating = is_generating  # random numbers: see `bridge/draws.py`
         self.number, self.outside_type = number, outside_type
         # a call is under way that was given symbolic numbers, and has come to so many ops
         self.is_boxed, self.boxed_ops = False, 0
@@ -458,6 +461,11 @@ def _dispatch(
 ) -> Any:
     """Runs one op for real and records it; `__torch_dispatch__` of the mode."""
     kwargs = kwargs or {}
+    if recorder.is_generating and not recorder.is_stopped and _PLAIN_CLASSES.issuperset(types):
+        draw = generated(func, args, kwargs)
+        if draw is not None:
+            with recorder:
+                return draw()
     if recorder.is_rehearsing:
         return recorder.rehearsal.dispatch(recorder, func, args, kwargs)
     if recorder.is_boxed:

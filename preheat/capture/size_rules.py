@@ -30,6 +30,10 @@ def _filled(call: Call) -> list[Shape]:
     return [(tuple(call.arg("size", ())), None)]
 
 
+def _uniform(call: Call) -> list[Shape]:
+    return [(call.type("like").sizes, None)]
+
+
 def _arange(call: Call) -> list[Shape]:
     """ceil((end - start) / step) elements; of ints with a known step."""
     start, end, step = call.arg("start", 0), call.arg("end"), call.arg("step", 1)
@@ -153,5 +157,6 @@ RULES: dict[str, Rule] = {
     "aten.max.default": full_reduction, "aten.min.default": full_reduction,
     "aten.median.default": full_reduction, "aten.nanmedian.default": full_reduction,
     "aten.max.other": pointwise, "aten.min.other": pointwise,
+    "preheat.uniform.default": _uniform,
 }
 """By full name, or by the name of the op without overload."""

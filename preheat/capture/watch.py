@@ -84,7 +84,7 @@ class Watcher(Reads, Raises, Looks, Boxing, Observer):
         self.effects = Effects()
         self.recorder = Recorder(
             self.known_source, self.note, self.live_source, self.tested, limits.max_ops,
-            self.number_source, self.outside_type)
+            self.number_source, self.outside_type, limits.random == "generated")
         self.begin_recording(has_tests=True)
         self.nodes = Nodes(self, is_known)
         self.machine: Any = None

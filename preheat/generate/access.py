@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from preheat.base.dataclass import dataclass, field
 from preheat.base.errors import InternalError
-from preheat.generate import elementwise
+from preheat.generate import elementwise, philox
 from preheat.generate.elementwise import memory_element
 from preheat.generate.llvm import Builder, Value
 from preheat.generate.nest import SHORT_VECTORS, StageNest
@@ -75,7 +75,9 @@ def pointers(unit: Unit, nest: StageNest, at: At) -> dict[tuple[int, Index], Val
         for name, stride in op.index.terms:
             if name in at.axes and stride != 0:
                 offset = b.plus(offset, b.times(at.axes[name], number(unit, stride)))
-        pointers[op.param, op.index] = _moved(unit, op.param, unit.params[op.param], offset)
+        # of what lies nowhere, its place alone
+        start = unit.params[op.param] if op.param >= 0 else b.integer(0)
+        pointers[op.param, op.index] = _moved(unit, op.param, start, offset)
     return pointers
 
 
@@ -91,6 +93,8 @@ def enter(unit: Unit, nest: StageNest, at: At, axis: Axis, position: Value) -> A
 
 
 def _moved(unit: Unit, param: int, pointer: Value, elements: Value) -> Value:
+    if param < 0:
+        return unit.b.plus(pointer, elements)
     if elements.text == "0":
         return pointer
     return unit.b.offset(pointer, elements, memory_element(unit.kernel.params[param].dtype))
@@ -173,8 +177,20 @@ def _mask(unit: Unit, at: At, op: LoopOp, lanes: int) -> Value | None:
 
 def _address(unit: Unit, nest: StageNest, at: At, op: LoopOp, lanes: int) -> tuple[Value, Dim]:
     """Where `op` accesses: one pointer with stride 1 or -1 (then to the lowest), or one a lane."""
-    b, pointer = unit.b, at.pointers[op.param, op.index]
+    b, (pointer, indices, stride) = unit.b, _place(unit, nest, at, op, lanes)
+    if indices is None and stride == 1:
+        return pointer, 1
+    if indices is None:
+        return _moved(unit, op.param, pointer, b.integer(1 - lanes)), -1
     element = memory_element(unit.kernel.params[op.param].dtype)
+    return b.offset(pointer, indices, element), stride
+
+
+def _place(
+    unit: Unit, nest: StageNest, at: At, op: LoopOp, lanes: int,
+) -> tuple[Value, Value | None, Dim]:
+    """Where the lanes of `op` are: from a pointer (or place) at stride 1 or -1, or one offset a lane."""
+    b, pointer = unit.b, at.pointers[op.param, op.index]
     stride = op.index.stride(nest.vector) if nest.vector and lanes > 1 else 0
     indices = None
     for term, step in op.index.terms:
@@ -183,20 +199,31 @@ def _address(unit: Unit, nest: StageNest, at: At, op: LoopOp, lanes: int) -> tup
         value = elementwise.cast(b, at.values[term], unit.dtypes[term], "int64")
         scaled = b.binary("mul", value, splat(unit, step, value.lanes))
         if value.lanes == 1:
-            pointer = b.offset(pointer, b.lane(scaled), element)
+            pointer = _moved(unit, op.param, pointer, b.lane(scaled))
         else:
             indices = scaled if indices is None else b.binary("add", indices, scaled)
-    if indices is None and lanes == 1 or indices is None and stride == 1:
-        return pointer, 1
-    if indices is None and stride == -1:
-        return b.offset(pointer, b.integer(1 - lanes), element), -1
+    if indices is None and (lanes == 1 or not isinstance(stride, Scalar) and abs(stride) == 1):
+        return pointer, None, 1 if lanes == 1 else stride
     if isinstance(stride, Scalar):
         steps = b.binary("mul", b.iota(lanes), splat(unit, stride, lanes))
     else:
         steps = b.iota(lanes, stride)
     is_fixed = not isinstance(stride, Scalar) and stride == 0
     indices = steps if indices is None else indices if is_fixed else b.binary("add", indices, steps)
-    return b.offset(pointer, indices, element), stride
+    return pointer, indices, stride
+
+
+def uniform(unit: Unit, nest: StageNest, at: At, op: LoopOp) -> Value:
+    """Random numbers: those of neighbouring lanes are of one group, if their places are neighbours."""
+    b, lanes = unit.b, width(unit, nest, at, op)
+    seed = b.lane(at.values[op.args[0]])
+    place, indices, stride = _place(unit, nest, at, op, lanes)
+    if indices is None and stride == 1 and lanes % philox.GROUP == 0:
+        return philox.consecutive(b, seed, op.other, place, lanes)
+    if indices is None:
+        indices = b.iota(lanes, stride)
+    places = b.binary("add", b.splat(place, lanes), indices)
+    return philox.each(b, seed, op.other, places)
 
 
 def splat(unit: Unit, dim: Dim, lanes: int) -> Value:

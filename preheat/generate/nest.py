@@ -24,7 +24,7 @@ from preheat.ir.types import DTYPES
 
 # What a value costs relative to an addition, for unrolling; the polynomial functions are long.
 COST = {
-    **dict.fromkeys("div reciprocal sqrt rsqrt".split(), 4),
+    **dict.fromkeys("div reciprocal sqrt rsqrt uniform".split(), 4),
     **dict.fromkeys("exp exp2 sigmoid sin cos floordiv truncdiv remainder fmod".split(), 12),
     **dict.fromkeys(
         "expm1 log log2 log10 log1p tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc "
@@ -198,7 +198,7 @@ def turned(nest: StageNest) -> tuple[LoopOp, ...]:
     ops = [op for level in nest.levels for op in level]
     if any(op.keep for op in ops):
         return ()
-    return tuple(op for op in ops if op.index is not None and _is_turned(nest, op))
+    return tuple(op for op in ops if op.param >= 0 and _is_turned(nest, op))
 
 
 def _is_turned(nest: StageNest, op: LoopOp) -> bool:

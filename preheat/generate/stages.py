@@ -366,4 +366,5 @@ def _reduce(unit: Unit, nest: StageNest, at: At, op: LoopOp, state: State) -> St
     return reduction.take(b, op, dtype, state, value, at.mask, position)
 
 
-_VALUES = {"load": access.load, "const": _constant, "axis": _axis}
+_VALUES = {
+    "load": access.load, "const": _constant, "axis": _axis, "uniform": access.uniform}

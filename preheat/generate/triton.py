@@ -265,6 +265,11 @@ class _Writer:
             return _Known(name, at.dims, op.dtype)
         args = [self.values[a] for a in op.args]
         names = tuple(a.name for a in args)
+        if op.op == "uniform":
+            place, dims = self.offset(op.index)
+            place = place or ops.constant(0, "int64")
+            self.emit(f"{name} = drawn({names[0]}, {place}, {op.other})")
+            return _Known(name, self._dims(dims), op.dtype)
         if op.op == "cast":
             text = ops.cast(names[0], args[0].dtype, op.dtype)
         elif op.op == "bitcast":

@@ -227,6 +227,20 @@ def larger(x, y):
 def smaller(x, y):
     return tl.minimum(x, y, propagate_nan=tl.PropagateNan.ALL)
 ''',
+    "drawn": '''
+@triton.jit
+def drawn(seed, place, stream):
+    place = place.to(tl.int64)
+    group = place >> 2
+    low = group.to(tl.uint32)
+    none = low * 0
+    first, second, third, fourth = tl.philox(
+        seed, low, (group >> 32).to(tl.uint32), none + stream, none)
+    word = tl.where(
+        (place & 2) == 0, tl.where((place & 1) == 0, first, second),
+        tl.where((place & 1) == 0, third, fourth))
+    return (word >> 8).to(tl.float32) * 5.9604644775390625e-08
+''',
     "first_largest": '''
 @triton.jit
 def first_largest(x, i, y, j):

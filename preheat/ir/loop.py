@@ -89,6 +89,7 @@ class LoopOp:
     op "reduce"  args (value,), `how` in sum prod max min any all argmax argmin
     op "check"   args (condition,): where false, bit `how` ("index", "zero_division") of the error flag is set;
                  the lane goes on: what would be out of bounds then must be masked or clamped
+    op "uniform" args (seed,), index, `other` the stream: element `index` of `ops.CORE`'s uniform
     any elementwise name of `ops.CORE`, `cast` to `dtype` included.
     `keep` marks a value that later stages use at the same position.
     """

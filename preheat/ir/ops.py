@@ -66,6 +66,11 @@ CORE: dict[str, OpSpec] = {
     **_rows("creation", 0, "value", full="every element is `value` (a number), cast to the result's dtype"),
     **_rows("creation", 0, "axis start step", iota="start + step * (index along `axis`)"),
     **_rows(
+        "creation", 1, "stream",
+        uniform="random float32 in [0, 1): the upper 24 bits of word k % 4 of Philox4x32-10 at counter (k // 4, stream), "
+        "k the row-major position, with the operand, a 0-d int64, as key",
+    ),
+    **_rows(
         "reduce", 1, "axes keepdim",
         sum="in the result's dtype (16-bit floats accumulate in float32)", prod="product",
         max="largest, NaN wins", min="smallest, NaN wins", any="as bool", all="as bool",

@@ -60,6 +60,10 @@ def _show_loop_op(op: LoopOp) -> str:
         ),
         "const": f"const {show_number(op.other)}" if op.op == "const" else "",
         "axis": f"axis {op.axis}",
+        "uniform": (
+            f"uniform {args} stream {op.other} at [{_show_index(op.index)}]"
+            if op.op == "uniform" else ""
+        ),
         "reduce": f"reduce {op.how} {args}",
     }.get(op.op, f"{op.op} {args}")
     return f"v{op.id}: {short(op.dtype)} = {text}{keep}"
@@ -186,11 +190,19 @@ def _read_definition(reader: Reader, value: int, dtype: str) -> LoopOp:
         fields["how"] = reader.take()
     if name not in ("load", "const", "axis"):
         fields["args"] = _read_values(reader)
+    if name == "uniform":
+        reader.take("stream")
+        fields["other"] = reader.number()
+        reader.take("at")
+        fields["index"] = _read_index(reader)
     return LoopOp(name, value, dtype, keep=reader.accept("keep"), **fields)
 
 
 def _read_place(reader: Reader):
-    param = int(reader.take()[1:])
+    return int(reader.take()[1:]), _read_index(reader)
+
+
+def _read_index(reader: Reader) -> Index:
     reader.take("[")
     base, terms = 0, []
     while not reader.accept("]"):
@@ -202,4 +214,4 @@ def _read_place(reader: Reader):
         else:
             base = reader.number()
         reader.accept("+")
-    return param, Index(base, tuple(terms))
+    return Index(base, tuple(terms))

@@ -146,6 +146,10 @@ def _elementwise(op: Op, operands: tuple[TensorType, ...], where: str) -> None:
 def _creation(op: Op, operands: tuple[TensorType, ...], where: str) -> None:
     if op.name == "iota":
         _require(0 <= op.attr("axis") < op.type.rank, where, "axis in range")
+    if op.name == "uniform":
+        (seed,) = operands
+        _require((seed.dtype, seed.rank) == ("int64", 0), where, "the seed is a 0-d int64")
+        _require(op.type.dtype == "float32", where, "yields float32")
 
 
 def _reduce(op: Op, operands: tuple[TensorType, ...], where: str) -> None:
@@ -307,6 +311,7 @@ def _verify_loop_op(
             where,
             f"{op.op} of a parameter that is {role}",
         )
+    if op.index is not None:
         for term, _ in op.index.terms:
             _require(
                 term in (known if isinstance(term, int) else axes), where, f"index term {term}"

@@ -17,6 +17,7 @@ OP_CYCLES: dict[str, float] = {
     **dict.fromkeys("expm1 log log2 log10 log1p erf tanh sin cos atan".split(), 16.0),
     **dict.fromkeys("erfc tan asin acos atan2 sinh cosh asinh acosh atanh pow".split(), 30.0),
     **dict.fromkeys("floordiv truncdiv remainder fmod".split(), 20.0),
+    "uniform": 25.0,
     **dict.fromkeys("const axis".split(), 0.0),
 }
 SIMPLE_CYCLES = 0.5  # everything else that computes

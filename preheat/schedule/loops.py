@@ -30,6 +30,7 @@ from preheat.schedule.affine import (
     SplitAxis,
     affine,
     axis,
+    flatten,
     reshape_index,
 )
 from preheat.schedule.folds import folded
@@ -292,6 +293,12 @@ def _iota(lowering: _Lowering, op: Op, index: Index, mask: int | None) -> int:
     return lowering.cast(lowering.op("add", wide, scaled, lowering.const(wide, start)), dtype)
 
 
+def _uniform(lowering: _Lowering, op: Op, index: Index, mask: int | None) -> int:
+    seed = lowering.value(op.args[0].id, (), None)
+    place = flatten(index, op.type.sizes)
+    return lowering.add(Node("uniform", "float32", (seed,), index=place, other=op.attr("stream")))
+
+
 def _is_integer(number: Number) -> bool:
     return type_of(number) == "int"
 
@@ -517,6 +524,7 @@ RULES: dict[str, Callable[[_Lowering, Op, Index, int | None], int]] = {
     **dict.fromkeys(REDUCE, _reduce),
     "full": _full,
     "iota": _iota,
+    "uniform": _uniform,
     "reshape": _reshape,
     "permute": _permute,
     "flip": _flip,

@@ -304,7 +304,7 @@ def test_a_number_of_the_host_is_passed_by_value():
 
 # ---------------------------------------------------------------------------- the interpreter
 @needs_triton
-@pytest.mark.parametrize("group", ("products", "rows", "movement", "elementwise", "graphs", "folds"))
+@pytest.mark.parametrize("group", ("products", "rows", "movement", "elementwise", "graphs", "folds", "random"))
 def test_interpreted(group):
     folder = Path(__file__).parent.parent
     done = subprocess.run(

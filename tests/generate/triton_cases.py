@@ -98,6 +98,18 @@ def elementwise() -> Iterator[Graph]:
             yield m.graph(m.cast(m.input(300, dtype=dtype), target))
 
 
+def random() -> Iterator[Graph]:
+    """Numbers that are drawn where they are used, in order and moved."""
+    for sizes in SIZES:
+        m = Make()
+        seed, type = m.input(dtype="int64"), tensor("float32", sizes)
+        u, v = (m.add("uniform", [seed], type, stream=stream) for stream in (0, 2**32 - 1))
+        yield m.graph(
+            m.op("mul", m.input(*sizes), m.cast(m.op("lt", u, (0.5,)), "float32")),
+            m.reduce("max", m.op("add", u, v), 1), m.op("neg", m.permute(v, 1, 0)),
+            m.op("neg", m.slice(u, 1, 1, sizes[1])), m.op("neg", m.pad(u, (1, 0), (0, 2))))
+
+
 def graphs(first: int = 0) -> Iterator[Graph]:
     for seed in range(first, first + 32):
         yield Program(seed, 4 + seed % 14).graph()
@@ -143,7 +155,7 @@ def products() -> Iterator[Graph]:
 
 GROUPS = {
     "products": products, "rows": rows, "movement": movement, "elementwise": elementwise,
-    "graphs": graphs, "folds": folds}
+    "graphs": graphs, "folds": folds, "random": random}
 
 
 def given(graph: Graph) -> list[torch.Tensor]:

@@ -14,6 +14,7 @@ import torch
 
 from preheat.bridge.interpret import MEANINGS
 from preheat.bridge.ops import decode, dtype, overload
+from preheat.bridge.uniform import words
 from preheat.ir.graph import Op, Ref, refs_of
 from preheat.ir.loop import ANY, Kernel, LoopOp, Stage
 from preheat.ir.plan import Buffer, KernelCall, LibraryCall, Plan, ProductCall
@@ -200,6 +201,12 @@ class _Run:
         if op.op == "axis":
             return axes[op.axis]
         args = [known(a) for a in op.args]
+        if op.op == "uniform":
+            place = torch.full(shape, op.index.base, dtype=torch.int64)
+            for key, stride in op.index.terms:
+                place = place + stride * (axes[key] if isinstance(key, str) else known(key))
+            drawn = words(args[0].reshape(-1)[0], place >> 2, op.other)
+            return (drawn.gather(-1, (place & 3)[..., None])[..., 0] >> 8).float() * 2.0**-24
         if op.op == "check":
             self.is_wrong |= not bool(args[0].all())
             return None

@@ -57,6 +57,10 @@ def eye(c: Lowering, **_: Arg) -> Value:
     return c.cast(c.binary("eq", down, across), c.result.dtype)
 
 
+def uniform(c: Lowering, seed: Value, like: Value, stream: int) -> Value:
+    return c.emit("uniform", [seed], "float32", like.sizes, stream=stream)
+
+
 _SOURCES = (
     "empty.memory_format",
     "empty_strided.default",
@@ -82,4 +86,5 @@ ROWS: dict[str, Callable] = {
     "aten.fill.Scalar": fill_number, "aten.fill.Tensor": fill_tensor,
     **{f"aten.arange.{v}": arange for v in ("default", "start", "start_step")},
     "aten.eye.default": eye, "aten.eye.m": eye,
+    "preheat.uniform.default": uniform,
 }
