@@ -61,6 +61,11 @@ HIDDEN_WRITES: dict[str, tuple[str, tuple[str, ...]]] = {
     "aten.cudnn_batch_norm.default": _STATISTICS,
     "aten.miopen_batch_norm.default": _STATISTICS,
 }
+# Others: the functional form, which gives these arguments anew, and as above.
+SILENT_WRITES: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "aten.native_batch_norm.default": (
+        "aten._native_batch_norm_legit_functional.default", *_STATISTICS),
+}
 
 
 @functools.lru_cache(maxsize=None)
@@ -145,25 +150,18 @@ def functional(name: str) -> str | None:
     return None
 
 
-def writes_silently(op: Op) -> tuple[int, ...]:
-    """The values that a level aten op writes to without saying so: running statistics, in training."""
-    if op.name not in SILENT_WRITES:
+def writes_unseen(op: Op) -> tuple[int, ...]:
+    """The values that a level aten op writes to without saying so."""
+    if op.name in HIDDEN_WRITES:
+        switch, written = HIDDEN_WRITES[op.name]
+    elif op.name in SILENT_WRITES:
+        _, switch, written = SILENT_WRITES[op.name]
+    else:
         return ()
-    _, switch, written = SILENT_WRITES[op.name]
     named = arguments(op)
     if not named[switch]:
         return ()
     return tuple(named[key].id for key in written if isinstance(named[key], Ref))
-
-
-# Overloads that write without saying so: the functional form, and the parameters it gives anew.
-SILENT_WRITES = {
-    "aten.native_batch_norm.default": (
-        "aten._native_batch_norm_legit_functional.default",
-        "training",
-        ("running_mean", "running_var"),
-    )
-}
 
 
 def _alias_set(info: Any) -> str:

@@ -12,7 +12,7 @@ import torch
 
 from preheat.bridge import interpret
 from preheat.bridge.ambient import is_autocast_on, no_autocast
-from preheat.bridge.ops import writes_silently
+from preheat.bridge.ops import writes_unseen
 from preheat.ir.graph import Graph, device_of
 from preheat.run.library import Fault
 from preheat.run.undo import kept
@@ -48,6 +48,6 @@ def outside_autocast() -> Callable:
 def written_inputs(graph: Graph) -> tuple[int, ...]:
     """The places of the inputs whose storage an op writes."""
     roots = graph.roots()
-    values = (value for op in graph.ops for value in (*op.writes, *writes_silently(op)))
+    values = (value for op in graph.ops for value in (*op.writes, *writes_unseen(op)))
     written = {roots.get(value, value) for value in values}
     return tuple(place for place, given in enumerate(graph.inputs) if given.id in written)

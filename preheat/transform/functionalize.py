@@ -35,7 +35,7 @@ from dataclasses import replace
 from preheat.base.dataclass import dataclass, field
 from preheat.base.errors import Unsupported
 from preheat.bridge.ops import (
-    HIDDEN_WRITES, SILENT_WRITES, arguments, functional, infer, schema, writes_silently,
+    HIDDEN_WRITES, SILENT_WRITES, arguments, functional, infer, schema, writes_unseen,
 )
 from preheat.ir.graph import CARRY, Builder, Graph, Op, OutputAlias, Ref, Token, map_refs
 from preheat.ir.dims import decide, normal
@@ -182,7 +182,7 @@ class _State:
         for result, type in zip(op.results, op.types):
             if self._is_known(result) and type != self.types[result]:
                 raise Unsupported("metadata_write", f"{self.types[result]} became {type}")
-        changed = writes_silently(op)
+        changed = writes_unseen(op) if op.name in SILENT_WRITES else ()
         if changed:
             self._append_silent(op, changed)
         elif op.writes:
@@ -194,12 +194,8 @@ class _State:
 
     def require_unread(self) -> None:
         """What is written unseen is read by nothing else: it might come before or after the write."""
-        hidden = [
-            op for op in self.graph.ops
-            if op.name in HIDDEN_WRITES and arguments(op)[HIDDEN_WRITES[op.name][0]]]
-        written = {
-            self._root_of(named[key].id) for named in map(arguments, hidden)
-            for key in HIDDEN_WRITES[hidden[0].name][1] if isinstance(named[key], Ref)}
+        hidden = [op for op in self.graph.ops if op.name in HIDDEN_WRITES and writes_unseen(op)]
+        written = {self._root_of(value) for op in hidden for value in writes_unseen(op)}
         for op in self.graph.ops if written else ():
             if op not in hidden and not written.isdisjoint(map(self._root_of, op.refs())):
                 raise Unsupported("written_by_library", f"{hidden[0].name}, and {op.name} reads it")
