@@ -6,8 +6,8 @@
           product b3 @ b2 -> b4
           kernel add_1 (b4 inout, b5) over 8
 
-The steps: `biases` takes convolutions of a GPU apart, `layouts` turns them, `padding` and `alignment`
-pad and cut its products, `sums` makes products of few rows sums, `split` cuts long reductions,
+The steps: `biases` takes convolutions of a GPU apart, `layouts` turns them, `depthwise` some gradients
+of a CPU's, `padding` and `alignment` pad and cut a GPU's products, `sums` makes products of few rows sums, `split` cuts long reductions,
 `problem` names the values that need memory, `fuse` groups values into loop nests (`loops`, `forms`,
 `tile`), `memory` gives every value a buffer; here they become the nouns of `ir.plan`.
 
@@ -27,6 +27,7 @@ from preheat.ir.plan import Call, KernelCall, LibraryCall, Output, Plan, Product
 from preheat.schedule.activations import with_activations
 from preheat.schedule.alignment import aligned_products
 from preheat.schedule.biases import biases_apart
+from preheat.schedule.depthwise import channels_first
 from preheat.schedule.fuse import fuse
 from preheat.schedule.groups import Group
 from preheat.schedule.layouts import channels_last
@@ -58,7 +59,7 @@ def schedule(
     sums = products_as_kernels(graph, fused, parts) if target.is_gpu else products_as_sums(graph)
     graph = sums.graph
     for prepare in (
-        biases_apart, channels_last, with_activations, padded_products, aligned_products
+        biases_apart, channels_last, channels_first, with_activations, padded_products, aligned_products
     ):
         graph = prepare(graph, target)
     graph = split_reductions(graph, target, sums.products)
