@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from preheat.ir.graph import Arg
 from preheat.ir.scalar import Number, Scalar
-from preheat.transform.lowering import Lowering, Value, decline_if, is_float
+from preheat.transform.lowering import Lowering, Value, count, decline_if, is_float
 
 
 # ---------------------------------------------------------------------------- activations
@@ -152,8 +152,13 @@ def _normal(c: Lowering, grad: Value, normal: Value, rstd: Value, axes: Sequence
 
 
 def _sum_into(c: Lowering, x: Value, axes: Sequence[int], place: int) -> Value:
+    return _result(c, c.reduce("sum", x, axes, False), place)
+
+
+def _result(c: Lowering, value: Value, place: int) -> Value:
+    """`value` in the recorded sizes and dtype of a result."""
     type = c.op.types[place]
-    return c.down(c.reshape(c.reduce("sum", x, axes, False), type.sizes), type.dtype)
+    return c.down(c.reshape(value, type.sizes), type.dtype)
 
 
 def layer_norm(
@@ -189,6 +194,35 @@ def rms_norm(
     return (
         c.down((scaled - normal * along) * rstd) if output_mask[0] else None,
         _sum_into(c, grad * normal, rows, 1) if output_mask[1] else None,
+    )
+
+
+def batch_norm(
+    c: Lowering, grad_out: Value, input: Value, weight: Value | None, running_mean: Value | None,
+    running_var: Value | None, save_mean: Value | None, save_invstd: Value | None, train: bool,
+    eps: Number, output_mask: Arg,
+) -> tuple:
+    decline_if(not is_float(input.dtype) or input.type.device != "cpu" or 0 in input.sizes, "operand")
+    grad, x = c.up(grad_out), c.up(input)
+    channels = (1, input.sizes[1]) + (1,) * (input.rank - 2)
+    axes = (0, *range(2, input.rank))
+
+    def each(value: Value) -> Value:
+        return c.reshape(c.up(value, x.dtype), channels)
+
+    if train:
+        mean, rstd = each(save_mean), each(save_invstd)
+    else:
+        mean, rstd = each(running_mean), c.unary("rsqrt", each(running_var) + eps)
+    centred = x - mean
+    total, along = c.reduce("sum", grad, axes), c.reduce("sum", grad * centred, axes)
+    scale = rstd if weight is None else rstd * each(weight)
+    elems = count(x, axes)
+    own = grad - total / elems - centred * (along * (rstd * rstd) / elems) if train else grad
+    return (
+        c.down(own * scale) if output_mask[0] else None,
+        _result(c, along * rstd, 1) if output_mask[1] else None,
+        _result(c, total, 2) if output_mask[2] else None,
     )
 
 
@@ -235,6 +269,7 @@ ROWS: dict[str, Callable] = {
     "aten.nll_loss_backward.default": nll_loss,
     "aten.native_layer_norm_backward.default": layer_norm,
     "aten._fused_rms_norm_backward.default": rms_norm,
+    "aten.native_batch_norm_backward.default": batch_norm,
     "aten.slice_backward.default": slice_,
     "aten.select_backward.default": select,
 }

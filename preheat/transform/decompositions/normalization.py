@@ -1,18 +1,18 @@
-"""Normalization: layer, RMS, group and batch norm (inference).
+"""Normalization: layer, RMS, group and batch norm.
 
     aten.native_layer_norm.default(x: [B, D], (D,), w, b, eps)
       ->  mean = sum(x, 1) / D;  c = x - mean;  rstd = rsqrt(sum(c * c, 1) / D + eps)
           out = c * rstd * w + b
 
-Statistics in float32 for 16-bit floats, the output rounded once. Batch norm that trains changes its
-running statistics and stays with the library.
+Statistics in float32 for 16-bit floats, the output rounded once. Batch norm that trains gives its running
+statistics anew, and is one kernel with what is done to its output; on a GPU it stays with the library.
 """
 
 from collections.abc import Callable
 
 from preheat.ir.graph import Arg
 from preheat.ir.scalar import Number
-from preheat.transform.lowering import Lowering, Value, decline_if, is_float
+from preheat.transform.lowering import Lowering, Value, count, decline_if, is_float
 
 
 def _standardise(
@@ -92,7 +92,10 @@ def batch_norm(
     c: Lowering, input: Value, weight: Value | None, bias: Value | None, running_mean: Value | None,
     running_var: Value | None, eps: Number, training: bool = False, **_: Arg,
 ) -> tuple:
-    decline_if(training or running_mean is None or running_var is None, "training")
+    if training:
+        decline_if(running_mean is not None or running_var is not None, "running statistics")
+        return _batch_statistics(c, input, weight, bias, eps)[0]
+    decline_if(running_mean is None or running_var is None, "no statistics")
     decline_if(not is_float(input.dtype), "operand")
     x = c.up(input)
     channels = (1, input.sizes[1]) + (1,) * (input.rank - 2)
@@ -103,6 +106,42 @@ def batch_norm(
     shift = None if bias is None else c.reshape(c.up(bias, x.dtype), channels)
     out = _affine(centred, c.reshape(scale, channels), shift)
     return c.down(out), *(_empty(c, place) for place in range(1, len(c.op.types)))
+
+
+def batch_norm_functional(
+    c: Lowering, input: Value, weight: Value | None, bias: Value | None, running_mean: Value,
+    running_var: Value, training: bool, momentum: Number, eps: Number,
+) -> tuple:
+    """As batch norm that trains, with its running statistics anew."""
+    decline_if(not training, "inference")
+    results, mean, variance = _batch_statistics(c, input, weight, bias, eps)
+    elems = count(input, _all_but_channels(input))
+    updated = (
+        c.down(momentum * c.reshape(new, old.sizes) + (1 - momentum) * c.up(old, new.dtype), old.dtype)
+        for new, old in ((mean, running_mean), (variance * (elems / (elems - 1)), running_var)))
+    return *results, *updated
+
+
+def _batch_statistics(
+    c: Lowering, input: Value, weight: Value | None, bias: Value | None, eps: Number,
+) -> tuple[tuple, Value, Value]:
+    """The results of a batch norm by the statistics of its input; and these: mean and variance."""
+    decline_if(not is_float(input.dtype) or input.type.device != "cpu", "operand")
+    x, axes = c.up(input), _all_but_channels(input)
+    decline_if(count(x, axes) < 2, "no variance")
+    mean = c.mean(x, axes)
+    centred = x - mean
+    variance = c.mean(centred * centred, axes)
+    rstd = c.unary("rsqrt", variance + eps)
+    channels = (1, input.sizes[1]) + (1,) * (input.rank - 2)
+    weight, bias = (
+        None if v is None else c.reshape(c.up(v, x.dtype), channels) for v in (weight, bias))
+    out = _affine(centred * rstd, weight, bias)
+    return (c.down(out), _statistic(c, 1, mean), _statistic(c, 2, rstd)), mean, variance
+
+
+def _all_but_channels(x: Value) -> tuple[int, ...]:
+    return 0, *range(2, x.rank)
 
 
 def _empty(c: Lowering, place: int) -> Value | None:
@@ -123,4 +162,5 @@ ROWS: dict[str, Callable] = {
     "aten._native_batch_norm_legit_no_training.default": batch_norm,
     "aten._native_batch_norm_legit.default": batch_norm,
     "aten._batch_norm_no_update.default": batch_norm,
+    "aten._native_batch_norm_legit_functional.default": batch_norm_functional,
 }
