@@ -16,6 +16,7 @@ from preheat.base.collector import paused_collector
 from preheat.base.dataclass import dataclass
 from preheat.base.errors import InternalError, Unsupported, is_strict
 from preheat.base.events import emit, timed, wants
+from preheat.bridge.ops import unseen_inputs
 from preheat.capture import capture as captures
 from preheat.differentiate import Lesson
 from preheat.generate.build import host_target
@@ -111,7 +112,9 @@ def _compiled(run: Callable[..., Outcome], call: tuple, request: Request) -> Mad
 def _artifact(trace: Trace, request: Request) -> Artifact:
     if request.backend != "preheat":
         return artifact(trace)
-    return compile_trace(trace, request.name, request.bench)
+    made = compile_trace(trace, request.name, request.bench)
+    (node,) = trace.nodes
+    return made if node.body is None else replace(made, unseen=unseen_inputs(node.body))
 
 
 def compile_trace(trace: Trace, name: str, bench: Bench | None = None) -> Artifact:

@@ -20,7 +20,7 @@ import torch
 from preheat.base.dataclass import dataclass
 from preheat.base.errors import InternalError
 from preheat.bridge import uniform as _registered  # noqa: F401 - the one operator of our own
-from preheat.ir.graph import Arg, Item, Op, Ref, Token
+from preheat.ir.graph import Arg, Graph, Item, Op, Ref, Token
 from preheat.ir.scalar import Scalar
 from preheat.ir.types import NoneType, ScalarType, TensorType, Type, tensor
 
@@ -162,6 +162,29 @@ def writes_unseen(op: Op) -> tuple[int, ...]:
     if not named[switch]:
         return ()
     return tuple(named[key].id for key in written if isinstance(named[key], Ref))
+
+
+def unseen_inputs(graph: Graph) -> tuple[int, ...]:
+    """The places of the inputs that a recorded graph writes to, and only unseen: in eager autograd's
+    versions do not count such writes, so a backward that had saved the input is not refused."""
+    roots = graph.roots()
+    unseen = {roots.get(v, v) for op in graph.ops for v in writes_unseen(op)}
+    unseen -= {roots.get(v, v) for op in graph.ops for v in op.writes}
+    return tuple(place for place, given in enumerate(graph.inputs) if given.id in unseen)
+
+
+def unseen_values(graph: Graph) -> frozenset[int]:
+    """What a functional graph gives for such inputs."""
+    forms = {form: written for form, _, written in SILENT_WRITES.values()}
+    known = {given.id for given in graph.inputs}
+    found: set[int] = set()
+    for op in graph.ops:
+        if op.name in forms:
+            named, written = arguments(op), forms[op.name]
+            found.update(
+                result for key, result in zip(written, op.results[-len(written):])
+                if named[key].id in known or named[key].id in found)
+    return frozenset(found)
 
 
 def _alias_set(info: Any) -> str:

@@ -23,7 +23,7 @@ import torch
 from preheat.base.errors import Unsupported
 from preheat.bridge.ambient import is_autocast_on
 from preheat.bridge.interpret import define
-from preheat.bridge.ops import HIDDEN_WRITES, decode, overload, schema
+from preheat.bridge.ops import HIDDEN_WRITES, decode, overload, schema, unseen_values
 from preheat.bridge.tensors import is_plain, type_of, unusual_keys
 from preheat.capture.recorder import Recorder
 from preheat.ir.graph import CARRY, Graph, Input, Op
@@ -163,10 +163,13 @@ class Nested:
         graph = self.division.graph
         committed = {place for place, _ in self.division.commits}
         place_of = {given.id: place for place, given in enumerate(graph.inputs)}
+        unseen = unseen_values(graph)
         with torch.no_grad():
             for target, value in graph.writes:
                 if place_of[target] not in committed:
-                    inputs[place_of[target]].copy_(values[value])
+                    tensor = inputs[place_of[target]]
+                    # through `.data` its version stays, as in eager where the op hides its write
+                    (tensor.data if value in unseen else tensor).copy_(values[value])
 
     def _forward_graph(self, values: Sequence[torch.Tensor]) -> Graph | None:
         recorder = self._recorder

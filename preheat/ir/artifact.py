@@ -17,13 +17,15 @@ from preheat.ir.training import Training
 @dataclass(frozen=True, slots=True)
 class Artifact:
     """`plan` and `image` are None when the body runs op by op (backend "eager"), or when it is
-    differentiable and its backward has not been seen yet (`training` without joints)."""
+    differentiable and its backward has not been seen yet (`training` without joints). `unseen`: the
+    places of the inputs whose versions do not count what the body writes to them."""
 
     trace: Trace
     plan: Plan | None
     image: Image | None
     body: bytes
     training: Training | None = None
+    unseen: tuple[int, ...] = ()
 
     def graph(self) -> Graph:
         """The recorded graph at level aten."""
@@ -41,12 +43,12 @@ def artifact(
 
 
 def to_bytes(made: Artifact) -> bytes:
-    return encode((made.trace, made.plan, made.image, made.body, made.training))
+    return encode((made.trace, made.plan, made.image, made.body, made.training, made.unseen))
 
 
 def from_bytes(data: bytes) -> Artifact:
     """Raises ValueError when `data` is not an artifact."""
     parts = decode(data)
-    if not isinstance(parts, tuple) or len(parts) != 5 or not isinstance(parts[0], Trace):
+    if not isinstance(parts, tuple) or len(parts) != 6 or not isinstance(parts[0], Trace):
         raise ValueError("not an artifact")
     return Artifact(*parts)

@@ -14,7 +14,7 @@ import contextlib
 import ctypes
 import functools
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
@@ -63,6 +63,7 @@ class Executable:
     is_lean       outputs are made when they are first filled, not at the start
     takes_inputs  the list of inputs is the call's own: it is emptied, and each is let go after its
                   last use
+    unseen        places of inputs whose versions do not count what is written to them
     graphs        what may be recorded of its calls (`run/replays.py`), None for nothing
     keeps_arena   the arena is kept from call to call. On a GPU only a small one is, for each stream;
                   a large one's buffers come from torch's allocator in turns
@@ -71,6 +72,7 @@ class Executable:
     def __init__(
         self, plan: Plan, kernels: Loaded | LoadedGpu | None, is_grad_off: bool = False,
         is_autocast_off: bool | None = None, is_lean: bool = False, takes_inputs: bool = False,
+        unseen: Collection[int] = (),
     ):
         self.plan, self.kernels, self.is_grad_off = plan, kernels, is_grad_off
         self.is_lean, self.takes_inputs = is_lean, takes_inputs
@@ -83,6 +85,7 @@ class Executable:
         # guards hold the ambient state in which the plan was bound, so what is so now stays so
         self.is_autocast_off = is_autocast_on() if is_autocast_off is None else is_autocast_off
         self.written, self.first_write = writes_inputs(plan)
+        self.counted = tuple(b for b in self.written if plan.buffers[b].index not in unseen)
         self.library_results = {
             b
             for call in plan.calls
@@ -206,7 +209,7 @@ class Executable:
                 raise InternalError(f"{fault}, after an input was written") from fault
             raise
         if self.written and note is None:
-            increment_version([values[b] for b in self.written])
+            increment_version([values[b] for b in self.counted])
 
     def _show_views(self, values: Values, number: int) -> None:
         """Makes the views that call `number` uses: their root may have just come into being."""
@@ -242,6 +245,7 @@ class Executable:
 def executable(
     plan: Plan, image: Image | None, is_grad_off: bool = False, is_autocast_off: bool | None = None,
     is_lean: bool = False, takes_inputs: bool = False, *, graphs: Any = None,
+    unseen: Collection[int] = (),
 ) -> Executable:
     """`plan` with its kernels in memory: the CPU's, or those of the GPU that it runs on.
 
@@ -252,7 +256,7 @@ def executable(
         kernels = load_gpu(image, device_of(plan))
     elif image is not None and image.code:
         kernels = load(image)
-    made = Executable(plan, kernels, is_grad_off, is_autocast_off, is_lean, takes_inputs)
+    made = Executable(plan, kernels, is_grad_off, is_autocast_off, is_lean, takes_inputs, unseen)
     made.graphs = graphs
     return made
 

@@ -104,8 +104,8 @@ def lower(
         _LOWER[type(call)](writer, call)
         writer.free(executable.free_after[number])
     writer.test()
-    if executable.written:
-        writer.library(lambda: _increment_versions, (), executable.written, ())
+    if executable.counted:
+        writer.library(lambda: _increment_versions, (), executable.counted, ())
     output_slots = writer.output_slots(executable.plan.outputs)
     writer.choose_device(-1)
     writer.rows.append(Row("end"))
@@ -139,8 +139,8 @@ def lower_replay(
         executable.places[output.buffer].root for output in outputs if not output.alias))
     writer.begin_calls()
     writer.append("graph", (replay,))
-    if executable.written:
-        writer.library(lambda: _increment_versions, (), executable.written, ())
+    if executable.counted:
+        writer.library(lambda: _increment_versions, (), executable.counted, ())
     writer.output_slots(outputs)
     writer.choose_device(-1)
     writer.rows.append(Row("end"))

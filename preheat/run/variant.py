@@ -195,7 +195,7 @@ class Variant:
         else:
             self.executable = executable(
                 artifact.plan, artifact.image, torch.is_grad_enabled(), is_lean=True,
-                graphs=self._graphs)
+                graphs=self._graphs, unseen=artifact.unseen)
             self.rebuild = joined(
                 Trained(training, self._runtime, self.lesson, self._random_state, self._relearn,
                         self.name, self._graphs),
@@ -477,7 +477,8 @@ def _executable(
         if graph is not None:
             return Interpreted(graph), len(graph.outputs)
         plan = _NOTHING
-    return executable(plan, artifact.image, is_grad_off, graphs=graphs), len(plan.outputs)
+    made = executable(plan, artifact.image, is_grad_off, graphs=graphs, unseen=artifact.unseen)
+    return made, len(plan.outputs)
 
 
 def _needs_grad(value: Any) -> bool:

@@ -1,5 +1,6 @@
 """Batch norm that trains: core ops on a CPU, by which statistics, gradients and running statistics are eager's."""
 
+import contextlib
 import copy
 
 import pytest
@@ -117,7 +118,7 @@ class Net(nn.Module):
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
 @pytest.mark.parametrize("is_frozen", [False, True])
 def test_steps_of_training(layout, is_frozen):
-    """Five steps beside eager and float64."""
+    """Five steps beside eager and float64, each of two calls before the backward."""
     torch.manual_seed(0)
     net = Net()
     sides = [net, copy.deepcopy(net), copy.deepcopy(net).double()]
@@ -131,7 +132,8 @@ def test_steps_of_training(layout, is_frozen):
         for call, side in ((compiled, sides[0]), (sides[1], sides[1]), (sides[2], sides[2])):
             side.zero_grad()
             given = x.to(next(side.parameters()).dtype, copy=True).requires_grad_()
-            call(given).square().mean().backward()
+            first = call(given)
+            (first + call(given * 2) * 0.5).square().mean().backward()
             side.seen = given.grad
         for name in dict(net.named_parameters()) | dict(net.named_buffers()):
             found, expected, truth = (
@@ -144,3 +146,29 @@ def test_steps_of_training(layout, is_frozen):
         torch.testing.assert_close(sides[0].seen, sides[1].seen, rtol=1e-4, atol=1e-6)
     after = preheat.counters()
     assert after["fallbacks"] == before["fallbacks"] and after["compiles"] > before["compiles"]
+
+
+@pytest.mark.parametrize("body", [
+    lambda norm, x: norm(x),
+    lambda norm, x: (norm(x), norm.running_mean.add_(0.25))[0],
+    lambda norm, x: (norm.running_var.mul_(0.5), norm(x))[1],
+    lambda norm, x: norm(norm(x)),
+], ids=["alone", "and a write", "after a write", "twice"])
+@pytest.mark.parametrize("needs_grad", [True, False])
+def test_versions_count_what_they_count_in_eager(body, needs_grad):
+    """Whether they moved: several writes of one call are one here."""
+    moved = []
+    for wrap in (lambda f: f, lambda f: preheat.compile(f, options={"cache": False})):
+        norm = nn.BatchNorm1d(4)
+        call, x = wrap(lambda x, norm=norm: body(norm, x)), torch.randn(3, 4)
+        seen = []
+        for _ in range(4):
+            before = [b._version for b in norm.buffers()]
+            with torch.set_grad_enabled(needs_grad):
+                y = call(x)
+            if needs_grad:
+                with contextlib.suppress(RuntimeError):  # eager's too, after a write that counts
+                    y.sum().backward()
+            seen.append([b._version > was for b, was in zip(norm.buffers(), before)])
+        moved.append(seen)
+    assert moved[0] == moved[1]
