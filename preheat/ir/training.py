@@ -88,13 +88,11 @@ class Wiring:
     classes   for each class: its arguments, and which values are its results
     commits   (input, the value that is copied to it), each when the class that makes it is done
     exits     one an output, in order; `extra` exits past the recorded ones are memory of others
-    needs_grad  which inputs require grad
     """
 
     classes: tuple[tuple[tuple[Given, ...], tuple[int, ...]], ...]
     commits: tuple[tuple[int, int], ...]
     exits: tuple[Exit, ...]
-    needs_grad: tuple[bool, ...]
 
     @property
     def is_joined(self) -> bool:

@@ -20,8 +20,8 @@ from dataclasses import replace
 from preheat.ir.graph import Builder, Graph, Op, Ref
 from preheat.ir.plan import Target
 from preheat.ir.types import HALVES, TensorType, Type, tensor
+from preheat.schedule.alignment import ALIGN_ELEMS
 
-EACH = 8  # elements of 16 bits
 LEAST_SIZE = 256  # of a product that is worth copies of its operands
 LEAST_TERMS = 1 << 31
 
@@ -42,7 +42,7 @@ def _is_odd(op: Op, types: Mapping[int, Type]) -> bool:
     if not all(isinstance(size, int) for size in sizes) or min(sizes) < LEAST_SIZE:
         return False
     rows, columns, inner = sizes
-    return inner % EACH != 0 and rows * columns * inner >= LEAST_TERMS
+    return inner % ALIGN_ELEMS != 0 and rows * columns * inner >= LEAST_TERMS
 
 
 class _Padding:
@@ -86,7 +86,7 @@ class _Padding:
             if (value, axis) not in self.axes:
                 continue
             type = self.builder.type_of[value]
-            end = -type.sizes[axis] % EACH
+            end = -type.sizes[axis] % ALIGN_ELEMS
             sizes = tuple(size + end * (k == axis) for k, size in enumerate(type.sizes))
             is_turned = type.strides[0] == 1 and type.strides[1] != 1
             strides = (1, sizes[0]) if is_turned else None

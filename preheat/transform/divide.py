@@ -229,7 +229,6 @@ def wire(division: Division) -> Wiring:
             for one in division.classes),
         tuple((place, place_of[value]) for place, value in division.commits),
         tuple(exits),
-        tuple(given.id in graph.grads for given in graph.inputs),
     )
 
 

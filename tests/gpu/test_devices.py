@@ -3,13 +3,13 @@
 import copy
 import subprocess
 import sys
-import threading
 
 import pytest
 import torch
 from torch import nn
 
 import preheat
+from gpu.threads import at_once
 from preheat.base.events import bus
 
 pytestmark = [
@@ -114,23 +114,14 @@ def test_a_thread_for_each_gpu():
     nets = {device: network(seed).to(device) for seed, device in enumerate((FIRST, SECOND))}
     compiled = {device: preheat.compile(net, options=NO_CACHE) for device, net in nets.items()}
     truth = {device: copy.deepcopy(net) for device, net in nets.items()}
-    failures = []
 
     def work(device):
-        try:
-            torch.cuda.set_device(device)
-            for step in range(20):
-                x = inputs(step, device)
-                close(gradients(nets[device], compiled[device], x), gradients(truth[device], truth[device], x))
-        except BaseException as error:
-            failures.append(error)
+        torch.cuda.set_device(device)
+        for step in range(20):
+            x = inputs(step, device)
+            close(gradients(nets[device], compiled[device], x), gradients(truth[device], truth[device], x))
 
-    threads = [threading.Thread(target=work, args=(device,)) for device in nets]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures, failures
+    at_once(work, nets)
 
 
 PROGRAM = """

@@ -6,7 +6,6 @@
 result until the end, and says how many calls were graphs.
 """
 
-import threading
 
 import pytest
 import torch
@@ -14,6 +13,7 @@ import torch.nn.functional as F
 
 import preheat
 from gpu.test_programs import cuda
+from gpu.threads import at_once
 from preheat.base.events import bus
 from preheat.run.lanes import Lanes
 from preheat.run.replays import CALLS_BEFORE_GRAPH
@@ -312,29 +312,21 @@ def test_streams():
 def test_threads():
     model = layers()
     compiled = graphed(model)
-    failures = []
     own = [torch.cuda.Stream() for _ in range(2)]
 
     def work(seed):
-        try:  # two threads on the default stream, two on streams of their own
-            stream = own[seed] if seed < 2 else torch.cuda.default_stream()
-            with torch.cuda.stream(stream), torch.no_grad():
-                for k in range(40):
-                    x = cuda(64, 64, seed=seed * 100 + k)
-                    torch.testing.assert_close(compiled(x), model(x))
-            stream.synchronize()
-        except Exception as error:
-            failures.append(repr(error))
+        # two threads on the default stream, two on streams of their own
+        stream = own[seed] if seed < 2 else torch.cuda.default_stream()
+        with torch.cuda.stream(stream), torch.no_grad():
+            for k in range(40):
+                x = cuda(64, 64, seed=seed * 100 + k)
+                torch.testing.assert_close(compiled(x), model(x))
+        stream.synchronize()
 
     with torch.no_grad():
         compiled(cuda(64, 64))
     before = replays()
-    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures, failures
+    at_once(work, range(4))
     assert replays() - before >= 80
 
 

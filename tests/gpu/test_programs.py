@@ -4,13 +4,13 @@ Each is captured whole, runs as one plan of generated kernels and library calls,
 nothing, unless its row says otherwise.
 """
 
-import threading
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 import preheat
+from gpu.threads import at_once
 from preheat.base.events import bus
 from preheat.run.device import context
 from preheat.run.shims import _is_right
@@ -292,27 +292,18 @@ def test_streams_and_threads():
         return (x * 2 + 1).softmax(-1).sum(0)
 
     compiled = preheat.compile(chain, options={"cache": False})
-    failures = []
 
     def work(seed):
-        try:
-            stream = torch.cuda.Stream()
-            with torch.cuda.stream(stream), torch.no_grad():
-                for k in range(30):
-                    x = cuda(200, 300, seed=seed * 100 + k)
-                    torch.testing.assert_close(compiled(x), chain(x))
-            stream.synchronize()
-        except Exception as error:
-            failures.append(repr(error))
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream), torch.no_grad():
+            for k in range(30):
+                x = cuda(200, 300, seed=seed * 100 + k)
+                torch.testing.assert_close(compiled(x), chain(x))
+        stream.synchronize()
 
     with torch.no_grad():
         compiled(cuda(200, 300))
-    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures, failures
+    at_once(work, range(4))
 
 
 def test_out_of_memory():

@@ -5,7 +5,6 @@ own threads, its generator, alignment, half precision, layouts of convolutions.
 """
 
 import contextlib
-import threading
 
 import pytest
 import torch
@@ -13,6 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import preheat
+from gpu.threads import at_once
 from preheat.base.events import bus
 from test_warm import run as run_warm
 
@@ -251,31 +251,23 @@ def test_a_tangent_that_is_not_aligned():
 def test_streams_and_threads_that_train_at_once():
     torch.manual_seed(0)
     net = nn.Sequential(Block(64), Block(64)).cuda()
-    compiled, parameters, failures = preheat.compile(net, options=NO_CACHE), list(net.parameters()), []
+    compiled, parameters = preheat.compile(net, options=NO_CACHE), list(net.parameters())
     torch.cuda.synchronize()
 
     def work(seed):
-        try:
-            stream = torch.cuda.Stream()
-            with torch.cuda.stream(stream):
-                for k in range(30):
-                    x = of(200, 64)(seed * 100 + k)[0].detach()
-                    expected = torch.autograd.grad(net(x).pow(2).sum(), parameters)
-                    loss = compiled(x).pow(2).sum()
-                    torch.cuda._sleep(20000)
-                    found = torch.autograd.grad(loss, parameters)
-                    for a, b in zip(found, expected):
-                        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-3)
-            stream.synchronize()
-        except Exception as error:
-            failures.append(repr(error))
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            for k in range(30):
+                x = of(200, 64)(seed * 100 + k)[0].detach()
+                expected = torch.autograd.grad(net(x).pow(2).sum(), parameters)
+                loss = compiled(x).pow(2).sum()
+                torch.cuda._sleep(20000)
+                found = torch.autograd.grad(loss, parameters)
+                for a, b in zip(found, expected):
+                    torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-3)
+        stream.synchronize()
 
-    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures, failures
+    at_once(work, range(4))
 
 
 def test_the_backward_runs_on_the_stream_of_the_forward():
