@@ -15,7 +15,10 @@ from preheat.capture.sizes import finished
 from preheat.ir.graph import Builder, Graph
 from preheat.ir.types import TensorType, Type
 
-MAX_TEST_OPS = 4  # a branch of the entry that so few ops on inputs decide becomes a guard
+# A branch of the entry that so few ops on inputs decide becomes a guard. It runs them one by one, in Python, so
+# that more are dearer than a host call between two graphs, unless there must be one graph.
+MAX_TEST_OPS = 4
+MAX_TEST_OPS_OF_WHOLE = 24
 
 
 class BranchRecorder:
@@ -26,6 +29,7 @@ class BranchRecorder:
     root: dict[int, int]
     input_sources: list[int]
     has_tests: bool
+    max_test_ops: int = MAX_TEST_OPS
     rules: Any
     tested: Callable[[Graph, tuple[int, ...], bool], None]
     paused: Callable[[], Any]
@@ -42,7 +46,7 @@ class BranchRecorder:
     def test_of(self, tensor: Tensor) -> tuple[Graph, tuple[int, ...]] | None:
         """The few pure ops from inputs to a bool of one element, and the sources of the inputs.
 
-        None if it takes more than `MAX_TEST_OPS` ops, if chance takes part, or if anything that
+        None if it takes more than `max_test_ops` ops, if chance takes part, or if anything that
         takes part was written to: then the answer cannot be had from the inputs alone, before the
         call. None if floats decide: their answer changes from call to call, and a host call that
         the compiled ops come before is cheaper than a guard that runs them one by one.
@@ -58,7 +62,7 @@ class BranchRecorder:
                 continue
             taken.append(op)
             wanted.update(op.refs())
-            if len(taken) > MAX_TEST_OPS or facts_of(overload(op.name)).is_random:
+            if len(taken) > self.max_test_ops or facts_of(overload(op.name)).is_random:
                 return None
         roots = {self.root[value] for value in wanted}
         if any(self.root[value] in roots for op in self.builder.ops for value in op.writes):

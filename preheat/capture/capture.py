@@ -30,6 +30,7 @@ from preheat.base.callers import Raised
 from preheat.base.dataclass import dataclass
 from preheat.bridge.ambient import ambient_now, steps_aside
 from preheat.capture import machine
+from preheat.capture.branches import MAX_TEST_OPS_OF_WHOLE
 from preheat.capture.nodes import Stop, break_at
 from preheat.capture.observer import NOT_DONE, GiveUp, Observer
 from preheat.capture.reads import is_opaque_member
@@ -85,6 +86,8 @@ def capture(
         return _run_unwatched(target, args, kwargs, ("foreign_state", aside))
     ambient = ambient_now()
     watcher = Watcher(Limits.of(limits), dict(ambient)["inference_mode"], is_known, dynamic)
+    if watcher.limits.is_whole:
+        watcher.recorder.max_test_ops = MAX_TEST_OPS_OF_WHOLE
     try:
         watcher.nodes.enter(Signature(len(args), tuple(kwargs)), ambient)
         seen = watcher.begin(target, args, kwargs, ambient)

@@ -501,3 +501,23 @@ def test_context_variables_set_and_reset():
 def test_is_compiling():
     assert not marks.is_compiling()
     assert captured(lambda x: x * (2 if preheat.is_compiling() else 1), torch.ones(2)).result[0] == 2
+
+
+def pooled(x, mask):
+    """A branch that more ops decide than a guard runs on each call."""
+    parts = torch.nn.functional.max_pool1d(mask.float()[:, None], 2)[:, 0].to(torch.bool)
+    return x * 2 if parts.all() else x - parts.sum()
+
+
+def test_one_graph_may_ask_more_where_there_must_be_one():
+    x, full = torch.ones(3), torch.ones(2, 4, dtype=torch.int64)
+    half = full.clone()
+    half[1, :2] = 0
+    with torch.no_grad():
+        assert preheat.explain(pooled)(x, full).break_count == 1
+        whole = preheat.compile(pooled, fullgraph=True, options={"cache": False})
+        before = preheat.counters()
+        for mask in (full, half, full, half, full):
+            assert_same(whole(x, mask), pooled(x, mask))
+        after = preheat.counters()
+    assert after["captures"] - before["captures"] == 2 and after["breaks"] == before["breaks"]
