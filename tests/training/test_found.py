@@ -230,3 +230,17 @@ def test_a_differentiable_backward_looks_at_what_its_first_one_had_saved():
             results[0], leaf, torch.ones(3, 3), create_graph=number != 1)[0].detach()
 
     assert [isinstance(row, str) for row in agree(f, use)] == [False, False, True, True]
+
+
+def test_a_view_of_a_result_that_is_used_after_a_write():
+    def f(x, y):
+        outer = y.reshape(3, 3)
+        inner = outer.view(9)
+        outer.mul_(0.3)
+        return x * inner.view(3, 3), outer
+
+    def use(results, y, leaf, number):
+        tangents = torch.ones(3, 3), torch.full((3, 3), 10.0)
+        return torch.cat(torch.autograd.grad(results, [results[1], y], tangents))
+
+    agree(f, use)
