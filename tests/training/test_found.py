@@ -244,3 +244,33 @@ def test_a_view_of_a_result_that_is_used_after_a_write():
         return torch.cat(torch.autograd.grad(results, [results[1], y], tangents))
 
     agree(f, use)
+
+
+@pytest.mark.parametrize("is_input", [False, True])
+def test_a_tensor_into_a_part_of_which_a_write_has_put_what_is_saved(is_input):
+    def f(x, y):
+        t = y if is_input else y * 1
+        t[0:2].tanh_()
+        return (t * 1 if is_input else t,)
+
+    def use(results, y, leaf, number):
+        if number % 2 == 0:
+            with torch.no_grad():
+                (y if is_input else results[0]).mul_(2)
+        results[0].backward(torch.ones(3, 3))
+        return leaf.grad
+
+    assert [isinstance(row, str) for row in agree(f, use)] == [True, False, True, False]
+
+
+def test_a_copy_of_what_is_saved_may_be_written_to():
+    def f(x, y):
+        return (torch.slice_scatter(x, y.tanh()[0:2], 0, 0, 2),)
+
+    def use(results, y, leaf, number):
+        with torch.no_grad():
+            results[0].mul_(2)
+        results[0].backward(torch.ones(3, 3))
+        return leaf.grad
+
+    assert not any(isinstance(row, str) for row in agree(f, use))
