@@ -16,7 +16,7 @@ keep the graph; a joint that cannot be recorded is None, with a reason, and its 
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 
@@ -56,6 +56,7 @@ class Nested:
         self._leaves: list[list[torch.Tensor]] = [
             [None] * len(one.args) for one in division.classes]
         self._connected, self._writes = connected, writes
+        self._numbers: dict[int, int | None] = {}  # of values that are written: what the record calls them
         with self._recorded():
             values = self._run(inputs)
             if writes:
@@ -127,6 +128,7 @@ class Nested:
         for place in division.replaced:  # what a formula saves of them must outlast the write
             value = graph.inputs[place].id
             values[value] = values[value].detach().clone()
+        written = {value for pair in graph.stored for value in pair}
         places = [
             {(value, use): place for place, (value, use) in enumerate(zip(one.args, one.uses))}
             for one in division.classes]
@@ -142,6 +144,8 @@ class Nested:
                 define(op, self._call(op, operands), values)
                 if len(op.results) == 1 and isinstance(op.type, TensorType):
                     self._lay_out(op, values)
+            for value in written.intersection(op.results):
+                self._numbers[value] = self._recorder.value_of(self._plain(values[value]))
             for value in last[position]:
                 del values[value]
         return values
@@ -254,7 +258,18 @@ class Nested:
             tuple(outputs))
         return Joint(
             number, key, graph, tuple(read),
-            tuple(-1 if r is None else where[r] for r in results))
+            tuple(-1 if r is None else where[r] for r in results), self._holders(read))
+
+    def _holders(self, read: Iterable[int]) -> tuple[int, ...]:
+        """Where the program has written what is `read`, see `Joint`."""
+        root, found = self._recorder.root, {}
+        taken = {root.get(value, value) for value in read}
+        for written, memory in self.division.graph.stored:
+            pair = self._numbers.get(written), self._numbers.get(memory)
+            if None not in pair and root[pair[0]] in taken:
+                found[root[pair[1]]] = None
+                taken.add(root[pair[1]])
+        return tuple(found)
 
 
 # ---------------------------------------------------------------------------- one op

@@ -194,6 +194,8 @@ class Graph:
                      what the symbols were
     grads            values that required grad when they were first read (level aten).
     grad_outputs     places of the outputs that require grad at the end (level aten).
+    stored           (value, memory): where a write of the program has put a value of a functional graph;
+                     `memory` is what is in the memory since then
     """
 
     level: str
@@ -208,6 +210,7 @@ class Graph:
     hints: tuple[tuple[int, ...], ...] = ()
     grads: tuple[int, ...] = ()
     grad_outputs: tuple[int, ...] = ()
+    stored: tuple[tuple[int, int], ...] = ()
 
     def types(self) -> dict[int, Type]:
         """The type of every value."""

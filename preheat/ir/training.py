@@ -109,6 +109,8 @@ class Joint:
               the tangents that are there follow
     grads     for each argument of the class: the output of the graph that is its gradient, -1 for
               none, or -2 - k for the k-th of the reads and tangents
+    holders   values of the forward graph that began the memory into which the program has written what
+              is read: in eager it lies there
     """
 
     number: int
@@ -116,6 +118,7 @@ class Joint:
     graph: Graph
     reads: tuple[int, ...]
     grads: tuple[int, ...]
+    holders: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

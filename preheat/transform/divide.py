@@ -64,9 +64,9 @@ def refuse_quiet_views(graph: Graph) -> None:
 
 
 def refuse_rebuilt_views(graph: Graph) -> None:
-    """Raises Unsupported for a recorded graph with a result that is a view of another one, of memory
+    """Raises Unsupported for a recorded graph with a view of a result, itself a result or used, of memory
     that was written to since under autograd: torch then takes the view from the memory anew, and no
-    gradient goes through the other result."""
+    gradient goes through that result."""
     maker = {
         op.results[0]: place for place, op in enumerate(graph.ops)
         if op.name in VIEWS and len(op.results) == 1}
@@ -78,7 +78,10 @@ def refuse_rebuilt_views(graph: Graph) -> None:
         if op.is_grad_enabled:
             written.update((root.get(value, value), place) for value in op.writes)
     outputs = {value for place, value in enumerate(graph.outputs) if place in graph.grad_outputs}
-    for value in outputs:
+    used = {
+        value for place, op in enumerate(graph.ops) if op.is_grad_enabled
+        for value in op.refs() if written.get(root[value], place) < place}
+    for value in outputs | used:
         if value not in maker or written.get(root[value], -1) < maker[value]:
             continue
         above = graph.ops[maker[value]].args[0].id

@@ -89,6 +89,7 @@ class _State:
     # of a view: the version of its root when it was last taken, and the value it was then
     taken: dict[int, tuple[int, int]] = field(default_factory=dict)
     grads: set[int] = field(default_factory=set)  # functional values that require grad
+    stored: list[tuple[int, int]] = field(default_factory=list)  # see `Graph`
     is_grad_enabled: bool = False  # where the op under way was recorded
 
     def __post_init__(self) -> None:
@@ -123,7 +124,7 @@ class _State:
 
     def write(self, value: int, new: int) -> None:
         """From here on, `value`'s memory holds `new`."""
-        was = self.is_grad_enabled
+        was, written = self.is_grad_enabled, new
         while value in self.views:
             self._require_writable(value)
             view = self.views[value]
@@ -142,6 +143,8 @@ class _State:
             self.is_grad_enabled = True
             new = self.emit(CARRY, (Ref(new), Ref(old)), self.builder.type_of[old])
         self.is_grad_enabled = was
+        if new != written and self.grads:
+            self.stored.append((written, new))
         self.roots[root].current = new
         self.roots[root].version += 1
 
@@ -404,6 +407,7 @@ class _State:
             tuple(aliases),
             grads=tuple(sorted(self.grads & self.builder.type_of.keys())),
             grad_outputs=self._grad_outputs(graph, outputs, aliases),
+            stored=tuple(self.stored),
         )
 
     def _base(self, value: int) -> int:

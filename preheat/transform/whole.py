@@ -114,17 +114,21 @@ def watched(
     """Where others may change what the formulas of `joint` have saved: inputs, those among them into
     which the call has written it (in eager it lies there), and outputs of `forward` in whose memory it
     lies. `commits`: (input, the output that is copied to it when the call is over)."""
-    taken, views = set(saved_values(forward, joint)), _views(forward)
+    taken, views, roots = set(saved_values(forward, joint)), _views(forward), forward.roots()
     place_of = {given.id: place for place, given in enumerate(forward.inputs)}
-    are_taken = [_memory(value, views) in taken for value in forward.outputs]
+
+    def is_taken(value: int) -> bool:
+        return _memory(value, views) in taken or roots.get(value, value) in joint.holders
+
+    are_taken = [*map(is_taken, forward.outputs)]
     inputs = {place_of[value] for value in taken if value in place_of}
     inputs |= {place for place, output in commits if are_taken[output]}
-    for op in forward.ops:
-        if op.name == "aten.copy_.default" and op.args[0].id in place_of:
-            inputs |= {place_of[op.args[0].id]} if _memory(op.args[1].id, views) in taken else set()
+    inputs |= {
+        place_of[op.args[0].id] for op in forward.ops
+        if op.name == "aten.copy_.default" and op.args[0].id in place_of and is_taken(op.args[1].id)}
     return (
         *(Given("input", place) for place in sorted(inputs)),
-        *(Given("value", place) for place, is_taken in enumerate(are_taken) if is_taken))
+        *(Given("value", place) for place, taken_there in enumerate(are_taken) if taken_there))
 
 
 def with_views(forward: Graph, joint: Joint) -> Graph:

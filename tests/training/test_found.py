@@ -230,3 +230,47 @@ def test_a_differentiable_backward_looks_at_what_its_first_one_had_saved():
             results[0], leaf, torch.ones(3, 3), create_graph=number != 1)[0].detach()
 
     assert [isinstance(row, str) for row in agree(f, use)] == [False, False, True, True]
+
+
+def test_a_view_of_a_result_that_is_used_after_a_write():
+    def f(x, y):
+        outer = y.reshape(3, 3)
+        inner = outer.view(9)
+        outer.mul_(0.3)
+        return x * inner.view(3, 3), outer
+
+    def use(results, y, leaf, number):
+        tangents = torch.ones(3, 3), torch.full((3, 3), 10.0)
+        return torch.cat(torch.autograd.grad(results, [results[1], y], tangents))
+
+    agree(f, use)
+
+
+@pytest.mark.parametrize("is_input", [False, True])
+def test_a_tensor_into_a_part_of_which_a_write_has_put_what_is_saved(is_input):
+    def f(x, y):
+        t = y if is_input else y * 1
+        t[0:2].tanh_()
+        return (t * 1 if is_input else t,)
+
+    def use(results, y, leaf, number):
+        if number % 2 == 0:
+            with torch.no_grad():
+                (y if is_input else results[0]).mul_(2)
+        results[0].backward(torch.ones(3, 3))
+        return leaf.grad
+
+    assert [isinstance(row, str) for row in agree(f, use)] == [True, False, True, False]
+
+
+def test_a_copy_of_what_is_saved_may_be_written_to():
+    def f(x, y):
+        return (torch.slice_scatter(x, y.tanh()[0:2], 0, 0, 2),)
+
+    def use(results, y, leaf, number):
+        with torch.no_grad():
+            results[0].mul_(2)
+        results[0].backward(torch.ones(3, 3))
+        return leaf.grad
+
+    assert not any(isinstance(row, str) for row in agree(f, use))
