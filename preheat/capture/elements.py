@@ -55,6 +55,7 @@ class ElementRecorder:
         self.element_symbol: Callable[[int, float], Scalar] | None = None
         self.element_divides: Callable[[Scalar], bool] | None = None
         self._elements: dict[int, Number] = {}  # value -> what it holds now
+        self._holding: dict[int, dict[int, None]] = {}  # root -> the values of it that are there
         self._rewritten: set[int] = set()  # roots of which an input's first content is gone
         self._before: dict[int, float] = {}  # id of a tensor that is about to be written: its number
         self._first: dict[int, float] = {}  # input value that was written -> what it held at first
@@ -78,10 +79,14 @@ class ElementRecorder:
         for value in op.writes:
             root = self.root[value]
             self._rewritten.add(root)
-            for other in [v for v in self._elements if self.root[v] == root]:
+            for other in self._holding.pop(root, ()):
                 del self._elements[other]
         if number is not None:
-            self._elements[written if written >= 0 else op.results[0]] = number
+            self._hold(written if written >= 0 else op.results[0], number)
+
+    def _hold(self, value: int, number: Number) -> None:
+        self._elements[value] = number
+        self._holding.setdefault(self.root[value], {})[value] = None
 
     def element_of(self, tensor: Tensor) -> tuple[Number, float] | None:
         """The number in `tensor`, and what it is now; None if nobody knows what it follows from."""
@@ -157,7 +162,7 @@ class ElementRecorder:
             return None
         first = self._first.get(value)
         symbol = self.element_symbol(source, self._present(tensor) if first is None else first)
-        self._elements[value] = symbol
+        self._hold(value, symbol)
         return symbol
 
     def _present(self, tensor: Tensor) -> float:
