@@ -13,7 +13,7 @@ import functools
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -120,11 +120,17 @@ def schema(name: str) -> Schema:
 def arguments(op: Op) -> dict[str, Arg]:
     """The arguments of a level aten op (or `library` op) by parameter name, defaults filled in."""
     name = op.attr("op") if op.name == "library" else op.name
-    parameters = schema(name).parameters
-    found: dict[str, Arg] = {p.name: p.default for p in parameters}
-    found.update({p.name: arg for p, arg in zip(parameters, op.args)})
-    found.update({key: arg for key, arg in op.attrs if not (key == "op" and op.name == "library")})
+    defaults = _defaults(name)
+    found = defaults | dict(zip(defaults, op.args))
+    is_library = op.name == "library"
+    found.update([pair for pair in op.attrs if pair[0] != "op"] if is_library else op.attrs)
     return found
+
+
+@functools.lru_cache(maxsize=None)
+def _defaults(name: str) -> dict[str, Arg]:
+    """The default of each parameter of the overload `name`, in order."""
+    return {parameter.name: parameter.default for parameter in schema(name).parameters}
 
 
 @functools.lru_cache(maxsize=None)
@@ -278,33 +284,72 @@ def infer(op: Op, types: Callable[[int], Type], written: Sequence[TensorType]) -
     if schema(op.name).is_random:
         return tuple(dense)
     if op.name.startswith("aten."):
-        for fill in (1, 0):  # ones divide, zeros index
-            try:
-                elements = {ref: _one_element(types(ref), fill) for ref in op.refs()}
-                dtypes = _result_dtypes(op, elements)
-            except (RuntimeError, ValueError, IndexError):
-                continue
-            if len(dtypes) == len(written):
-                return tuple(replace(type, dtype=name) for type, name in zip(dense, dtypes))
+        args = tuple([_asked(arg, types) for arg in op.args])
+        attrs = tuple([(key, _asked(arg, types)) for key, arg in op.attrs])
+        dtypes = _result_dtypes(op.name, args, attrs, len(written))
+        if dtypes is not None:
+            return tuple([
+                type if type.dtype == name else replace(type, dtype=name)
+                for type, name in zip(dense, dtypes)])
     return _infer_without_memory(op, types)
 
 
-def _result_dtypes(op: Op, values: dict[int, torch.Tensor]) -> list[str]:
-    args = [decode(a, values) for a in op.args]
-    attrs = {key: decode(a, values) for key, a in op.attrs}
-    with torch.no_grad():
-        outcome = overload(op.name)(*args, **attrs)
-    results = outcome if isinstance(outcome, (tuple, list)) else (outcome,)
-    tensors = [result for result in results if isinstance(result, torch.Tensor)]
-    return [str(tensor.dtype).removeprefix("torch.") for tensor in tensors]
+class _Operand(NamedTuple):
+    """What a result's dtype hangs on: of a number (rank -1) its type."""
+
+    dtype: str
+    rank: int
 
 
-def _one_element(type: Type, fill: int) -> torch.Tensor | int | float | bool:
-    if isinstance(type, ScalarType):
-        return NUMBERS[type.type](fill)
-    if not isinstance(type, TensorType):
-        raise NotImplementedError(f"an operand of type {type}")
-    return torch.full((1,) * type.rank, fill, dtype=dtype(type.dtype), device="cpu")
+class _Number(NamedTuple):
+    """A constant, told apart from equal ones of other types."""
+
+    type: type
+    value: Any
+
+
+def _asked(arg: Arg, types: Callable[[int], Type]) -> Any:
+    """`arg` as far as the dtype of a result hangs on it."""
+    if isinstance(arg, tuple):
+        return tuple([_asked(part, types) for part in arg])
+    if not isinstance(arg, (Ref, Item)):
+        return _Number(type(arg), arg)
+    given = types(arg.id)
+    if isinstance(given, ScalarType):
+        return _Operand(given.type, -1)
+    if not isinstance(given, TensorType):
+        raise NotImplementedError(f"an operand of type {given}")
+    return _Operand(given.dtype, given.rank)
+
+
+@functools.lru_cache(maxsize=4096)
+def _result_dtypes(name: str, args: tuple, attrs: tuple, count: int) -> tuple[str, ...] | None:
+    """The dtypes of `count` results, as a run on single elements gives them; None if none does."""
+    for fill in (1, 0):  # ones divide, zeros index
+        try:
+            with torch.no_grad():
+                outcome = overload(name)(
+                    *[_one_element(arg, fill) for arg in args],
+                    **{key: _one_element(arg, fill) for key, arg in attrs})
+        except (RuntimeError, ValueError, IndexError):
+            continue
+        results = outcome if isinstance(outcome, (tuple, list)) else (outcome,)
+        tensors = [result for result in results if isinstance(result, torch.Tensor)]
+        if len(tensors) == count:
+            return tuple([str(tensor.dtype).removeprefix("torch.") for tensor in tensors])
+    return None
+
+
+def _one_element(asked: Any, fill: int) -> Any:
+    """An argument that stands for what `asked` says."""
+    kind = type(asked)
+    if kind is _Number:
+        return decode(asked.value, {})
+    if kind is _Operand and asked.rank < 0:
+        return NUMBERS[asked.dtype](fill)
+    if kind is _Operand:
+        return torch.full((1,) * asked.rank, fill, dtype=dtype(asked.dtype), device="cpu")
+    return [_one_element(part, fill) for part in asked]
 
 
 def _infer_without_memory(op: Op, types: Callable[[int], Type]) -> tuple[Type, ...]:

@@ -19,6 +19,7 @@ from preheat.bridge.overloads import facts_of
 from preheat.bridge.resizing import TENSORS_OF_NUMBERS, full, spelled_out
 from preheat.bridge.symint import is_available, is_safe, plain, reshaped_copy, show, unboxed
 from preheat.bridge.tensors import Parameter, Size, Tensor, tensor_facts
+from preheat.capture.elements import is_followed
 from preheat.capture.guards import Guards
 from preheat.capture.numbers import OPERATIONS
 from preheat.capture.observer import NOT_DONE, GiveUp, Observer
@@ -64,7 +65,9 @@ class Boxing(Observer):
     def begin_recording(self, has_tests: bool = False) -> None:
         """A new node: the recorder asks for numbers, and tells of sizes, of its guards."""
         self.recorder.begin(has_tests)
-        self.recorder.element_symbol = self.guards.element if is_available() else None
+        if is_available():
+            self.recorder.element_symbol = self.guards.element
+            self.recorder.element_divides = self.guards.numbers.divides
         self.guards.has_sizes = self.recorder.has_sizes = self.begin_sizes
 
     def element(self, tensor: Any) -> float | None:
@@ -75,6 +78,12 @@ class Boxing(Observer):
             return None
         number, value = found
         return self.guards.numbers.made(number, value)
+
+    def with_elements(self, kwargs: dict) -> dict:
+        """The arguments of an op, where C takes the number out of a tensor, with this number."""
+        found = {name: self.element(kwargs[name]) for name in ("value", "alpha")
+                 if is_followed(kwargs.get(name))}
+        return {**kwargs, **{name: n for name, n in found.items() if n is not None}} if found else kwargs
 
     def begin_sizes(self) -> None:
         """The node has sizes that change: rules find the types of what ops give."""

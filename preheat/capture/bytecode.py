@@ -28,7 +28,8 @@ VERSION = sys.version_info[:2]
 OWN_FOLDER = (
     str(pathlib.Path(__file__).parent) + os.sep
 )  # frames of our own files never show in tracebacks
-POLYFILLS = OWN_FOLDER + "polyfills.py"  # the one file of ours that the machine interprets
+# the files of ours that the machine interprets
+POLYFILLS = frozenset(OWN_FOLDER + name for name in ("polyfills.py", "updates.py"))
 ABC_CHECKS = tuple(
     vars(abc.ABCMeta)[name].__code__ for name in ("__instancecheck__", "__subclasscheck__")
 )  # C calls back from them and typing.Protocol looks for their native frame
@@ -160,7 +161,7 @@ class Decoder:
 def decode(code: CodeType, handlers: dict[str, Callable]) -> Code:
     """`code` with each instruction bound to its handler; see the module docstring."""
     result = Code(code)
-    if result.is_own and code.co_filename != POLYFILLS:
+    if result.is_own and code.co_filename not in POLYFILLS:
         result.why_native = "own"
         return result
     if code in ABC_CHECKS:

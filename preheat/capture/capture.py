@@ -29,7 +29,7 @@ from preheat.base import marks
 from preheat.base.callers import Raised
 from preheat.base.dataclass import dataclass
 from preheat.bridge.ambient import ambient_now, steps_aside
-from preheat.capture import machine
+from preheat.capture import machine, updates
 from preheat.capture.branches import MAX_TEST_OPS_OF_WHOLE
 from preheat.capture.nodes import Stop, break_at
 from preheat.capture.observer import NOT_DONE, GiveUp, Observer
@@ -37,6 +37,9 @@ from preheat.capture.reads import is_opaque_member
 from preheat.capture.snapshots import rebuild
 from preheat.capture.watch import Watcher
 from preheat.ir.trace import Outcome, Point, Signature
+
+
+MODEL_FILES = (updates,)  # fills `models.MODELS`
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ Reading one is no look at the device and no host call: it is a runtime number (`
 branch on it is a guard, and what follows from it is computed anew by each call. Programs keep their
 counters so (`torch.optim`).
 
-Followed are the floats of the CPU that sums, products and copies of numbers give; whatever else
+Followed are the floats of the CPU that sums, products, negations and copies of numbers give; whatever else
 writes to the memory ends that. Guarantees: an expression, evaluated in Python, has the very value
 that torch's op gives (float32 is rounded once: the double that it is computed in is more than twice
 as wide).
@@ -28,6 +28,7 @@ _ARITHMETIC = {
     for name, op in (("add", "add"), ("sub", "sub"), ("mul", "mul"), ("div", "truediv"))
     for suffix in ("", "_")
 }
+_UNARY = {"aten.neg.default": "neg", "aten.neg_.default": "neg"}
 _MOVES = frozenset(("aten.copy_.default", "aten.fill_.Scalar", "aten.fill_.Tensor"))
 _ZERO, _FULL = "aten.zero_.default", "aten.full.default"
 
@@ -37,6 +38,7 @@ class ElementRecorder:
 
     element_symbol(source, value)   the symbol of the element of source `source`, `value` when the node
                                     began; None: no numbers here
+    element_divides(number)         whether it is not 0, which is guarded then
     """
 
     values: dict[int, Any]
@@ -51,7 +53,9 @@ class ElementRecorder:
     def begin_elements(self) -> None:
         """A new graph, in which nothing is known so far."""
         self.element_symbol: Callable[[int, float], Scalar] | None = None
+        self.element_divides: Callable[[Scalar], bool] | None = None
         self._elements: dict[int, Number] = {}  # value -> what it holds now
+        self._holding: dict[int, dict[int, None]] = {}  # root -> the values of it that are there
         self._rewritten: set[int] = set()  # roots of which an input's first content is gone
         self._before: dict[int, float] = {}  # id of a tensor that is about to be written: its number
         self._first: dict[int, float] = {}  # input value that was written -> what it held at first
@@ -75,10 +79,14 @@ class ElementRecorder:
         for value in op.writes:
             root = self.root[value]
             self._rewritten.add(root)
-            for other in [v for v in self._elements if self.root[v] == root]:
+            for other in self._holding.pop(root, ()):
                 del self._elements[other]
         if number is not None:
-            self._elements[written if written >= 0 else op.results[0]] = number
+            self._hold(written if written >= 0 else op.results[0], number)
+
+    def _hold(self, value: int, number: Number) -> None:
+        self._elements[value] = number
+        self._holding.setdefault(self.root[value], {})[value] = None
 
     def element_of(self, tensor: Tensor) -> tuple[Number, float] | None:
         """The number in `tensor`, and what it is now; None if nobody knows what it follows from."""
@@ -109,6 +117,9 @@ class ElementRecorder:
             return None
         if op.name == _ZERO:
             return 0.0
+        if op.name in _UNARY:
+            number = self._operand(args[0], op.args[0], dtype)
+            return None if number is None else apply(_UNARY[op.name], number)
         operation = _ARITHMETIC.get(op.name)
         if operation is None and op.name not in _MOVES:
             return None
@@ -117,12 +128,16 @@ class ElementRecorder:
         numbers = [self._operand(*pair, dtype) for pair in zip(args, op.args)]
         if operation is None:
             return numbers[1]
-        if None in numbers or operation == "truediv" and not numbers[1].__class__ is float:
-            return None
-        if operation == "truediv" and numbers[1] == 0:
+        if None in numbers or operation == "truediv" and not self._divides(numbers[1]):
             return None
         made = apply(operation, *numbers)
         return _rounded(made, dtype)
+
+    def _divides(self, number: Number) -> bool:
+        """Whether Python divides by `number` as torch does: now, and in whatever call is served."""
+        if isinstance(number, Scalar):
+            return self.element_divides is not None and self.element_divides(number)
+        return number != 0
 
     def _operand(self, given: Any, encoded: Any, dtype: str) -> Number | None:
         if isinstance(given, Tensor):
@@ -147,7 +162,7 @@ class ElementRecorder:
             return None
         first = self._first.get(value)
         symbol = self.element_symbol(source, self._present(tensor) if first is None else first)
-        self._elements[value] = symbol
+        self._hold(value, symbol)
         return symbol
 
     def _present(self, tensor: Tensor) -> float:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
-from preheat.bridge.ops import overload
+from preheat.bridge.ops import exists, overload
 from preheat.bridge.overloads import Overload, facts_of
 
 _PREFIX = "aten._foreach_"
@@ -46,7 +46,10 @@ def _single(name: str) -> tuple[Overload, str] | None:
     wanted = _OVERLOADS.get(base.rstrip("_"), {}).get(given)
     if wanted is None:
         return None
-    return facts_of(overload(f"aten.{base}.{wanted}")), base.rstrip("_")
+    name = base.rstrip("_")
+    if exists(f"aten.{base}.{wanted}"):
+        return facts_of(overload(f"aten.{base}.{wanted}")), name
+    return facts_of(overload(f"aten.{name}.out")), name  # `maximum_` is only there for lists
 
 
 def _calls(
@@ -59,6 +62,8 @@ def _calls(
         result = each[0] if single.writes else out[index]
         if name in _VALUE_BY_NAME and len(each) > 3:
             each, named = each[:3], {**named, "value": each[3]}
+        if single.name.endswith(".out"):
+            named["out"] = result
         if "scalars" in named:
             named["value"] = named.pop("scalars")
         yield single, each, {k: v for k, v in named.items() if k != "non_blocking"}, result

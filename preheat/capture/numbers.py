@@ -292,6 +292,13 @@ class Numbers:
         self.test(apply(test, scalars[place], 0), True)
         return True
 
+    def divides(self, scalar: Scalar) -> bool:
+        """Whether `scalar` is not 0, which is guarded then."""
+        if self.value(scalar) == 0:
+            return False
+        self.test(apply("ne", scalar, 0), True)
+        return True
+
     def _text(self, function: Callable, args: tuple, run: Callable) -> Any:
         """A text of numbers and texts: one again, unless it is empty or made in another way."""
         kinds = set(map(type, args))

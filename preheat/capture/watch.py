@@ -342,6 +342,8 @@ class Watcher(Reads, Raises, Looks, Boxing, Observer):
         try:
             row = policy(function)
             call = CALLS[row.kind]
+            if row.kind == "op" and kwargs:
+                kwargs = self.with_elements(kwargs)
             if self.numbers:
                 return self.call_with_numbers(row, function, args, kwargs, call)
             return call(self, function, args, kwargs, row)

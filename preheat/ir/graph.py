@@ -99,21 +99,34 @@ class Op:
         (one,) = self.types
         return one
 
-    def refs(self) -> Iterator[int]:
+    def refs(self) -> list[int]:
         """The values read, in order of appearance, keywords last."""
-        for arg in self.args:
-            yield from refs_of(arg)
+        found: list[int] = []
+        for arg in self.args:  # asked for all the time: most arguments are values
+            if arg.__class__ is Ref:
+                found.append(arg.id)
+            elif arg.__class__ in _REFERRING:
+                found += refs_of(arg)
         for _, arg in self.attrs:
-            yield from refs_of(arg)
+            if arg.__class__ in _REFERRING:
+                found += refs_of(arg)
+        return found
 
 
-def refs_of(arg: Arg) -> Iterator[int]:
+def refs_of(arg: Arg) -> list[int]:
     """The values named in `arg`, however deep."""
-    if isinstance(arg, (Ref, Item)):
-        yield arg.id
-    elif isinstance(arg, tuple):
-        for part in arg:
-            yield from refs_of(part)
+    if arg.__class__ is Ref or arg.__class__ is Item:
+        return [arg.id]
+    if arg.__class__ is not tuple:
+        return []
+    found: list[int] = []
+    for part in arg:
+        if part.__class__ in _REFERRING:
+            found += refs_of(part)
+    return found
+
+
+_REFERRING = frozenset((Ref, Item, tuple))  # the classes of arguments that may name values
 
 
 def map_refs(arg: Arg, change) -> Arg:

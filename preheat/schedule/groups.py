@@ -103,6 +103,8 @@ class Groups:
         self.args: dict[int, tuple[int, ...]] = {}
         self.op_kinds: dict[int, int] = {}
         self.type_kinds: dict[int, int] = {}
+        self.flat_op_kinds: dict[int, int] = {}
+        self.flat_type_kinds: dict[int, int] = {}
 
     def group(
         self, roots: tuple[int, ...], stored: tuple[int, ...], stores: Sequence[Store]
@@ -274,13 +276,21 @@ class Groups:
         return self._type_kind, self._op_kind
 
     def _flat_type_kind(self, value: int) -> int:
-        found = self.problem.types[value]
-        return self.shapes.kind("flat", found.dtype, found.rank == 0, found.device)
+        found = self.flat_type_kinds.get(value)
+        if found is None:
+            type = self.problem.types[value]
+            found = self.shapes.kind("flat", type.dtype, type.rank == 0, type.device)
+            self.flat_type_kinds[value] = found
+        return found
 
     def _flat_op_kind(self, value: int) -> int:
-        op = self.problem.ops[value]
-        facts = self.shapes.kind("flat op", op.name, repr(op.attrs), len(self._args(value)))
-        return self.shapes.kind("flat value", facts, self._flat_type_kind(value))
+        found = self.flat_op_kinds.get(value)
+        if found is None:
+            op = self.problem.ops[value]
+            facts = self.shapes.kind("flat op", op.name, repr(op.attrs), len(self._args(value)))
+            found = self.shapes.kind("flat value", facts, self._flat_type_kind(value))
+            self.flat_op_kinds[value] = found
+        return found
 
     def _op_kind(self, value: int) -> int:
         """What computing `value` is. Constants by their text: 0.0 is not -0.0, 1 is not True."""

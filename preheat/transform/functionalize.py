@@ -156,7 +156,8 @@ class _State:
 
     def _add(self, op: Op) -> None:
         """Appends a functional op, which runs in the grad mode of the op under way."""
-        op = replace(op, is_grad_enabled=self.is_grad_enabled)
+        if op.is_grad_enabled is not self.is_grad_enabled:
+            op = replace(op, is_grad_enabled=self.is_grad_enabled)
         self.builder.append(op)
         if self.grads and self.is_grad_enabled and op.name not in _CUT_OFF:
             if not self.grads.isdisjoint(op.refs()):
@@ -312,7 +313,7 @@ class _State:
         if len(types) != len(op.writes):
             raise Unsupported("written_by_library", op.name)
         fresh = tuple(self.builder.fresh() for _ in types)
-        self._add(replace(pure, results=fresh, types=types))
+        self._add(Op(pure.name, pure.args, fresh, types, pure.attrs))
         for target, value, type in zip(op.writes, fresh, types):
             self.write(target, self._as_stored(value, type, self.types[target]))
 

@@ -77,7 +77,8 @@ def test_new_gradients_each_step_are_the_same_variant():
     assert captures() == before
 
 
-def test_numbers_that_change_between_steps_cost_no_variant():
+@pytest.mark.parametrize("choice", IMPLEMENTATIONS)
+def test_numbers_that_change_between_steps_cost_no_variant(choice):
     def change(k):
         def action(optimizer, params):
             group = optimizer.param_groups[0]
@@ -86,7 +87,7 @@ def test_numbers_that_change_between_steps_cost_no_variant():
 
         return action
 
-    twins = Twins(lambda params: adamw(params, foreach=False))
+    twins = Twins(lambda params: adamw(params, **IMPLEMENTATIONS[choice]))
     twins.step()
     for k in range(1, 4):
         twins.each(change(k))
@@ -104,8 +105,10 @@ def test_numbers_that_change_between_steps_cost_no_variant():
     lambda optimizer: torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=12),
     lambda optimizer: torch.optim.lr_scheduler.LambdaLR(optimizer, lambda k: 1 / (k + 1)),
 ], ids=["step", "cosine", "one_cycle", "lambda"])
-def test_schedulers_between_steps(make):
-    twins = Twins(lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9, nesterov=True))
+@pytest.mark.parametrize("fused", [False, True])
+def test_schedulers_between_steps(make, fused):
+    twins = Twins(lambda params: torch.optim.SGD(
+        params, lr=0.1, momentum=0.9, nesterov=True, fused=fused))
     schedulers = [make(optimizer) for optimizer in twins.optimizers]
     for k in range(10):
         twins.step()
@@ -340,11 +343,100 @@ def test_parameters_whose_memory_is_exchanged_between_steps():
     settled(twins)
 
 
-def test_a_learning_rate_that_is_a_tensor():
-    twins = Twins(lambda params: torch.optim.AdamW(params, lr=torch.tensor(0.01), foreach=False))
-    for k in range(5):
+TENSOR_RATES = {
+    **{f"{cls.__name__}-{choice}": (cls, IMPLEMENTATIONS[choice])
+       for cls in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad)
+       for choice in ("forloop", "fused")},
+    **{cls.__name__: (cls, {"foreach": False})
+       for cls in (torch.optim.RMSprop, torch.optim.Adadelta, torch.optim.NAdam, torch.optim.Adamax)},
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", TENSOR_RATES)
+def test_a_learning_rate_that_is_a_tensor(name, dtype):
+    """One graph, which takes the number out of the tensor anew on each call."""
+    cls, choice = TENSOR_RATES[name]
+    twins = Twins(lambda params: cls(params, lr=torch.tensor(0.01, dtype=dtype), weight_decay=0.1, **choice))
+    for k in range(6):
+        if k == 3:
+            before = captures()
         twins.step()
         twins.each(lambda optimizer, params: optimizer.param_groups[0]["lr"].mul_(0.5))
+    assert captures() == before
+    twins.set_gradients()
+    told = preheat.explain(twins.optimizers[1].step)()
+    assert (told.graph_count, told.break_count) == (1, 0)
+
+
+FUSED = {
+    "SGD": lambda params: torch.optim.SGD(params, lr=0.1, fused=True),
+    "SGD-momentum": lambda params: torch.optim.SGD(
+        params, lr=0.1, momentum=0.9, dampening=0.2, weight_decay=0.1, fused=True),
+    "SGD-nesterov": lambda params: torch.optim.SGD(
+        params, lr=0.1, momentum=0.9, nesterov=True, maximize=True, fused=True),
+    "Adam": lambda params: torch.optim.Adam(params, weight_decay=0.1, fused=True),
+    "Adam-amsgrad": lambda params: torch.optim.Adam(params, amsgrad=True, maximize=True, fused=True),
+    "AdamW": lambda params: torch.optim.AdamW(params, fused=True),
+    "AdamW-amsgrad": lambda params: torch.optim.AdamW(params, amsgrad=True, maximize=True, fused=True),
+    "AdamW-tensor": lambda params: torch.optim.AdamW(params, lr=torch.tensor(0.01), fused=True),
+    "Adagrad": lambda params: torch.optim.Adagrad(
+        params, lr_decay=0.1, weight_decay=0.1, initial_accumulator_value=0.2, fused=True),
+}
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_fused_steps_with_scaled_gradients_and_infinities(name):
+    """What GradScaler gives a fused step: it takes the scale out of the gradients, and where an
+    infinity was found it does nothing."""
+    twins = Twins(FUSED[name])
+    found = (0.0, 0.0, 1.0, 0.0, 1.0, 1.0, 0.0)
+    for k, is_found in enumerate(found):
+        if k == 4:
+            before = captures()
+        twins.set_gradients()
+        for params, optimizer in zip(twins.params, twins.optimizers):
+            optimizer.grad_scale = torch.tensor(2.0 ** (k + 3))
+            optimizer.found_inf = torch.tensor(is_found)
+            for param in params:
+                param.grad.mul_(optimizer.grad_scale)
+            if is_found:
+                params[0].grad[0] = float("inf")
+        for call in twins.calls:
+            call()
+        twins.compare()
+    assert captures() == before
+    told = preheat.explain(twins.optimizers[1].step)()
+    assert (told.graph_count, told.break_count) == (1, 0)
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_fused_steps_are_kernels_that_write_in_place(name):
+    twins = Twins(FUSED[name], sizes=((64, 3), (5,), (2, 30, 2), (7,), (1,), (100,)))
+    for _ in range(3):
+        twins.step()
+    optimizer = twins.optimizers[1]
+    places = [p.data_ptr() for p in twins.params[1]]
+    twins.step()
+    assert places == [p.data_ptr() for p in twins.params[1]]
+    twins.set_gradients()
+    told = preheat.explain(optimizer.step)()
+    assert (told.graph_count, told.break_count) == (1, 0) and 1 <= told.kernels <= 4
+
+
+def test_fused_steps_of_other_dtypes_are_torchs_own():
+    def make(params):
+        return torch.optim.AdamW([torch.nn.Parameter(p.detach().bfloat16()) for p in params], fused=True)
+
+    twins = Twins(make)
+    for _ in range(4):
+        for optimizer in twins.optimizers:
+            for k, param in enumerate(optimizer.param_groups[0]["params"]):
+                param.grad = torch.full_like(param, 0.1 * k + 0.1)
+        for call in twins.calls:
+            call()
+        for a, b in zip(*(o.param_groups[0]["params"] for o in twins.optimizers)):
+            assert torch.equal(a, b)
 
 
 def test_differentiable_steps():
