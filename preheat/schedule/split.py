@@ -79,6 +79,8 @@ def _fold_parts(flat: TensorType | None, rows: frozenset[tuple[int, int]]) -> tu
     if flat is None or flat.sizes not in rows or flat.sizes[1] > cost.FOLDED_ELEMS:
         return None
     count, columns = flat.sizes
+    if isinstance(count, Scalar) or isinstance(columns, Scalar):
+        return None
     best = cost.GPU_FEW_PROGRAMS * max(1, min(4, FOLD_COLUMNS // columns))  # short rows take few warps
     parts = _divisor(count, cost.LEAST_FOLDING, best, count // FOLD_ROWS)
     return None if parts is None else (0, parts)
