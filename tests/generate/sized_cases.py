@@ -18,7 +18,9 @@ from schedule.graphs import same
 from preheat.generate import rungs
 from preheat.run.buffers import sizes_at
 from preheat.run.gpu import is_for, programs_of
+from preheat.schedule import cost, split
 
+cost.GPU_ROW_ELEMS, split.GPU_PART_ROWS = 64, 16
 rungs.BLOCK_ELEMS, rungs.ROW_BYTES, rungs.DEEP, rungs.ROW_STEPS = 64, 1024, 16, 2
 
 

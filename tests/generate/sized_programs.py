@@ -116,6 +116,11 @@ def joined(x, y):
     return torch.cat([x, y], 1) * 2, torch.cat([y, x], 1).sum(1)
 
 
+def parts(x, i):
+    """Long reductions with few results: in two steps, the first over a number of parts."""
+    return x.sum(), x.double().sum(), x.sum(0), (x * 2).amax(0), i.amin(0), i.sum(), (i > 7).any(), (x < 9).all(0)
+
+
 def scalars(x):
     return x * x.shape[0] + x.shape[1] / 2, x / x.numel()
 
@@ -134,6 +139,7 @@ PROGRAMS = {
     "embedding": (embedding, lambda a, b, c: (torch.randint(0, 64, (a, b)), torch.randn(64, 24))),
     "movement": (movement, lambda a, b, c: (torch.randn(a, b),)),
     "joined": (joined, lambda a, b, c: (torch.randn(a, b, 24), torch.randn(a, c, 24))),
+    "parts": (parts, lambda a, b, c: (torch.randn(a, b), torch.randint(0, 9, (a, b)))),
     "scalars": (scalars, lambda a, b, c: (torch.randn(a, b),)),
 }
 FIRST = (5, 37, 7)  # the sizes of the real call

@@ -43,9 +43,14 @@ def as_tuple(value):
 
 
 def near(found, expected, within):
+    """`found` is `expected` but for a share `within` of the largest element."""
     for a, b in zip(as_tuple(found), as_tuple(expected), strict=True):
         assert a.dtype == b.dtype and a.shape == b.shape and a.stride() == b.stride()
-        torch.testing.assert_close(a, b, rtol=within, atol=within, equal_nan=True)
+        if b.is_floating_point() and b.numel():
+            scale = float(b[b.isfinite()].abs().max()) if b.isfinite().any() else 1.0
+            torch.testing.assert_close(a, b, rtol=within, atol=within * min(scale, 1e4), equal_nan=True)
+        else:
+            torch.testing.assert_close(a, b)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -54,13 +59,13 @@ def test_a_new_size_compiles_nothing(name, dtype, told):
     program, arguments = PROGRAMS[name]
     compiled, chance = preheat.compile(program, options=NO_CACHE), random.Random(3)
     # bfloat16: eager's own rounding between ops is what differs
-    within = 2e-4 if dtype is torch.float32 else 0.1
+    within = 2e-4 if dtype is torch.float32 else 0.05
     with torch.no_grad():
         for sizes in ((5, 37, 7), (6, 44, 11)):
             compiled(*on_gpu(arguments(*sizes), dtype))
         before = count()
         for k in range(PAIRS):
-            a, b, c = chance.randint(2, 70), chance.choice((2, 16, 33, 64, 300, 1024, 1025)), chance.randint(2, 20)
+            a, b, c = chance.randint(2, 70), chance.choice((4, 16, 33, 64, 300, 1024, 1025)), chance.randint(2, 20)
             if k == 7:
                 a, b, c = 64, 4500, 16
             args = on_gpu(arguments(a, b, c), dtype)
