@@ -124,7 +124,7 @@ def compile_trace(trace: Trace, name: str, bench: Bench | None = None) -> Artifa
     if node.body is None:
         return artifact(trace)
     if node.body.symbols:
-        return _sized(trace, name)
+        return _sized(trace, name, bench)
     learning = _learning(trace, name)
     if learning is not None:
         return learning
@@ -155,20 +155,19 @@ def lesson_of(
     return (SizedLesson if graph.symbols else Lesson).of(graph, known, budget, handover)
 
 
-def _sized(trace: Trace, name: str) -> Artifact:
-    """The artifact of a trace whose sizes change: with a plan for all of them, if there can be one."""
+def _sized(trace: Trace, name: str, bench: Bench | None) -> Artifact:
+    """The artifact of a trace whose sizes change: with a plan for all of them, if there can be one. Where
+    the fastest kernels are searched for, which hang on sizes, there is none."""
     (node,) = trace.nodes
     body = with_other_hints(merged(node.body, trace), trace)
     trace = replace(trace, nodes=(replace(node, body=body),))
-    if body.carries_gradient and device_of(body) != "cpu":
-        return artifact(trace)
     learning = _learning(trace, name)
     if learning is not None:
         return learning
     if body.grads:  # but none leaves it
         body = replace(body, grads=(), grad_outputs=())
         trace = replace(trace, nodes=(replace(node, body=body),))
-    made = compile_sizes(body, name) if device_of(body) == "cpu" else None
+    made = compile_sizes(body, name) if bench is None or device_of(body) == "cpu" else None
     return artifact(trace) if made is None else artifact(trace, *made)
 
 

@@ -26,7 +26,6 @@ from typing import Any
 from preheat.base.digest import code_digest
 from preheat.base.names import instance_dict, is_heap_type, mro_of, raw_attribute
 from preheat.base.numbers import has_copies
-from preheat.bridge.ambient import AMBIENT
 from preheat.bridge.calls import IDENTITY_TYPES, VALUE_TYPES
 from preheat.bridge.symint import is_available
 from preheat.bridge.tensors import Tensor, has_marks, is_plain, marks_of, tensor_facts
@@ -202,8 +201,6 @@ class Guards:
         """`type`, of the tensor at `source`, with symbols for the sizes that change."""
         if not (self.dynamic or self.carried_axes or has_marks(value)) or not is_available():
             return type
-        if type.device != "cpu" and AMBIENT["grad_enabled"]():
-            return type  # gradients at sizes that change are for a CPU: on a GPU each size is a variant
         sizes, strides = moving_axes(self.sources, source, type.rank, self.dynamic)
         sizes |= self.carried_axes.get(id(value), frozenset())
         marks = marks_of(value)

@@ -12,6 +12,7 @@ Sizes are at least 1 where they are symbols. """
 
 from typing import Any
 
+from preheat.capture.size_attention import ATTENTION
 from preheat.capture.size_compute import COMPUTED, full_reduction, pointwise
 from preheat.capture.size_gradients import GRADIENTS
 from preheat.capture.size_images import IMAGES
@@ -150,7 +151,7 @@ _OTHERS: dict[Rule, str] = {
 }
 
 
-_TABLES = (COMPUTED, VIEWS, IMAGES, LAYERS, GRADIENTS, _OTHERS)
+_TABLES = (ATTENTION, COMPUTED, VIEWS, IMAGES, LAYERS, GRADIENTS, _OTHERS)
 RULES: dict[str, Rule] = {
     name: rule for table in _TABLES for rule, names in table.items() for name in names.split()
 } | {

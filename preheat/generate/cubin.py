@@ -22,14 +22,14 @@ from typing import Any
 from preheat.base.errors import InternalError, UserError
 from preheat.base.events import emit, wants
 from preheat.generate.tiles import Tile
-from preheat.generate.triton import Source, source_of
+from preheat.generate.triton import ALIGN_BYTES, Source
+from preheat.generate.variants import sources_of
 from preheat.ir.devices import device_of
 from preheat.ir.loop import Kernel
 from preheat.ir.pack import digest
 from preheat.ir.plan import Binary, Image, Target
 
 MOST_THREADS = 8
-ALIGN_BYTES = 16  # of every pointer that a kernel gets; run/ sees to it
 
 
 @functools.cache
@@ -42,20 +42,21 @@ def gpu_target(arch: str) -> Target:
 def build_gpu(
     kernels: Sequence[Kernel], target: Target, tiles: Mapping[str, Tile] = MappingProxyType({}),
 ) -> Image:
-    """The binaries of `kernels`, one entry a name.
+    """The binaries of `kernels`, one entry a name, or several where sizes are arguments.
 
     tiles   by `kernel_key`, those that are not the rules' own
     Raises InternalError for a kernel that Triton refuses.
     """
-    numbers: dict[str, int] = {}
+    numbers: dict[str, range] = {}
     entries: list[tuple[str, int]] = []
     sources: list[Source] = []
     for kernel in kernels:
         key = kernel_key(kernel)
         if key not in numbers:
-            numbers[key] = len(sources)
-            sources.append(source_of(kernel, target, tiles.get(key)))
-        entries.append((kernel.name, numbers[key]))
+            first = len(sources)
+            sources += sources_of(kernel, target, tiles.get(key))
+            numbers[key] = range(first, len(sources))
+        entries += [(kernel.name, number) for number in numbers[key]]
     if wants("stage"):
         for source in sources:
             emit("stage", name="triton", text=source.text)
@@ -84,20 +85,18 @@ def binary(source: Source, target: Target) -> Binary:
     if made.metadata.global_scratch_size:
         raise InternalError(f"{source.name} wants scratch memory, which the launch does not give")
     return Binary(
-        made.asm["cubin"], made.metadata.name, source.tile.programs,
+        made.asm["cubin"], made.metadata.name, source.tile.programs if source.sizing is None else 0,
         source.tile.warps * device_of(target.arch).warp, made.metadata.shared,
-        parameters - len(source.signature),
+        parameters - len(source.signature), source.sizing,
     )
 
 
 def compile_source(source: Source, target: Target) -> Any:
     """Triton's compiled kernel, with all its stages. Raises InternalError if Triton refuses."""
     triton, function = _triton(), jit_function(source)
-    pointers = {
-        (k,): [["tt.divisibility", ALIGN_BYTES]]
-        for k, kind in enumerate(source.signature) if kind.startswith("*")
-    }
-    signature = {f"p{k}": kind for k, kind in enumerate(source.signature)}
+    multiples = {
+        (k,): [["tt.divisibility", number]] for k, number in enumerate(source.multiples) if number > 1}
+    signature = dict(zip(function.arg_names, source.signature, strict=True))
     compiler = importlib.import_module("triton.compiler")
     gpu = compiler.GPUTarget if hasattr(compiler, "GPUTarget") else (
         importlib.import_module("triton.backends.compiler").GPUTarget)
@@ -110,7 +109,7 @@ def compile_source(source: Source, target: Target) -> Any:
     device = device_of(target.arch)
     try:
         return triton.compile(
-            compiler.ASTSource(function, signature, {}, pointers),
+            compiler.ASTSource(function, signature, {}, multiples),
             target=gpu(device.maker, int(target.arch.removeprefix("sm_")), device.warp),
             options=options,
         )

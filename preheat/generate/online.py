@@ -11,9 +11,11 @@ calculation for softmax" (2018).
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 from preheat.ir.loop import Kernel, LoopOp, Stage
 
+LANE = 4  # neighbours of a row whose exponentials are added before the sum so far is scaled
 EXP_SUM = "exp_sum"  # args: the value, its largest, and the exponential that it replaces
 
 
@@ -86,3 +88,52 @@ def _text(stage: Stage, value: int) -> tuple:
                tuple(tuple(parts(a)) for a in op.args))
 
     return tuple(parts(value))
+
+
+# ---------------------------------------------------------------------------- as Triton's text
+def accumulate(writer: Any, op: LoopOp, wide: str, mask: str | None) -> None:
+    """Writes what the walk does for `op` (by `writer`, of `triton`): the sum so far is scaled when the
+    largest grows. Of a row that a program walks alone both are one value a lane of LANE elements, which
+    are joined behind the walk: nothing waits within it."""
+    if op.how != EXP_SUM:
+        least = writer.least(op, "float32")
+        wide = f"tl.where({mask}, {wide}, {least})" if mask else wide
+        whole = writer.whole(wide, writer.values[op.args[0]])
+        if writer.is_flat:
+            writer.emit(f"g{op.id} = tl.reshape({whole}, [{writer.tile.columns // LANE}, {LANE}])")
+            writer.emit(f"n{op.id} = larger(a{op.id}, tl.reduce(g{op.id}, 1, larger))")
+            writer.emit(f'b{op.id} = tl.where(n{op.id} == float("-inf"), 0.0, n{op.id})')
+            return
+        writer.emit(f"n{op.id} = larger(a{op.id}, {writer.joined(whole, 'larger')})")
+        writer.emit(f'b{op.id} = tl.where(n{op.id} == float("-inf"), 0.0, n{op.id})')
+        return
+    _, largest, power = op.args
+    exp = _exp(writer, power)
+    if writer.is_flat:
+        writer.emit(f"w{op.id} = tl.sum({exp}(g{largest} - b{largest}[:, None]), 1)")
+        writer.emit(f"a{op.id} = a{op.id} * {exp}(a{largest} - b{largest}) + w{op.id}")
+        writer.emit(f"a{largest} = n{largest}")
+        return
+    writer.emit(f"w{op.id} = {exp}({wide} - b{largest})")
+    added = f"tl.where({mask}, w{op.id}, 0.0)" if mask else f"w{op.id}"
+    writer.emit(f"a{op.id} = a{op.id} * {exp}(a{largest} - b{largest}) + {added}")
+    writer.emit(f"a{largest} = n{largest}")
+
+
+def finish(writer: Any, op: LoopOp) -> None:
+    """Writes what `op` is once the row has been walked."""
+    if op.how != EXP_SUM:
+        whole = f"tl.reduce(a{op.id}, 0, larger)" if writer.is_flat else f"a{op.id}"
+        writer.emit(f"v{op.id} = {whole}")
+        return
+    whole = f"a{op.id}"
+    if writer.is_flat:
+        _, largest, power = op.args
+        writer.emit(f'b{largest} = tl.where(v{largest} == float("-inf"), 0.0, v{largest})')
+        whole = f"a{op.id} * {_exp(writer, power)}(a{largest} - b{largest})"
+    total = writer.joined(whole, "tl.sum")
+    writer.emit(f'v{op.id} = tl.where(v{op.args[1]} == float("-inf"), float("nan"), {total})')
+
+
+def _exp(writer: Any, power: int) -> str:
+    return "tl.exp" if power in writer.coarse else "libdevice.exp"

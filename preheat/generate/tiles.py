@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from preheat.base.dataclass import dataclass
 from preheat.generate.online import online, walks
 from preheat.ir.devices import Device, device_of
+from preheat.ir.hinted import estimate
 from preheat.ir.loop import Axis, Index, Kernel, LoopOp
 from preheat.ir.plan import Target
 from preheat.ir.types import DTYPES
@@ -81,8 +82,8 @@ def tile_of(kernel: Kernel, target: Target) -> Tile:
     device = device_of(target.arch)
     walked = next((stage.axes for stage in kernel.stages if stage.axes), ())
     if not walked:
-        return _square(kernel) or _lines(kernel) or _flat(kernel, device)
-    if any(op.how for op in _accesses(kernel)):
+        return square(kernel) or _lines(kernel) or _flat(kernel, device)
+    if any(op.how for op in accesses(kernel)):
         return _folding(kernel, walked, device)
     if kernel.lane is not None:
         return _columns(kernel, walked, device)
@@ -97,27 +98,27 @@ def power_of_two(number: int) -> int:
 def _rows(kernel: Kernel, walked: tuple[Axis, ...], device: Device) -> Tile:
     rows, length = extent_of(kernel.axes), power_of_two(extent_of(walked))
     is_once = walks(online(kernel)) == 1  # then nothing is gained by holding the row
-    if length > (BLOCK_ELEMS if is_once else ROW_BYTES // _loaded_bytes(kernel)[1]):
+    if length > (BLOCK_ELEMS if is_once else ROW_BYTES // loaded_bytes(kernel)[1]):
         return Tile((), kernel.axes, walked, 1, BLOCK_ELEMS, True, 8)
     at_once = max(1, PROGRAM_ELEMS // length)
     while at_once > 1 and -(-rows // at_once) < 4 * device.units:
         at_once //= 2
-    warps = _warps(at_once * length, 32, device)
+    warps = warps_of(at_once * length, 32, device)
     return Tile((), kernel.axes, walked, at_once, length, False, warps)
 
 
 def _folding(kernel: Kernel, walked: tuple[Axis, ...], device: Device) -> Tile:
     """Whole rows, one or a few after another, while the sums over them stay in registers."""
-    fold = next(op for op in _accesses(kernel) if op.how)
+    fold = next(op for op in accesses(kernel) if op.how)
     names = {term for term, _ in fold.index.terms}
     count = extent_of(tuple(axis for axis in kernel.axes if axis.name not in names))
     length, at_once = power_of_two(extent_of(walked)), 1
     while at_once * length < FOLD_ELEMS and count % (2 * at_once) == 0:
         at_once *= 2
-    warps = _warps(at_once * length, 32, device)
+    warps = warps_of(at_once * length, 32, device)
     inner = {axis.name for axis in walked}
     loads = {
-        (op.param, op.index): DTYPES[op.dtype].itemsize for op in _accesses(kernel)
+        (op.param, op.index): DTYPES[op.dtype].itemsize for op in accesses(kernel)
         if op.op == "load" and not inner.isdisjoint(term for term, _ in op.index.terms)}
     row_bytes = at_once * length * sum(loads.values())
     ahead = max(1, min(FOLD_AHEAD, device.shared_bytes // 3 // max(row_bytes, 1)))
@@ -126,21 +127,21 @@ def _folding(kernel: Kernel, walked: tuple[Axis, ...], device: Device) -> Tile:
 
 def _columns(kernel: Kernel, walked: tuple[Axis, ...], device: Device) -> Tile:
     columns, length = extent_of(kernel.axes), power_of_two(extent_of(walked))
-    at_once = max(16, COLUMN_BYTES // _loaded_bytes(kernel)[0])
+    at_once = max(16, COLUMN_BYTES // loaded_bytes(kernel)[0])
     while at_once > 16 and -(-columns // at_once) < 2 * device.units:
         at_once //= 2
     at_once = min(at_once, power_of_two(columns))
     deep = min(length, DEEP)
-    warps = _warps(at_once * deep, 16, device)
+    warps = warps_of(at_once * deep, 16, device)
     return Tile((), kernel.axes, walked, at_once, deep, deep < length, warps)
 
 
 def _flat(kernel: Kernel, device: Device) -> Tile:
     count = extent_of(kernel.axes)
-    at_once = max(256, FLAT_BYTES // _itemsize(kernel))
+    at_once = max(256, FLAT_BYTES // itemsize(kernel))
     while at_once > 128 and -(-count // at_once) < 2 * device.units:
         at_once //= 2
-    return Tile((), (), kernel.axes, 1, at_once, False, _warps(at_once, 8, device))
+    return Tile((), (), kernel.axes, 1, at_once, False, warps_of(at_once, 8, device))
 
 
 def _lines(kernel: Kernel) -> Tile | None:
@@ -158,17 +159,17 @@ def _lines(kernel: Kernel) -> Tile | None:
     return Tile(tuple(grid), (), (last,), 1, at_once, False, at_once // 512)
 
 
-def _square(kernel: Kernel) -> Tile | None:
+def square(kernel: Kernel) -> Tile | None:
     """A square of the axis along which is stored and another along which memory is consecutive."""
-    stores = [op.index for op in _accesses(kernel) if op.op == "store"]
-    others = [op.index for op in _accesses(kernel) if op.op == "load"] + stores[1:]
+    stores = [op.index for op in accesses(kernel) if op.op == "store"]
+    others = [op.index for op in accesses(kernel) if op.op == "load"] + stores[1:]
     along = _consecutive(kernel, stores[0]) if stores else None
     if along is None:
         return None
     for index in others:
         down = _consecutive(kernel, index)
-        if down is not None and down != along and abs(index.stride(along.name)) >= FAR_ELEMS:
-            if min(down.extent, along.extent) < SQUARE // 2:
+        if down is not None and down != along and abs(estimate(index.stride(along.name))) >= FAR_ELEMS:
+            if min(estimate(down.extent), estimate(along.extent)) < SQUARE // 2:
                 return None
             grid = tuple(axis for axis in kernel.axes if axis not in (down, along))
             return Tile(grid, (down,), (along,), SQUARE, SQUARE, False, 4)
@@ -180,24 +181,24 @@ def _consecutive(kernel: Kernel, index: Index) -> Axis | None:
     return next((axis for axis in kernel.axes if index.stride(axis.name) == 1), None)
 
 
-def _warps(elems: int, each: int, device: Device) -> int:
+def warps_of(elems: int, each: int, device: Device) -> int:
     """Warps for `elems` elements, about `each` a thread."""
     return max(1, min(device.most_warps, power_of_two(elems // (device.warp * each))))
 
 
-def _accesses(kernel: Kernel) -> Iterator[LoopOp]:
+def accesses(kernel: Kernel) -> Iterator[LoopOp]:
     return (op for stage in kernel.stages for op in stage.body if op.op in ("load", "store"))
 
 
-def _loaded_bytes(kernel: Kernel) -> tuple[int, int]:
+def loaded_bytes(kernel: Kernel) -> tuple[int, int]:
     """The sizes of the narrowest and of the widest element that is loaded along the walk."""
     walked = {axis.name for stage in kernel.stages for axis in stage.axes}
-    loads = [op for op in _accesses(kernel) if op.op == "load"]
+    loads = [op for op in accesses(kernel) if op.op == "load"]
     sizes = [
         DTYPES[op.dtype].itemsize for op in loads if walked & {term for term, _ in op.index.terms}]
     return min(sizes, default=4), max(sizes, default=4)
 
 
-def _itemsize(kernel: Kernel) -> int:
+def itemsize(kernel: Kernel) -> int:
     """The size of the widest element in memory."""
     return max(DTYPES[param.dtype].itemsize for param in kernel.params)

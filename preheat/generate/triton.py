@@ -1,4 +1,4 @@
-"""Kernels to Triton source text: one function a kernel, all sizes in it, one program a tile.
+"""Kernels to Triton source text: one function a kernel, one program a tile.
 
     kernel softmax_0 over i0:32768, stages j:4096           @triton.jit
       v0 = load p0[i0*4096 + j]; r1 = reduce max v0         def softmax_0(p0, p1):
@@ -15,13 +15,18 @@ stage is the earlier one; else a stage with axes is a loop over blocks, whose re
 finished behind it. Masks are written where sizes do not divide, 64-bit offsets where memory reaches
 that far.
 
-Requires known sizes. Guarantees: what a masked position computes is not stored, not reduced and not
+Sizes are in the text where they are known. Others (`loop.sizes_of`) are arguments: s0, s1, .. behind the
+parameters. Such a kernel has a source for each of its tiles (`rungs`), and one more that counts on sizes
+being multiples of what a thread loads at once.
+
+Guarantees: what a masked position computes is not stored, not reduced and not
 checked. `check` is a device-side assertion, as in eager's own kernels; integer division is not
 checked, as there. A kernel that folds walks rows one after another, with the sums of a row's
 columns in registers. Parameters are pointers, and numbers that the host passes (`loop.NUMBER`).
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from preheat.base.dataclass import dataclass
@@ -29,16 +34,19 @@ from preheat.base.errors import InternalError
 from preheat.generate import triton_ops as ops
 from preheat.generate.coarse import coarse_values
 from preheat.generate.folding import folds_of, write_fold
-from preheat.generate.online import EXP_SUM, online
+from preheat.generate.online import EXP_SUM, LANE, accumulate, finish, online
 from preheat.generate.products import product_of, write_positions, write_walk
 from preheat.generate.tiles import FAR, Tile, extent_of
 from preheat.generate.tuned import tile_of
-from preheat.ir.loop import NUMBER, Axis, Index, Kernel, LoopOp, Stage
+from preheat.ir.hinted import Hinted, holds
+from preheat.ir.loop import NUMBER, Axis, Index, Kernel, LoopOp, Stage, sizes_of
 from preheat.ir.ops import COMPARISONS
-from preheat.ir.plan import Target
+from preheat.ir.plan import Sizing, Target
+from preheat.ir.scalar import Dim, Number, Scalar
 from preheat.ir.types import DTYPES
 
-LANE = 4  # neighbours of a row whose exponentials are added before the sum so far is scaled
+MOST_ELEMS = 1 << 17  # of a program, and more
+ALIGN_BYTES = 16  # of every pointer that a kernel gets; run/ sees to it
 HEAD = """import triton
 import triton.language as tl
 from triton.language.extra import libdevice
@@ -56,6 +64,8 @@ class Source:
     """The text of one kernel, and how it is compiled and launched.
 
     signature   Triton's type of each parameter; has_check: it asserts
+    multiples   what each parameter is a multiple of, 1 where that is not known; of a pointer, in bytes
+    sizing      of a kernel that takes sizes
     """
 
     name: str
@@ -63,15 +73,14 @@ class Source:
     signature: tuple[str, ...]
     tile: Tile
     has_check: bool
+    multiples: tuple[int, ...]
+    sizing: Sizing | None = None
 
 
 def source_of(kernel: Kernel, target: Target, tile: Tile | None = None) -> Source:
-    """`kernel` as Triton source, by the tile that the rules choose unless another is given. Raises
-    InternalError for a size that is not known."""
-    for axis in (*kernel.axes, *(a for stage in kernel.stages for a in stage.axes)):
-        if not isinstance(axis.extent, int):
-            raise InternalError(f"{kernel.name}: {axis.name} has the symbolic extent {axis.extent}")
-    return _Writer(kernel, tile or tile_of(kernel, target)).source()
+    """`kernel`, whose sizes are known, as Triton source, by the tile that the rules choose unless another
+    is given."""
+    return Writer(kernel, tile or tile_of(kernel, target)).source()
 
 
 class _Known(NamedTuple):
@@ -83,8 +92,11 @@ class _Known(NamedTuple):
     dtype: str
 
 
-class _Writer:
-    def __init__(self, kernel: Kernel, tile: Tile):
+class Writer:
+    def __init__(self, kernel: Kernel, tile: Tile, multiples: Mapping[str, int] = MappingProxyType({})):
+        self.arguments = sizes_of(kernel)
+        self.sizes = {str(size): f"s{k}" for k, size in enumerate(self.arguments)}
+        self.multiples = multiples  # by expression
         self.coarse = coarse_values(kernel)
         self.kernel, self.tile = online(kernel) if tile.is_looped else kernel, tile
         self.product = product_of(kernel) if tile.depth else None
@@ -110,38 +122,63 @@ class _Writer:
             for stage in self.kernel.stages:
                 self.stage(stage)
         name = self.kernel.name
-        parameters = ", ".join(f"p{k}" for k in range(len(self.kernel.params)))
+        parameters = ", ".join([*(f"p{k}" for k in range(len(self.kernel.params))), *self.sizes.values()])
         body = "\n".join(self.lines)
         helpers = "\n".join(text for call, text in ops.HELPERS.items() if f"{call}" in body)
         text = f"{HEAD}{helpers}\n\n@triton.jit\ndef {name}({parameters}):\n{body}\n"
         signature = tuple(
             ("" if p.name == NUMBER else "*") + _signature(p.dtype, p.name == NUMBER)
             for p in self.kernel.params
-        )
-        return Source(name, text, signature, self.tile, self.has_check)
+        ) + tuple(map(_size_signature, self.arguments))
+        multiples = (1 if p.name == NUMBER else ALIGN_BYTES for p in self.kernel.params)
+        return Source(
+            name, text, signature, self.tile, self.has_check, (*multiples, *map(self._multiple, self.arguments)))
+
+    def _multiple(self, size: Scalar) -> int:
+        """What a size is a multiple of."""
+        if size.type != "int" or not isinstance(size, Hinted):
+            return 1
+        return ALIGN_BYTES if holds("eq", size % ALIGN_BYTES, 0) else self.multiples.get(str(size), 1)
+
+    def number(self, value: Number) -> str:
+        """The text of a number of the kernel, which may be an argument."""
+        return self.sizes[str(value)] if isinstance(value, Scalar) else repr(value)
+
+    def count(self, axes: tuple[Axis, ...]) -> str:
+        """The text of the number of positions of `axes`."""
+        known = extent_of(tuple(axis for axis in axes if not isinstance(axis.extent, Scalar)))
+        parts = [self.number(axis.extent) for axis in axes if isinstance(axis.extent, Scalar)]
+        text = " * ".join([*parts, *([str(known)] if known != 1 or not parts else [])])
+        return f"({text})" if " " in text else text
+
+    def blocks(self, axes: tuple[Axis, ...], each: int) -> str:
+        """The text of the number of blocks of `each` positions."""
+        count = extent_of(axes)
+        if not isinstance(count, Scalar):
+            return str(-(-count // each))
+        return f"(({self.count(axes)} + {each - 1}) // {each})" if each > 1 else self.count(axes)
 
     # ------------------------------------------------------------------ positions
     def _positions(self) -> None:
         """`y`, `x` and one position of each grid axis, from the number of the program."""
         tile = self.tile
-        rows, columns = extent_of(tile.down), extent_of(tile.along)
-        is_far = tile.programs * max(tile.rows, tile.columns) >= FAR
+        is_far = _is_far(tile)
         self.emit(f"program = tl.program_id(0){'.to(tl.int64)' if is_far else ''}")
         rest = "program"
-        blocks = 1 if tile.is_looped else -(-columns // tile.columns)
-        if blocks > 1:
-            self.along(f"{rest} % {blocks} * {tile.columns}" if rows * extent_of(tile.grid) > 1
-                        else f"{rest} * {tile.columns}")
+        blocks = "1" if tile.is_looped else self.blocks(tile.along, tile.columns)
+        if blocks != "1":
+            is_alone = holds("eq", extent_of((*tile.down, *tile.grid)), 1)
+            self.along(f"{rest} * {tile.columns}" if is_alone else f"{rest} % {blocks} * {tile.columns}")
             rest = self._rest(rest, blocks, "program_y") if tile.down or tile.grid else "0"
         elif not tile.is_looped:
             self.along("")
-        blocks = -(-rows // tile.rows)
+        blocks = self.blocks(tile.down, tile.rows)
         start = f"{rest} % {blocks}" if tile.grid else rest
         if self.is_flat:
             self.emit(f"y = {start}")
         else:
             self.emit(f"y = {start} * {tile.rows} + tl.arange(0, {tile.rows})[:, None]")
-            self.bound("y", rows, tile.rows)
+            self.bound("y", extent_of(tile.down), tile.rows, self.count(tile.down))
         if tile.grid:
             rest = self._rest(rest, blocks, "program_g")
             for axis in reversed(tile.grid):
@@ -149,25 +186,27 @@ class _Writer:
 
     def grid_axis(self, axis: Axis, rest: str) -> str:
         """The position along an axis of the grid; what is left of the number `rest`."""
-        self.emit(f"at_{axis.name} = {rest} % {axis.extent}")
+        extent = self.number(axis.extent)
+        self.emit(f"at_{axis.name} = {rest} % {extent}")
         self.same["at", axis.name] = _Known(f"at_{axis.name}", "", "")
-        return self._rest(rest, axis.extent, f"over_{axis.name}")
+        return self._rest(rest, extent, f"over_{axis.name}")
 
-    def _rest(self, rest: str, divisor: int, name: str) -> str:
+    def _rest(self, rest: str, divisor: int | str, name: str) -> str:
         self.emit(f"{name} = {rest} // {divisor}")
         return name
 
     def along(self, start: str) -> None:
         """`x` and its mask, from the first position of a block."""
-        columns, count = self.tile.columns, extent_of(self.tile.along)
+        columns = self.tile.columns
         at = f"tl.arange(0, {columns})" + ("" if self.is_flat else "[None, :]")
         self.emit(f"x = {start} + {at}" if start else f"x = {at}")
-        self.bound("x", count, columns)
+        self.bound("x", extent_of(self.tile.along), columns, self.count(self.tile.along))
 
-    def bound(self, dim: str, count: int, size: int) -> None:
-        """The mask of the positions along `dim`, where blocks of `size` do not divide `count`."""
-        if count % size:
-            self.emit(f"is_{dim} = {dim} < {count}")
+    def bound(self, dim: str, count: Dim, size: int, text: str = "") -> None:
+        """The mask of the positions along `dim`, where blocks of `size` do not divide `count`. text: of the
+        count, where it is not known."""
+        if not holds("eq", count % size, 0):
+            self.emit(f"is_{dim} = {dim} < {text or count}")
             self.masks[dim] = f"is_{dim}"
 
     def emit(self, line: str) -> None:
@@ -177,13 +216,13 @@ class _Writer:
         """The position along axes[first:last] of one dimension, flattened."""
         tile = self.tile
         dim = "y" if axes is tile.down else "x"
-        inner, size = extent_of(axes[last:]), extent_of(axes[first:last])
-        key = ("position", dim, inner, size if first else 0)
+        divisor, modulus = self.count(axes[last:]), self.count(axes[first:last])
+        key = ("position", dim, divisor, modulus if first else "")
         if key not in self.same:
             whole = self.names[dim]
-            text = whole if inner == 1 else f"{whole} // {inner}"
-            if first and size > 1:
-                text = f"{text} % {size}"
+            text = whole if divisor == "1" else f"{whole} // {divisor}"
+            if first and modulus != "1":
+                text = f"{text} % {modulus}"
             name = whole if text == whole else f"{whole}_{first}_{last}"
             if name != whole:
                 self.emit(f"{name} = {text}")
@@ -212,8 +251,7 @@ class _Writer:
         if is_loop:
             for op in reductions:
                 self._begin(op)
-            columns, count = self.tile.columns, extent_of(self.tile.along)
-            self.emit(f"for start in range(0, {count}, {columns}):")
+            self.emit(f"for start in range(0, {self.count(self.tile.along)}, {self.tile.columns}):")
             self.depth += 1
             self.along("start")
         for op in stage.body:
@@ -244,8 +282,8 @@ class _Writer:
     def _key(self, op: LoopOp) -> tuple:
         """How a value is computed: the same key is the same value."""
         terms = () if op.index is None else tuple(
-            (self.values[t].name if isinstance(t, int) else t, s) for t, s in op.index.terms)
-        base = op.index.base if op.index is not None else 0
+            (self.values[t].name if isinstance(t, int) else t, str(s)) for t, s in op.index.terms)
+        base = str(op.index.base) if op.index is not None else ""
         args = tuple(self.values[a].name for a in op.args)
         mask = None if op.mask is None else self.values[op.mask].name
         is_coarse = op.op in ops.COARSE and op.id in self.coarse
@@ -257,7 +295,7 @@ class _Writer:
         if op.op == "load":
             return self._load(op, name)
         if op.op == "const":
-            self.emit(f"{name} = {ops.constant(op.other, op.dtype)}")
+            self.emit(f"{name} = {self._constant(op.other, op.dtype)}")
             return _Known(name, "", op.dtype)
         if op.op == "axis":
             at = self._axis(op.axis)
@@ -306,10 +344,17 @@ class _Writer:
         masks = [*self._bounds(dims), *([mask.name] if mask else [])]
         text = f"tl.load({at}"
         if masks:
-            other = ops.constant(op.other if op.other is not None else 0, param.dtype)
+            other = self._constant(op.other if op.other is not None else 0, param.dtype)
             text += f", mask={' & '.join(masks)}, other={other}"
         self.emit(f"{name} = {text})")
         return _Known(name, dims, op.dtype)
+
+    def _constant(self, value: Number, dtype: str) -> str:
+        """A scalar of `dtype`."""
+        if not isinstance(value, Scalar):
+            return ops.constant(value, dtype)
+        wide = "float64" if value.type == "float" else "int64"
+        return ops.cast(f"tl.full([], {self.number(value)}, {ops.triton_dtype(wide)})", wide, dtype)
 
     def _store(self, op: LoopOp) -> None:
         value = self.values[op.args[0]]
@@ -345,22 +390,24 @@ class _Writer:
         parts: list[str] = []
         dims = ""
         for at, step in self._joint(strides):
-            name = f"{at.name}.to(tl.int64)" if is_far else at.name
-            parts.append(name if step == 1 else f"{name} * {step}")
+            parts.append(self._stepped(f"{at.name}.to(tl.int64)" if is_far else at.name, step))
             dims += at.dims
         for term, step in index.terms:
             if isinstance(term, int):
                 value = self.values[term]
-                parts.append(value.name if step == 1 else f"{value.name} * {step}")
+                parts.append(self._stepped(value.name, step))
                 dims += value.dims
-        if index.base:
-            parts.append(str(index.base))
-        return " + ".join(parts), dims
+        base = self.number(index.base)
+        return " + ".join(parts if base == "0" else [*parts, base]), dims
 
-    def _joint(self, strides: dict[str, int]) -> list[tuple[_Known, int]]:
+    def _stepped(self, name: str, step: Dim) -> str:
+        text = self.number(step)
+        return name if text == "1" else f"{name} * {text}"
+
+    def _joint(self, strides: dict[str, Dim]) -> list[tuple[_Known, Dim]]:
         """Positions and strides whose products give an offset: neighbouring axes that memory walks
         as one are one position."""
-        found: list[tuple[_Known, int]] = []
+        found: list[tuple[_Known, Dim]] = []
         for axis in self.tile.grid:
             if strides.get(axis.name):
                 found.append((self._axis(axis.name), strides[axis.name]))
@@ -370,7 +417,7 @@ class _Writer:
                 step, last = strides.get(axes[first].name, 0), first + 1
                 while step and last < len(axes):
                     inner = strides.get(axes[last].name, 0)
-                    if step != inner * axes[last].extent:
+                    if not holds("eq", step, inner * axes[last].extent):
                         break
                     step, last = inner, last + 1
                 if step:
@@ -395,7 +442,7 @@ class _Writer:
         if key not in self.same:
             wide = self._widened(op, value)
             if "x" in self.masks:
-                wide = f"tl.where({self.masks['x']}, {wide}, {self._least(op, value.dtype)})"
+                wide = f"tl.where({self.masks['x']}, {wide}, {self.least(op, value.dtype)})"
             if op.how in ("argmax", "argmin"):
                 values, places = (f"{v} + {self._nothing()}" for v in (wide, "x"))
                 self._reduce_pairs(op, values, places)
@@ -415,7 +462,7 @@ class _Writer:
             return
         value_dtype = self._operand_dtype(op)
         shape = self.shape("yx")
-        least = self._least(op, value_dtype)
+        least = self.least(op, value_dtype)
         self.emit(f"a{op.id} = tl.zeros({shape}, {self._wide_dtype(op, value_dtype)}) + {least}")
         if op.how in ("argmax", "argmin"):
             self.emit(f"n{op.id} = tl.zeros({shape}, tl.int32)")
@@ -424,7 +471,7 @@ class _Writer:
         value, mask, a = self.values[op.args[0]], self.masks.get("x"), f"a{op.id}"
         wide = self._widened(op, value)
         if op.id in self.online or op.how == EXP_SUM:
-            self._accumulate_online(op, wide, mask)
+            accumulate(self, op, wide, mask)
             return
         if op.how in ("argmax", "argmin"):
             sign = ">" if op.how == "argmax" else "<"
@@ -438,52 +485,9 @@ class _Writer:
         joined = _JOINED[op.how].format(a, wide)
         self.emit(f"{a} = tl.where({mask}, {joined}, {a})" if mask else f"{a} = {joined}")
 
-    def _accumulate_online(self, op: LoopOp, wide: str, mask: str | None) -> None:
-        """The sum so far is scaled when the largest grows. Of a row that a program walks alone both are
-        one value a lane of LANE elements, which are joined behind the walk: nothing waits within it."""
-        if op.how != EXP_SUM:
-            least = self._least(op, "float32")
-            wide = f"tl.where({mask}, {wide}, {least})" if mask else wide
-            whole = self.whole(wide, self.values[op.args[0]])
-            if self.is_flat:
-                self.emit(f"g{op.id} = tl.reshape({whole}, [{self.tile.columns // LANE}, {LANE}])")
-                self.emit(f"n{op.id} = larger(a{op.id}, tl.reduce(g{op.id}, 1, larger))")
-                self.emit(f'b{op.id} = tl.where(n{op.id} == float("-inf"), 0.0, n{op.id})')
-                return
-            self.emit(f"n{op.id} = larger(a{op.id}, {self._joined(whole, 'larger')})")
-            self.emit(f'b{op.id} = tl.where(n{op.id} == float("-inf"), 0.0, n{op.id})')
-            return
-        _, largest, power = op.args
-        exp = self._exp(power)
-        if self.is_flat:
-            self.emit(f"w{op.id} = tl.sum({exp}(g{largest} - b{largest}[:, None]), 1)")
-            self.emit(f"a{op.id} = a{op.id} * {exp}(a{largest} - b{largest}) + w{op.id}")
-            self.emit(f"a{largest} = n{largest}")
-            return
-        self.emit(f"w{op.id} = {exp}({wide} - b{largest})")
-        added = f"tl.where({mask}, w{op.id}, 0.0)" if mask else f"w{op.id}"
-        self.emit(f"a{op.id} = a{op.id} * {exp}(a{largest} - b{largest}) + {added}")
-        self.emit(f"a{largest} = n{largest}")
-
-    def _exp(self, power: int) -> str:
-        return "tl.exp" if power in self.coarse else "libdevice.exp"
-
-    def _finish_online(self, op: LoopOp) -> None:
-        if op.how != EXP_SUM:
-            whole = f"tl.reduce(a{op.id}, 0, larger)" if self.is_flat else f"a{op.id}"
-            self.emit(f"v{op.id} = {whole}")
-            return
-        whole = f"a{op.id}"
-        if self.is_flat:
-            _, largest, power = op.args
-            self.emit(f'b{largest} = tl.where(v{largest} == float("-inf"), 0.0, v{largest})')
-            whole = f"a{op.id} * {self._exp(power)}(a{largest} - b{largest})"
-        total = self._joined(whole, "tl.sum")
-        self.emit(f'v{op.id} = tl.where(v{op.args[1]} == float("-inf"), float("nan"), {total})')
-
     def _finish(self, op: LoopOp) -> None:
         if op.id in self.online or op.how == EXP_SUM:
-            self._finish_online(op)
+            finish(self, op)
         elif op.how in ("argmax", "argmin"):
             self._reduce_pairs(op, f"a{op.id}", f"n{op.id}")
         else:
@@ -491,12 +495,12 @@ class _Writer:
         self.values[op.id] = _Known(f"v{op.id}", self._dims("y"), op.dtype)
 
     def _reduced(self, op: LoopOp, whole: str) -> None:
-        text = self._joined(whole, _COMBINED[op.how])
+        text = self.joined(whole, _COMBINED[op.how])
         dtype = "bool" if op.how in ("any", "all") else op.dtype
         text = f"({text} != 0)" if dtype == "bool" else f"{text}.to({ops.triton_dtype(dtype)})"
         self.emit(f"v{op.id} = {text}")
 
-    def _joined(self, whole: str, how: str) -> str:
+    def joined(self, whole: str, how: str) -> str:
         """One value a row of a tensor over the tile: "tl.sum", or a helper that joins two."""
         axis, keep = ("0", "") if self.is_flat else ("1", ", keep_dims=True")
         if how == "tl.sum":
@@ -532,7 +536,7 @@ class _Writer:
     def _widened(self, op: LoopOp, value: _Known) -> str:
         return ops.cast(value.name, value.dtype, _wide(op.how, value.dtype))
 
-    def _least(self, op: LoopOp, dtype: str) -> str:
+    def least(self, op: LoopOp, dtype: str) -> str:
         """What changes no result of the reduction; of argmax and argmin, what never wins first."""
         wide = _wide(op.how, dtype)
         kind, bits = DTYPES[wide].kind, 8 * DTYPES[wide].itemsize
@@ -568,8 +572,25 @@ def _wide(how: str, dtype: str) -> str:
     return dtype
 
 
-def _steps(tile: Tile) -> list[tuple[Axis, int]]:
+def _steps(tile: Tile) -> list[tuple[Axis, Dim]]:
     return [(axis, axis.extent) for axis in (*tile.grid, *tile.down, *tile.along)]
+
+
+def _is_far(tile: Tile) -> bool:
+    """Whether positions need 64 bits."""
+    count = extent_of((*tile.grid, *tile.down, *tile.along))
+    if isinstance(count, Scalar):  # the same question for all tiles of a kernel
+        return count >= FAR - MOST_ELEMS
+    return tile.programs * max(tile.rows, tile.columns) >= FAR
+
+
+def _size_signature(size: Scalar) -> str:
+    """Triton's type of a size: where it has 32 bits now, the plan is for those that do."""
+    if size.type == "float":
+        return "fp64"
+    if not isinstance(size, Hinted):  # part of another one: it is not used
+        return "i64"
+    return "i32" if size < FAR and size >= -FAR else "i64"
 
 
 def _signature(dtype: str, is_number: bool) -> str:

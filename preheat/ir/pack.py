@@ -39,6 +39,7 @@ NOUNS: tuple[type, ...] = (
     training.Training,
     plan.Binary,
     training.Taught,
+    plan.Sizing,
 )
 _NUMBER = {cls: i for i, cls in enumerate(NOUNS)}
 _FIELDS = {cls: tuple(f.name for f in dataclasses.fields(cls)) for cls in NOUNS}

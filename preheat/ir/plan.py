@@ -134,11 +134,27 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
+class Sizing:
+    """Which sizes the binary of a kernel that takes sizes is for, and of how many programs a launch is.
+
+    Pairs of extents (numbers, or expressions of the kernel) and a count; p: the product of the extents.
+    blocks     the programs are the product of all ceil(p / count)
+    most       each p is at most its count
+    multiples  each p is a multiple of its count
+    """
+
+    blocks: tuple[tuple[tuple[Dim, ...], int], ...]
+    most: tuple[tuple[tuple[Dim, ...], int], ...] = ()
+    multiples: tuple[tuple[tuple[Dim, ...], int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Binary:
     """One kernel of a GPU as its driver loads it: `code` is a cubin, `symbol` its function.
 
     A launch has `programs` blocks of `threads` threads, each with `shared_bytes` of shared memory.
-    It takes one word a parameter of the kernel, then `scratch_words` words that are 0.
+    It takes one word a parameter of the kernel, one a size (`loop.sizes_of`), then `scratch_words` words
+    that are 0. A kernel that takes sizes has a `sizing`, which says how many programs there are.
     """
 
     code: bytes
@@ -147,6 +163,7 @@ class Binary:
     threads: int
     shared_bytes: int
     scratch_words: int
+    sizing: Sizing | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +171,8 @@ class Image:
     """Machine code that knows no address.
 
     On a CPU `code` is one flat, position-independent block without imports, `entries` where each
-    kernel begins. On a GPU `entries` number the kernels in `binaries`.
+    kernel begins. On a GPU `entries` number the kernels in `binaries`; one that takes sizes may have
+    several entries, of which the first that is for the sizes of a call is launched.
     """
 
     code: bytes

@@ -18,7 +18,7 @@ from preheat.base.errors import InternalError, Unsupported
 from preheat.bridge.ops import dtype as torch_dtype
 from preheat.ir.graph import refs_of
 from preheat.ir.hinted import Hinted
-from preheat.ir.loop import NUMBER
+from preheat.ir.loop import NUMBER, sizes_of
 from preheat.ir.plan import Call, KernelCall, LibraryCall, Plan, ProductCall
 from preheat.ir.scalar import Dim, Number, Scalar
 from preheat.ir.types import TensorType
@@ -103,6 +103,11 @@ def device_of(plan: Plan) -> str:
 def is_number(plan: Plan, call: KernelCall, place: int) -> bool:
     """Whether the host passes parameter `place` of a kernel by value."""
     return plan.kernels[call.kernel].params[place].name == NUMBER
+
+
+def sizes_at(plan: Plan, call: KernelCall) -> dict[Scalar, Number]:
+    """What the expressions of a kernel are in `call`."""
+    return dict(zip(sizes_of(plan.kernels[call.kernel]), call.sizes, strict=True)) if call.sizes else {}
 
 
 def show_bytes(memory: torch.Tensor, offset_bytes: int, type: TensorType) -> torch.Tensor:

@@ -38,6 +38,7 @@ from preheat.run.buffers import (
     read_buffers,
     show_bytes,
     show_view,
+    sizes_at,
     word_of,
     writes_inputs,
 )
@@ -251,14 +252,17 @@ def executable(
 
     Raises UserError when they are for another machine.
     """
-    kernels: Loaded | LoadedGpu | None = None
-    if image is not None and image.binaries:
-        kernels = load_gpu(image, device_of(plan))
-    elif image is not None and image.code:
-        kernels = load(image)
-    made = Executable(plan, kernels, is_grad_off, is_autocast_off, is_lean, takes_inputs, unseen)
+    made = Executable(
+        plan, loaded(plan, image), is_grad_off, is_autocast_off, is_lean, takes_inputs, unseen)
     made.graphs = graphs
     return made
+
+
+def loaded(plan: Plan, image: Image | None) -> Loaded | LoadedGpu | None:
+    """The kernels of `plan` in memory, None where it has none. Raises as `executable`."""
+    if image is not None and image.binaries:
+        return load_gpu(image, device_of(plan))
+    return load(image) if image is not None and image.code else None
 
 
 def _given(value: Any, type: TensorType) -> torch.Tensor:
@@ -351,18 +355,18 @@ def _launch_action(plan: Plan, kernels: LoadedGpu | None, call: KernelCall) -> A
     name = plan.kernels[call.kernel].name
     if kernels is None:
         raise InternalError(f"the plan calls kernel {name} and has no code")
-    launch = kernels.launch(name)
+    launch = kernels.launch(name, sizes_at(plan, call)) if known(call.extent) > 0 else None
     are_numbers = [is_number(plan, call, place) for place in range(len(call.buffers))]
+    sizes = [ctypes.c_uint64(word_of(size)) for size in call.sizes]
 
     def action(values: Values) -> None:
         tensors = [values[b] for b in call.buffers]
-        if known(call.extent) > 0:
+        if launch is not None:
             with torch.cuda.device(launch.index):
                 run_gpu(launch, [
-                    ctypes.c_uint64.from_address(t.data_ptr()) if is_one
-                    else ctypes.c_uint64(t.data_ptr())
-                    for t, is_one in zip(tensors, are_numbers)
-                ])
+                    *(ctypes.c_uint64.from_address(t.data_ptr()) if is_one
+                      else ctypes.c_uint64(t.data_ptr()) for t, is_one in zip(tensors, are_numbers)),
+                    *sizes])
 
     return action
 

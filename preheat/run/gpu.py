@@ -11,14 +11,17 @@ initialised CUDA: guards on tensors of the device saw to it. Modules stay until 
 
 import ctypes
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
 
 import torch
 
 from preheat.base.dataclass import dataclass
 from preheat.base.errors import InternalError, UserError
 from preheat.bridge.tensors import architecture
-from preheat.ir.plan import Binary, Image
+from preheat.ir.plan import Binary, Image, Sizing
+from preheat.ir.scalar import Dim, Number
 
 _SHARED_LIMIT = 48 << 10  # a program that wants more must say so
 _MOST_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -36,22 +39,55 @@ class Launch:
     index: int
 
 
-class LoadedGpu:
-    """The kernels of an image on one device."""
+Launches = Sequence[tuple[Launch, Sizing | None]]
+_NONE: Mapping[Dim, Number] = MappingProxyType({})
 
-    def __init__(self, launches: dict[str, Launch], modules: list[ctypes.c_void_p]):
+
+class LoadedGpu:
+    """The kernels of an image on one device. `launches`: of each name, one or several by sizes."""
+
+    def __init__(self, launches: Mapping[str, Launches], modules: list[ctypes.c_void_p]):
         self._launches, self._modules = launches, modules
 
-    def launch(self, name: str) -> Launch:
-        """How kernel `name` is launched. Raises InternalError for an unknown one."""
-        if name not in self._launches:
-            raise InternalError(f"no kernel {name!r} in the image")
-        return self._launches[name]
+    def launch(self, name: str, sizes: Mapping[Dim, Number] = _NONE) -> Launch:
+        """How kernel `name` is launched. `sizes`: the values of what it takes (`ir.loop.sizes_of`). Raises
+        InternalError for an unknown one."""
+        for launch, sizing in self._launches.get(name, ()):
+            if sizing is None:
+                return launch
+            if is_for(sizing, sizes):
+                return replace(launch, programs=programs_of(sizing, sizes))
+        raise InternalError(f"no kernel {name!r} in the image")
+
+    def words(self, name: str) -> int:
+        """The most words that a launch of kernel `name` takes behind its parameters."""
+        return max(launch.words for launch, _ in self._launches[name])
 
     def unload(self) -> None:
         """Gives the memory of the code back; no kernel of it may run or be launched any more."""
         while self._modules:
             call("cuModuleUnload", self._modules.pop())
+
+
+def is_for(sizing: Sizing, sizes: Mapping[Dim, Number]) -> bool:
+    """Whether a binary is for these sizes."""
+    return all(_count(dims, sizes) <= most for dims, most in sizing.most) and not any(
+        _count(dims, sizes) % each for dims, each in sizing.multiples)
+
+
+def programs_of(sizing: Sizing, sizes: Mapping[Dim, Number]) -> int:
+    """How many programs a launch at these sizes has."""
+    programs = 1
+    for dims, each in sizing.blocks:
+        programs *= -(-_count(dims, sizes) // each)
+    return programs
+
+
+def _count(dims: Sequence[Dim], sizes: Mapping[Dim, Number]) -> int:
+    count = 1
+    for dim in dims:
+        count *= sizes.get(dim, dim)
+    return count
 
 
 def load_gpu(image: Image, device: str) -> LoadedGpu:
@@ -68,7 +104,10 @@ def load_gpu(image: Image, device: str) -> LoadedGpu:
             module, launch = _loaded(binary, index)
             modules.append(module)
             made.append(launch)
-    return LoadedGpu({name: made[number] for name, number in image.entries}, modules)
+    found: dict[str, list[tuple[Launch, Sizing | None]]] = {}
+    for name, number in image.entries:
+        found.setdefault(name, []).append((made[number], image.binaries[number].sizing))
+    return LoadedGpu(found, modules)
 
 
 def _loaded(binary: Binary, index: int) -> tuple[ctypes.c_void_p, Launch]:

@@ -32,12 +32,13 @@ from preheat.ir.records import (
 from preheat.ir.sized import at, has_sizes
 from preheat.ir.types import TensorType
 from preheat.run.buffers import (
-    aligned_copy, detached_maker, empty, extent_bytes, is_number, known, library_refs, read_buffers,
+    aligned_copy, detached_maker, empty, extent_bytes, known, library_refs, read_buffers,
     seen_view_maker, view_maker, word_of, written_buffers,
 )
 from preheat.run.call_rows import Row
 from preheat.run.device import Context, address_of, function_of
 from preheat.run.executable import KEPT_BYTES, Executable, product
+from preheat.run.launches import lower_launch
 from preheat.run.library import called
 from preheat.run.memory import Memory, Sizes, flat
 from preheat.run.products import blas_form, gemm_words, offsets_of
@@ -161,6 +162,7 @@ class _Writer:
         self.has_whole_arena = False
         self.pinned: set[int] = set()
         self.constants: dict[int, int] = {}
+        self.choices: dict[tuple, tuple[int, int]] = {}  # which kernel is launched, by sizes
         self.input_slots = self._slots_of_inputs()
         self.access = tuple(map(self._access, self.input_slots))
         self.objects = set(self.input_slots)
@@ -479,7 +481,7 @@ def _lower_kernel(writer: _Writer, call: KernelCall) -> None:
         return
     plan = writer.plan
     if writer.executable.is_gpu:
-        _lower_launch(writer, call)
+        lower_launch(writer, call)
         return
     address = writer.executable.kernels.address(plan.kernels[call.kernel].name)
     moved = known(call.bytes) or sum(extent_bytes(plan.buffers[b].type) for b in call.buffers)
@@ -488,19 +490,6 @@ def _lower_kernel(writer: _Writer, call: KernelCall) -> None:
     slots = (*call.buffers, *(writer.constant(word_of(size)) for size in call.sizes))
     words = (address, len(slots), writer.memory.words(slots), extent, grain)
     writer.append("kernel", words, moved // _KERNEL_BYTES_PER_NS, len(slots) + 1)
-
-
-def _lower_launch(writer: _Writer, call: KernelCall) -> None:
-    """A kernel of a GPU: natively, or where the driver's functions are not known from Python."""
-    plan, words = writer.plan, writer.memory.words
-    launch = writer.executable.kernels.launch(plan.kernels[call.kernel].name)
-    if "get_stream" not in writer.context.words:
-        raise Unsupported("no_kernel", "torch gives no stream to native code")
-    slots = [-1 - b if is_number(plan, call, k) else b for k, b in enumerate(call.buffers)]
-    shape = words((
-        launch.programs, launch.threads, launch.shared_bytes, launch.index, launch.words))
-    row = (launch.function, len(slots), words(slots), shape)
-    writer.append("launch", row, -1, len(slots) + launch.words)
 
 
 def _lower_product(writer: _Writer, call: ProductCall) -> None:

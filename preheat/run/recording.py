@@ -25,7 +25,7 @@ from preheat.base.collector import paused_collector
 from preheat.base.dataclass import dataclass
 from preheat.ir.plan import KernelCall
 from preheat.run import gpu
-from preheat.run.buffers import empty, extent_bytes, is_number, known
+from preheat.run.buffers import empty, extent_bytes, is_number, known, sizes_at, word_of
 from preheat.run.executable import Executable
 from preheat.run.lanes import Lane, Unsafe
 
@@ -177,8 +177,11 @@ class _Notes:
         call = plan.calls[number]
         if not isinstance(call, KernelCall) or known(call.extent) <= 0:
             return
-        launch = self.executable.kernels.launch(plan.kernels[call.kernel].name)
-        words = (ctypes.c_uint64 * (len(call.buffers) + launch.words))()
+        launch = self.executable.kernels.launch(
+            plan.kernels[call.kernel].name, sizes_at(plan, call))
+        given = len(call.buffers) + len(call.sizes)
+        words = (ctypes.c_uint64 * (given + launch.words))(*[0] * len(call.buffers), *(
+            ctypes.c_uint64(word_of(size)).value for size in call.sizes))
         sites: list[Site] = []
         for k, buffer in enumerate(call.buffers):
             at, place = ctypes.addressof(words) + 8 * k, self.executable.places[buffer]

@@ -23,10 +23,9 @@ from preheat.ir.graph import Graph, device_of
 from preheat.ir.hinted import Book
 from preheat.ir.plan import Image, Plan
 from preheat.ir.sized import at, with_hinted_sizes, without_types
-from preheat.run.executable import Executable, executable
+from preheat.run.executable import Executable, executable, loaded
 from preheat.run.interpreted import Interpreted
 from preheat.run.library import Fault
-from preheat.run.load import load
 from preheat.run.memory import compiled_expressions
 
 Values = tuple[int, ...]  # of the symbols of a graph, in its order
@@ -43,7 +42,7 @@ class Template:
 
     def __init__(self, plan: Plan, image: Image, is_quiet: bool = False):
         self.plan, self.is_quiet = plan, is_quiet
-        self.kernels = load(image) if image.code else None
+        self.kernels = loaded(plan, image)
         self._allows = compiled_expressions(plan.symbols, plan.conditions)
 
     def is_for(self, values: Values) -> bool:
@@ -62,17 +61,19 @@ class Template:
 
 
 class Planned:
-    """A template at some sizes. Call it with the list of inputs of the plan."""
+    """A template at some sizes. Call it with the list of inputs of the plan. graphs: see `Sized`."""
 
-    def __init__(self, template: Template, values: Values):
-        self.template, self.values = template, values
+    def __init__(self, template: Template, values: Values, graphs: Any = None):
+        self.template, self.values, self.graphs = template, values, graphs
         self.sizes = dict(zip(template.plan.symbols, values))
 
     @functools.cached_property
     def executable(self) -> Executable:
         """What runs from Python; calls that find their entry need none."""
-        return Executable(
+        made = Executable(
             at(self.template.plan, self.sizes), self.template.kernels, self.template.is_quiet)
+        made.graphs = self.graphs
+        return made
 
     def __call__(self, inputs: Sequence) -> list:
         return self.executable(inputs)
@@ -80,7 +81,8 @@ class Planned:
 
 @dataclass
 class Instance:
-    """The body at some sizes. `entry`: who calls it natively, and how."""
+    """The body at some sizes. `entry`: who calls it natively, and how. calls: before it was settled; where
+    plans become graphs, of its plan."""
 
     run: Any
     calls: int = 0
@@ -163,7 +165,7 @@ class Sized:
     def _from_template(self, values: Values) -> Planned | None:
         found = (template for template in self.templates if template.is_for(values))
         template = next(found, None)
-        return None if template is None else Planned(template, values)
+        return None if template is None else Planned(template, values, self.graphs)
 
     def _from_another(self, values: Values) -> Planned | None:
         """By a template that is made from these sizes, which the others are not for."""

@@ -23,6 +23,7 @@ from preheat.run.sized import Instance, Planned, Sized, Template
 
 # Estimates (what is worth giving the GIL away for) are good for sizes that differ by as many bits.
 _SIZE_CLASS_BITS = 3
+CALLS_BEFORE_OWN = 3  # at the same sizes, before a plan that may be a graph is one of them alone
 CALLS_IN_A_ROW = 64  # at the same sizes, before these get an entry that checks them natively
 
 
@@ -85,14 +86,22 @@ class SizedCalls:
         return self.rebuild.function(*values, *(found[source] for source in self.rebuild.sources))
 
     def _native(self, instance: Instance, run: Executable | Planned) -> Callable:
-        known = instance.entry
-        if known is None or known[0] is not self:
-            call = self._stamped(run) if isinstance(run, Planned) else None
+        known, has_own = instance.entry, self._has_own(instance, run)
+        if known is None or known[0] is not self or has_own and instance.calls == CALLS_BEFORE_OWN:
+            call = self._stamped(run) if isinstance(run, Planned) and not has_own else None
             if call is None:
                 whole = run.executable if isinstance(run, Planned) else run
                 call = self._entry_at(self.trace, self.found, whole, self._rebuild(whole)).call
             known = instance.entry = self, call
         return known[1]
+
+    def _has_own(self, instance: Instance, run: Executable | Planned) -> bool:
+        """Whether a template at these sizes has tables of its own, because it may become a graph: where its
+        sizes have come often enough. Counts the calls."""
+        if not isinstance(run, Planned) or run.graphs is None or self.sized.device == "cpu":
+            return False
+        instance.calls += 1
+        return instance.calls >= CALLS_BEFORE_OWN
 
     def _stamped(self, run: Planned) -> Callable | None:
         """The entry of a template at some sizes, from tables that it shares with others."""

@@ -8,7 +8,8 @@
 
 Two cases: too few rows to feed the threads; and a reduction across so many rows of memory that
 walking one vector of columns down all of them leaves every page and cache line for the next vector
-to fetch again. Sums become more exact: partial sums are shorter. Requires and gives level core.
+to fetch again. Sums become more exact: partial sums are shorter. Sizes that are
+not known are padded to a number of parts, by what changes no result. Requires and gives level core.
 """
 
 from collections.abc import Callable, Collection
@@ -17,8 +18,8 @@ from dataclasses import replace
 from preheat.ir.graph import Builder, Graph, Op, Ref
 from preheat.ir.hinted import estimate
 from preheat.ir.plan import Target
-from preheat.ir.scalar import Scalar, product
-from preheat.ir.types import TensorType, contiguous_strides, tensor
+from preheat.ir.scalar import Dim, Scalar, product
+from preheat.ir.types import DTYPES, TensorType, contiguous_strides, tensor
 from preheat.schedule import cost
 
 SPLITTABLE = frozenset("sum prod max min any all".split())
@@ -29,6 +30,8 @@ PARTS = (16, 64, 512)  # least, best and most parts of a reduction for the threa
 CHUNK = (32, 64, 256)  # rows of a part of a tall reduction
 # For a GPU: columns that one program takes; the least that a part of a reduction has to do.
 GPU_COLUMNS, GPU_PART_ROWS, GPU_PART_ELEMS = 64, 256, 8192
+OPEN_PARTS = 16, 1024  # of an axis whose size is not known
+EACH = 16  # neighbours that stay in one part of it
 FOLD_ROWS, FOLD_COLUMNS = 8, 4096  # the fewest rows that a program walks; a row for four warps
 
 
@@ -37,19 +40,59 @@ def split_reductions(
 ) -> Graph:
     """`graph` with each long reduction in two, but for those that give the values `whole`."""
     count_parts = _gpu_parts if target.is_gpu else _cpu_parts
-    types = graph.types()
+    types = dict(graph.types())
     ops: list[Op] = []
-    builder = Builder("core", ops=ops, next_id=graph.next_id(), type_of=dict(types))
+    builder = Builder("core", ops=ops, next_id=graph.next_id(), type_of=types)
     rows = _row_shapes(graph, types) if target.is_gpu else frozenset()
-    for op in graph.ops:
+    pending = list(reversed(graph.ops))
+    while pending:
+        op = pending.pop()
+        if target.is_gpu and op.results[0] not in whole and _is_open(op, types):
+            pending += reversed(_in_turn(builder, op, types))
+            continue
         flat = _flattened(op, types) if target.is_gpu else None
         is_whole = op.results[0] in whole
-        parts = None if is_whole else _fold_parts(flat, rows) or _parts(op, types, count_parts)
+        parts = None if is_whole else _fold_parts(flat, rows) or _parts(op, types, count_parts, flat)
         if parts is None:
             ops.append(op)
         else:
             split_in_two(builder, op, types[op.args[0].id] if flat is None else flat, *parts)
     return replace(graph, ops=tuple(ops))
+
+
+def _is_open(op: Op, types) -> bool:
+    """Whether a reduction is over several axes with sizes that are not known: as one they would have to be
+    taken apart at each position."""
+    if op.name not in SPLITTABLE or len(op.attr("axes")) < 2:
+        return False
+    type: TensorType = types[op.args[0].id]
+    is_all = len(op.attr("axes")) == type.rank
+    return is_all and any(isinstance(type.sizes[a], Scalar) for a in op.attr("axes")[1:])
+
+
+def _in_turn(builder: Builder, op: Op, types) -> list[Op]:
+    """The ops that reduce the last axis, then the others."""
+    made: list[Op] = []
+    into = Builder("core", ops=made, next_id=builder.next_id, type_of=builder.type_of)
+    value, type, dtype = op.args[0].id, types[op.args[0].id], _wide(op)
+    if dtype != type.dtype and op.name in ("sum", "prod"):
+        value = into.add("cast", [value], tensor(dtype, type.sizes, device=type.device), dtype=dtype)
+    last = type.rank - 1
+    row = tensor(dtype, (*type.sizes[:-1], 1), device=type.device)
+    value = into.add(op.name, [value], row, axes=(last,), keepdim=True)
+    total = tensor(dtype, (1,) * type.rank, device=type.device)
+    value = into.add(op.name, [value], total, axes=tuple(range(last)), keepdim=True)
+    if dtype != op.type.dtype:
+        value = into.add("cast", [value], replace(total, dtype=op.type.dtype), dtype=op.type.dtype)
+    into.append(Op("reshape", (Ref(value),), op.results, op.types))
+    builder.next_id = into.next_id
+    return made
+
+
+def _wide(op: Op) -> str:
+    """The dtype of partial results."""
+    is_sum = op.name in ("sum", "prod") and op.type.dtype in ("bfloat16", "float16")
+    return "float32" if is_sum else op.type.dtype
 
 
 def _row_shapes(graph: Graph, types) -> frozenset[tuple[int, int]]:
@@ -79,22 +122,29 @@ def _fold_parts(flat: TensorType | None, rows: frozenset[tuple[int, int]]) -> tu
     if flat is None or flat.sizes not in rows or flat.sizes[1] > cost.FOLDED_ELEMS:
         return None
     count, columns = flat.sizes
+    if isinstance(count, Scalar) or isinstance(columns, Scalar):
+        return None
     best = cost.GPU_FEW_PROGRAMS * max(1, min(4, FOLD_COLUMNS // columns))  # short rows take few warps
     parts = _divisor(count, cost.LEAST_FOLDING, best, count // FOLD_ROWS)
     return None if parts is None else (0, parts)
 
 
-def _parts(op: Op, types, count_parts: Callable) -> tuple[int, int] | None:
-    """(axis, parts) to cut, or None to leave the reduction whole."""
+def _parts(
+    op: Op, types, count_parts: Callable, flat: TensorType | None,
+) -> tuple[int, int] | None:
+    """(axis, parts) to cut, of the operand or of what it is taken for (`_flattened`), or None to leave the
+    reduction whole."""
     if op.name not in SPLITTABLE:
         return None
     type: TensorType = types[op.args[0].id]
     axes = op.attr("axes")
+    if flat is not None:
+        type, axes = flat, (0,)
     if not axes or type.elems == 0:
         return None
     axis = max(axes, key=lambda a: estimate(type.sizes[a]))
     if isinstance(type.sizes[axis], Scalar):
-        return None  # no number of parts divides it
+        count_parts = _open_parts if count_parts is _gpu_parts else _no_parts
     count = estimate(product(type.sizes[a] for a in axes))
     rows = estimate(type.elems) // count
     parts = count_parts(type.sizes[axis], count, rows, _is_across(type, axes))
@@ -131,6 +181,23 @@ def _is_across(type: TensorType, axes: tuple[int, ...]) -> bool:
     )
 
 
+def _open_parts(size: Dim, count: int, rows: int, is_across: bool) -> int | None:
+    """As `_gpu_parts`, of an axis whose size is not known: it is padded to so many parts. Other sizes may be
+    much longer than this one: shorter ones cost a launch too many."""
+    programs = rows // (GPU_COLUMNS if is_across else 1)
+    least = GPU_PART_ROWS // 4 if is_across else GPU_PART_ELEMS // 4 if rows == 1 else cost.GPU_ROW_ELEMS
+    if programs >= cost.GPU_FEW_PROGRAMS // 2 or count < least:
+        return None
+    least, most = OPEN_PARTS
+    best = 4 * cost.GPU_FEW_PROGRAMS // max(programs, 1)
+    return max(least, min(most, 1 << best.bit_length() - 1))
+
+
+def _no_parts(size: Dim, count: int, rows: int, is_across: bool) -> int | None:
+    """No number of parts divides a size that is not known."""
+    return None
+
+
 def _divisor(size: int, least: int, best: int, most: int) -> int | None:
     """The divisor of `size` between `least` and `most` that is nearest to `best`."""
     found = [k for k in range(least, min(most, size) + 1) if size % k == 0]
@@ -143,12 +210,13 @@ def split_in_two(builder: Builder, op: Op, type: TensorType, axis: int, parts: i
     value, axes = op.args[0].id, op.attr("axes")
     if type.sizes != builder.type_of[value].sizes:
         value, axes = builder.add("reshape", [value], type), (0,)
-    dtype = op.type.dtype
-    if op.name in ("sum", "prod") and dtype in ("bfloat16", "float16"):
-        dtype = "float32"
+    dtype = _wide(op)
+    if dtype != op.type.dtype:
         wide = tensor(dtype, type.sizes, device=type.device)
         value = builder.add("cast", [value], wide, dtype=dtype)
     cut = type.sizes[axis] // parts
+    if isinstance(cut, Scalar):
+        value, cut = _padded(builder, op.name, value, axis, parts)
     sizes = (*type.sizes[:axis], parts, cut, *type.sizes[axis + 1 :])
     given = builder.type_of[value]
     strides = (
@@ -169,3 +237,27 @@ def split_in_two(builder: Builder, op: Op, type: TensorType, axis: int, parts: i
         result = tensor(op.type.dtype, total, device=type.device)
         value = builder.add("cast", [value], result, dtype=op.type.dtype)
     builder.append(Op("reshape", (Ref(value),), op.results, op.types))
+
+
+def _padded(builder: Builder, how: str, value: int, axis: int, parts: int) -> tuple[int, Dim]:
+    """`value` with its axis padded to `parts` times a size, and that size: a multiple of EACH."""
+    type = builder.type_of[value]
+    size = type.sizes[axis]
+    cut = (size + (parts * EACH - 1)) // (parts * EACH) * EACH
+    sizes = tuple(cut * parts if k == axis else n for k, n in enumerate(type.sizes))
+    ends = tuple(cut * parts - size if k == axis else 0 for k in range(type.rank))
+    made = tensor(type.dtype, sizes, device=type.device)
+    return builder.add(
+        "pad", [value], made, low=(0,) * type.rank, high=ends, value=_neutral(how, type.dtype)), cut
+
+
+def _neutral(how: str, dtype: str) -> int | float | bool:
+    """What changes no result of a reduction."""
+    kind, bits = DTYPES[dtype].kind, 8 * DTYPES[dtype].itemsize
+    if how in ("sum", "prod", "any", "all") or kind == "b":
+        one = how in ("prod", "all", "min")
+        return one if kind == "b" else float(one) if kind == "f" else int(one)
+    if kind == "f":
+        return float("-inf" if how == "max" else "inf")
+    low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if kind == "i" else (0, (1 << bits) - 1)
+    return low if how == "max" else high

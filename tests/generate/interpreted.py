@@ -22,7 +22,7 @@ import triton.language as tl
 from schedule.loop_interpret import Fault, _Run, flat_of
 from triton.runtime.interpreter import InterpreterOptions, TensorHandle, interpreter_builder
 
-from preheat.generate.triton import HEAD, source_of
+from preheat.generate.triton import HEAD, Source, source_of
 from preheat.ir.loop import NUMBER, Kernel
 from preheat.ir.plan import KernelCall, Plan, Target
 
@@ -60,8 +60,13 @@ class TritonRun(_Run):
         self.target, self.tile = target, tile
         super().__init__(plan, inputs, order)
 
-    def _kernel(self, kernel: Kernel, call: KernelCall) -> None:
+    def source_of(self, kernel: Kernel, call: KernelCall) -> tuple[Source, int, list]:
+        """The source, its number of programs, and the sizes that it takes."""
         source = source_of(kernel, self.target, self.tile)
+        return source, source.tile.programs, []
+
+    def _kernel(self, kernel: Kernel, call: KernelCall) -> None:
+        source, programs, sizes = self.source_of(kernel, call)
         memories = [flat_of(self.value(b)) for b in call.buffers]
         arguments = [
             memory.flat[memory.start].item() if param.name == NUMBER else memory.flat[memory.start:]
@@ -69,11 +74,16 @@ class TritonRun(_Run):
         ]
         try:
             with numpy.errstate(all="ignore"):
-                interpreted(source.name, source.text)[(source.tile.programs,)](*arguments)
+                interpreted(source.name, source.text)[(programs,)](*arguments, *sizes)
         except Exception as error:
             if "index out of bounds" not in f"{error} {error.__cause__} {error.__context__}":
                 raise
             self.is_wrong = True
+
+
+def _range(*bounds):
+    """Of numbers that kernels take, too, which are arrays of one element here."""
+    return range(*(n.handle.data.item() if isinstance(n, tl.core.tensor) else n for n in bounds))
 
 
 def interpreted(name: str, text: str):
@@ -82,7 +92,7 @@ def interpreted(name: str, text: str):
     text = text.replace("from triton.language.extra import libdevice\n", "\n")
     file = f"<interpreted {name} {hash(text)}>"
     linecache.cache[file] = (len(text), None, text.splitlines(True), file)
-    names = {"__name__": "kernels", "libdevice": LIBDEVICE}
+    names = {"__name__": "kernels", "libdevice": LIBDEVICE, "range": _range}
     exec(compile(text, file, "exec"), names)
     return names[name]
 

@@ -92,6 +92,12 @@ def test_few_long_rows_are_split():
     assert source_of(plan.kernels[0], TARGET).tile.programs >= 2 * device_of("sm_90").units
 
 
+def test_a_sum_over_leading_axes_is_split_as_one_over_rows():
+    m = Make()
+    plan = schedule(on_gpu(m.graph(m.reduce("sum", m.input(4, 8192, 64), 0, 1))), TARGET)
+    assert len(plan.calls) == 2 and plan.calls[0].extent > 64
+
+
 def test_offsets_beyond_two_to_the_31_have_64_bits():
     m = Make()
     (source,) = sources(m.graph(m.op("neg", m.input(1 << 16, 1 << 16))))

@@ -30,11 +30,12 @@ class Node:
 
 
 class FakeCuda:
-    """stream: the current one;  log: what was launched;  fails: names of functions that fail."""
+    """stream: the current one;  log: what was launched;  fails: names of functions that fail;
+    programs: of each launch by native code."""
 
     def __init__(self):
         self.stream, self.log, self.fails, self.capturing = 0, [], set(), None
-        self.kernels, self.counts = {}, {}
+        self.kernels, self.counts, self.programs = {}, {}, []
         self.graphs, self.executables, self.nodes = {}, {}, {}
         self._next = 1000
         self._kept = []
@@ -132,6 +133,7 @@ class FakeCuda:
         return {**found, "bind_device": id(_nothing)}
 
     def _launch(self, function, gx, gy, gz, bx, by, bz, shared, stream, params, extra):
+        self.programs.append(gx)
         self._do(stream or 0, Node("kernel", function, self._read(function, params)))
         return 0
 

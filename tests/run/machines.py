@@ -125,10 +125,13 @@ class Machine:
         class Loaded:
             launches = {}
 
-            def launch(self, name):
+            def launch(self, name, sizes=()):
                 function, roles = KERNELS[name]
                 return self.launches.setdefault(
                     name, fake.kernel(name, function, len(roles.split())))
+
+            def words(self, name):
+                return self.launch(name).words
 
         class Kept(Executable):
             def record(self, *args):  # a lane's memory outlives the recording, the host's would not

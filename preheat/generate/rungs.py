@@ -1,0 +1,133 @@
+"""Rungs: the tiles of a kernel whose sizes are arguments. Few serve all sizes; a launch takes the first that fits.
+
+    softmax over i0:n2, stages j:n3     rows of at most 64, 32 at once; of at most 128, 16 at once; ..
+                                        of any length, block by block
+    add over i0:(n2 * n3)               1024 at once
+    where over i0:n2, i1:n3             down (i0), 4 at once; along (i1), 256
+
+What a static size decides (`tiles`) is decided here by how long an axis was in a real call, wherever both
+ways are right. A number of rows that is not known is taken to be large: with few of them a launch is
+short in any case. Sizes that are no arguments are used as there.
+"""
+
+from typing import NamedTuple
+
+from preheat.base.errors import Unsupported
+from preheat.generate.online import online, walks
+from preheat.generate.tiles import (
+    BLOCK_ELEMS, COLUMN_BYTES, DEEP, FLAT_BYTES, PROGRAM_ELEMS, ROW_BYTES, Tile, accesses, extent_of, itemsize,
+    loaded_bytes, power_of_two, square, warps_of,
+)
+from preheat.ir.devices import Device, device_of
+from preheat.ir.hinted import estimate, holds
+from preheat.ir.loop import Axis, Kernel
+from preheat.ir.plan import Target
+from preheat.ir.scalar import Dim, Scalar, product
+from preheat.ir.types import DTYPES
+
+SHORTEST_ROW = 64  # rows of fewer elements are as those
+ROW_STEPS = 16  # rows this much shorter and longer than the one of a real call have tiles of their own
+LINE_ELEMS = (32, 256)  # of a line that a program has part of: least and most
+VECTOR_BYTES = 16  # of memory that a thread loads at once
+MOST_ALIGNED = 8  # elements; bytes and bools alone would have 16
+
+
+class Rung(NamedTuple):
+    """most: elements of a row at which it still fits; None for any."""
+
+    tile: Tile
+    most: int | None = None
+
+
+def rungs(kernel: Kernel, target: Target) -> list[Rung]:
+    """The tiles of `kernel`, the first that fits is the best. Raises Unsupported for sums over rows that one
+    loop walks, whose parts have to be known."""
+    device = device_of(target.arch)
+    walked = next((stage.axes for stage in kernel.stages if stage.axes), ())
+    if any(op.how for op in accesses(kernel)):
+        raise Unsupported("symbolic", f"{kernel.name} sums over a number of rows that is not known")
+    if not walked:
+        return [Rung(square(kernel) or _elements(kernel, device))]
+    if kernel.lane is not None:
+        return [Rung(_columns(kernel, walked, device))]
+    return _rows(kernel, walked, device)
+
+
+def _rows(kernel: Kernel, walked: tuple[Axis, ...], device: Device) -> list[Rung]:
+    is_once = walks(online(kernel)) == 1  # then nothing is gained by holding the row
+    longest = BLOCK_ELEMS if is_once else ROW_BYTES // loaded_bytes(kernel)[1]
+    length, rows = extent_of(walked), extent_of(kernel.axes)
+    near = power_of_two(estimate(length))
+    lengths, is_known = [near], not isinstance(length, Scalar)
+    if not is_known:
+        least, most = max(SHORTEST_ROW, near // ROW_STEPS), max(SHORTEST_ROW, near * ROW_STEPS)
+        lengths = [n for k in range(31) if least <= (n := 1 << k) <= most]
+    found: list[Rung] = []
+    for size in lengths:
+        if size <= longest:
+            at_once = max(1, PROGRAM_ELEMS // size)
+            if not isinstance(rows, Scalar):
+                at_once = min(at_once, power_of_two(rows))
+            warps = warps_of(at_once * size, 32, device)
+            tile = Tile((), kernel.axes, walked, at_once, size, False, warps)
+            found.append(Rung(tile, None if is_known else size))
+    if found and is_known:
+        return found
+    return [*found, Rung(Tile((), kernel.axes, walked, 1, BLOCK_ELEMS, True, 8))]
+
+
+def _columns(kernel: Kernel, walked: tuple[Axis, ...], device: Device) -> Tile:
+    columns, length = extent_of(kernel.axes), extent_of(walked)
+    at_once = max(16, COLUMN_BYTES // loaded_bytes(kernel)[0])
+    if not isinstance(columns, Scalar):
+        while at_once > 16 and -(-columns // at_once) < 2 * device.units:
+            at_once //= 2
+        at_once = min(at_once, power_of_two(columns))
+    deep = DEEP if isinstance(length, Scalar) else min(power_of_two(length), DEEP)
+    is_looped = isinstance(length, Scalar) or deep < length
+    return Tile((), kernel.axes, walked, at_once, deep, is_looped, warps_of(at_once * deep, 16, device))
+
+
+def _elements(kernel: Kernel, device: Device) -> Tile:
+    """All axes along one dimension where that needs no division by a size, else lines of the last ones."""
+    at_once = max(256, FLAT_BYTES // itemsize(kernel))
+    first = max((k for k, axis in enumerate(kernel.axes) if isinstance(axis.extent, Scalar)), default=0)
+    if first == 0:
+        return Tile((), (), kernel.axes, 1, at_once, False, warps_of(at_once, 8, device))
+    down, along = kernel.axes[:first], kernel.axes[first:]
+    least, most = LINE_ELEMS
+    columns = max(least, min(most, power_of_two(estimate(extent_of(along)))))
+    rows = max(1, at_once // columns)
+    return Tile((), down, along, rows, columns, False, warps_of(rows * columns, 8, device))
+
+
+def alignments(kernel: Kernel, tile: Tile) -> list[tuple[tuple[Dim, ...], int]]:
+    """What decides whether threads load several neighbours at once: extents whose product should be a
+    multiple of a number of elements, and is not whatever the sizes are."""
+    found: dict[tuple[str, ...], tuple[tuple[Dim, ...], int]] = {}
+    sizes = [DTYPES[op.dtype].itemsize for op in accesses(kernel)]
+    each = min(MOST_ALIGNED, VECTOR_BYTES // min(sizes, default=VECTOR_BYTES))
+
+    def want(dims: tuple[Dim, ...]) -> None:
+        is_open = any(isinstance(dim, Scalar) for dim in dims)
+        if is_open and not holds("eq", product(dims) % each, 0):
+            found[tuple(map(str, dims))] = dims, each
+
+    walked = {axis.name for stage in kernel.stages for axis in stage.axes}
+    for op in accesses(kernel):
+        if walked and walked.isdisjoint(term for term, _ in op.index.terms):
+            continue  # once a row
+        for axes, at_once in ((tile.down, tile.rows), (tile.along, tile.columns)):
+            near = next((axis.name for axis in axes if _is_one(op.index.stride(axis.name))), None)
+            if near is None or at_once == 1:
+                continue
+            want((op.index.base,))
+            for term, stride in op.index.terms:
+                if term != near:
+                    want((stride,))
+            want(tuple(axis.extent for axis in axes if axis.extent != 1))
+    return list(found.values())
+
+
+def _is_one(stride: Dim) -> bool:
+    return not isinstance(stride, Scalar) and stride == 1

@@ -1,0 +1,54 @@
+"""The sources of a kernel: one, or several where sizes are arguments, of which a launch takes the first that fits.
+
+    softmax over i0:n2, stages j:n3      rows of at most 64, n3 a multiple of 4      Source(.., Sizing(..))
+                                         rows of at most 64
+                                         rows of at most 128, n3 a multiple of 4
+                                         ..
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from preheat.generate.rungs import Rung, alignments, rungs
+from preheat.generate.tiles import Tile
+from preheat.generate.triton import Source, Writer, source_of
+from preheat.ir.loop import Axis, Kernel, sizes_of
+from preheat.ir.plan import Sizing, Target
+from preheat.ir.scalar import Dim, Scalar
+
+Pairs = Sequence[tuple[tuple[Dim, ...], int]]  # extents, and a number for their product
+
+
+def sources_of(kernel: Kernel, target: Target, tile: Tile | None = None) -> list[Source]:
+    """`kernel` as Triton source: more than one where it takes sizes, for each of them the first that is for
+    them (`ir.plan.Sizing`); the last is for all. Sizes are hinted (`ir/hinted.py`). Raises Unsupported for a
+    kernel that needs to know them."""
+    if not sizes_of(kernel):
+        return [source_of(kernel, target, tile)]
+    found: list[Source] = []
+    for rung in rungs(kernel, target):
+        aligned = alignments(kernel, rung.tile)
+        found += [_sized(kernel, rung, aligned), _sized(kernel, rung, [])] if aligned else [
+            _sized(kernel, rung, [])]
+    return found
+
+
+def _sized(kernel: Kernel, rung: Rung, multiples: Pairs) -> Source:
+    """The source for rows that fit the rung, and for sizes with `multiples`."""
+    tile = rung.tile
+    blocks = [*(((axis.extent,), 1) for axis in tile.grid), (_extents(tile.down), tile.rows)]
+    if not tile.is_looped:
+        blocks.append((_extents(tile.along), tile.columns))
+    most = [] if rung.most is None else [(_extents(tile.along), rung.most)]
+    source = Writer(kernel, tile, dict((str(dims[0]), n) for dims, n in multiples if len(dims) == 1)).source()
+    return replace(source, sizing=Sizing(*(
+        tuple((tuple(map(_plain, dims)), count) for dims, count in pairs) for pairs in (blocks, most, multiples))))
+
+
+def _extents(axes: tuple[Axis, ...]) -> tuple[Dim, ...]:
+    return tuple(axis.extent for axis in axes)
+
+
+def _plain(dim: Dim) -> Dim:
+    """`dim` without hints."""
+    return Scalar(dim.op, dim.args, dim.type) if isinstance(dim, Scalar) else dim

@@ -1,0 +1,60 @@
+"""Plans with sizes as arguments in Triton's interpreter, against the program: one program a process.
+
+    python -m generate.sized_cases softmax
+
+Started by `test_sized_triton`, since a process that interprets kernels cannot compile them. Raises at the
+first size at which the plan gives something else; prints how many sizes and which sources were run.
+"""
+
+import random
+import sys
+
+from generate.interpreted import TritonRun  # first: it chooses Triton's interpreter
+
+import torch
+from generate.sized_programs import FIRST, PROGRAMS, SIZES, TARGET, planned
+from schedule.graphs import same
+
+from preheat.generate import rungs
+from preheat.run.buffers import sizes_at
+from preheat.run.gpu import is_for, programs_of
+from preheat.schedule import cost, split
+
+cost.GPU_ROW_ELEMS, split.GPU_PART_ROWS = 64, 16
+rungs.BLOCK_ELEMS, rungs.ROW_BYTES, rungs.DEEP, rungs.ROW_STEPS = 64, 1024, 16, 2
+
+
+class SizedRun(TritonRun):
+    """Each kernel by the source that a launch at its sizes takes."""
+
+    def __init__(self, sources, used, *given):
+        self.sources, self.used = sources, used
+        super().__init__(*given)
+
+    def source_of(self, kernel, call):
+        sizes = sizes_at(self.plan, call)
+        for place, source in enumerate(self.sources[kernel.name]):
+            if source.sizing is None:
+                return source, source.tile.programs, []
+            if is_for(source.sizing, sizes):
+                self.used.add((kernel.name, place))
+                return source, programs_of(source.sizing, sizes), list(call.sizes)
+        raise AssertionError("no source is for these sizes")
+
+
+def main(name: str) -> None:
+    torch.manual_seed(0)
+    program, arguments = PROGRAMS[name]
+    template, used = planned(program, arguments(*FIRST)), set()
+    for sizes in (FIRST, *SIZES):
+        args = arguments(*sizes)
+        expected = program(*args)
+        expected = expected if isinstance(expected, tuple) else (expected,)
+        made = SizedRun(template.sources, used, *template.at(args), random.Random(0), TARGET).run()
+        for a, b in zip(made, expected, strict=True):
+            same(a, b)
+    print(f"{1 + len(SIZES)} sizes, {len(used)} sources")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

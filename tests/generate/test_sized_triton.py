@@ -1,0 +1,105 @@
+"""Kernels for a GPU whose sizes are arguments, without one: text, binaries, Triton's interpreter."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from generate.sized_programs import FIRST, PROGRAMS, TARGET, planned
+from generate.test_triton import needs_triton
+
+from preheat.generate import rungs
+from preheat.generate.cubin import build_gpu, gpu_target
+from preheat.ir.loop import sizes_of
+from preheat.ir.pack import decode, encode
+from preheat.ir.plan import Image, Sizing
+from preheat.ir.scalar import evaluate, symbols
+from preheat.run.gpu import is_for, programs_of
+
+
+def only(program, *args):
+    """The plan's only kernel, and its sources."""
+    made = planned(program, args)
+    (kernel,) = made.plan.kernels
+    return made, kernel, made.sources[kernel.name]
+
+
+def at(kernel, **values):
+    return {size: evaluate(size, values) for size in sizes_of(kernel) if set(symbols(size)) <= set(values)}
+
+
+def first(kernel, sources, **values):
+    return next(s for s in sources if is_for(s.sizing, at(kernel, **values)))
+
+
+def test_rows_have_tiles_by_length_and_a_walk_for_any():
+    made, kernel, sources = only(lambda x: torch.softmax(x, -1), torch.randn(5, 37))
+    short, long, odd, walked = (
+        first(kernel, sources, n2=9, n3=n) for n in (64, 500, 501, 20000))
+    assert (short.tile.rows, short.tile.columns, long.tile.columns) == (32, 64, 512)
+    assert walked.tile.is_looped and walked.text.count("for start in") == 2
+    assert short.text.count("tl.load") == 1
+    assert 4 in long.multiples and 4 not in odd.multiples and long.tile == odd.tile
+    assert programs_of(short.sizing, at(kernel, n2=33, n3=64)) == 2
+
+
+def test_elements_of_all_axes_are_one_dimension_where_no_size_divides():
+    made, kernel, sources = only(lambda x, b: x.relu() + b, torch.randn(5, 37, 64), torch.randn(64))
+    (source,) = sources  # rows of 64: aligned, and no length
+    assert source.tile.down == () and "// s" not in source.text and "% s" not in source.text
+    assert programs_of(source.sizing, at(kernel, n2=4, n3=40)) == 10
+
+
+def test_lines_where_a_size_would_divide_each_position():
+    made, kernel, sources = only(
+        lambda x, y: x + y[:, None], torch.randn(5, 7, 37), torch.randn(5, 37))
+    assert all(source.tile.down for source in sources)
+
+
+def test_a_size_known_to_divide_is_told_to_the_compiler():
+    made, kernel, sources = only(lambda x: x.mean(1), torch.randn(5, 37, 64))
+    (source,) = sources
+    assert 16 in source.multiples[len(kernel.params):]
+
+
+def test_offsets_have_64_bits_from_the_plan_on_that_needs_them():
+    made, _, sources = only(lambda x: x + 1, torch.randn(5, 37))
+    assert "int64" not in sources[0].text
+    sizes = {name: 1 << 16 for name in {s for test in made.conditions for s in symbols(test)}}
+    assert not all(evaluate(test, sizes) for test in made.conditions)
+
+
+def test_few_conditions_hold_for_a_plan():
+    made, _, _ = only(lambda x: torch.softmax(x, -1), torch.randn(5, 37))
+    assert len(made.conditions) <= 4
+
+
+@needs_triton
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_binaries(name, monkeypatch):
+    """Every source of every kernel compiles, and the image is stored as it is."""
+    monkeypatch.setattr(rungs, "ROW_STEPS", 1)
+    program, arguments = PROGRAMS[name]
+    made = planned(program, arguments(*FIRST))
+    image = build_gpu(made.plan.kernels, gpu_target(TARGET.arch))
+    assert isinstance(image, Image) and decode(encode(image)) == image
+    for kernel in made.plan.kernels:
+        binaries = [image.binaries[k] for name, k in image.entries if name == kernel.name]
+        assert binaries[0].code.startswith(b"\x7fELF")
+        if sizes_of(kernel):
+            assert all(isinstance(one.sizing, Sizing) and one.scratch_words >= 0 for one in binaries)
+            last = binaries[-1].sizing
+            assert not last.most and not last.multiples, "the last one is for all sizes"
+
+
+@needs_triton
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_interpreted(name):
+    folder = Path(__file__).parent.parent
+    done = subprocess.run(
+        [sys.executable, "-m", "generate.sized_cases", name], cwd=folder, capture_output=True,
+        text=True, env={**os.environ, "PYTHONPATH": os.pathsep.join([str(folder.parent), *sys.path])},
+    )
+    assert done.returncode == 0, done.stderr[-3000:]

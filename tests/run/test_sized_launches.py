@@ -1,0 +1,107 @@
+"""Kernels of a GPU that take sizes, without a GPU: which function the native driver launches, of how many
+programs, with which words."""
+
+import pytest
+import torch
+
+from entries import VALUE, NoRows, Slow, runtime
+from fake_cuda import floats
+from machines import Machine, kernels_only
+from preheat.base.errors import InternalError
+from preheat.ir.hinted import Book
+from preheat.ir.loop import Axis, Index, Kernel, LoopOp, Param, Stage, sizes_of
+from preheat.ir.plan import Buffer, KernelCall, Output, Plan, Sizing
+from preheat.ir.scalar import symbol
+from preheat.ir.sized import at, with_hinted_sizes
+from preheat.ir.trace import Node, Return, Signature, Source, Trace
+from preheat.ir.types import TensorType
+from preheat.run.device import Context, context
+from preheat.run.entry import EntryStencil
+from preheat.run.executable import Executable
+from preheat.run.gpu import LoadedGpu
+from preheat.run.recipes import compile_recipe
+
+LENGTH = symbol("n2")
+X = TensorType("float32", (LENGTH,), (1,))
+
+
+def kernel():
+    at_i0 = Index(0, (("i0", 1),))
+    body = (LoopOp("load", 0, "float32", param=0, index=at_i0),
+            LoopOp("store", -1, "float32", (0,), param=1, index=at_i0))
+    return Kernel("double", (Param("float32", "in"), Param("float32", "out")),
+                  (Axis("i0", LENGTH),), (Stage((), body),), 1, "i0")
+
+
+def plan(calls=1):
+    """x doubled `calls` times."""
+    buffers = [Buffer("input", 0, X), *(Buffer("owned", 0, X) for _ in range(calls - 1)), Buffer("output", 0, X)]
+    return Plan(
+        (X,), tuple(buffers), (kernel(),),
+        tuple(KernelCall(0, (k, k + 1), LENGTH, 0, sizes_of(kernel())) for k in range(calls)),
+        (Output(X, calls),), 0, ("n2",), ())
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    return Machine(monkeypatch, kernels_only())
+
+
+def doubles(fake, name):
+    def run(a, out, n):
+        n &= 0xFFFFFFFF
+        floats(out, n)[:] = floats(a, n) * 2
+
+    return fake.kernel(name, run, 3)
+
+
+def loaded(fake):
+    """Two functions: of whole fours, and of any; each program does eight."""
+    blocks = (((LENGTH,), 8),)
+    return LoadedGpu({"double": [
+        (doubles(fake, "whole"), Sizing(blocks, (((LENGTH,), 100),), (((LENGTH,), 4),))),
+        (doubles(fake, "short"), Sizing(blocks, (((LENGTH,), 100),))),
+        (doubles(fake, "any"), Sizing(blocks))]}, [])
+
+
+def native(machine, given, sizes, hint=8):
+    """The native entry of a plan at `sizes`, from tables for all."""
+    book = Book()
+    made = Executable(with_hinted_sizes(given, ("n2",), [(hint,), (11,)], book), loaded(machine.fake))
+    made.is_gpu = True
+    trace = Trace(Signature(1), (Source(-1, "arg", 0),), (Node((), (0,), None, Return(VALUE)),))
+    here = context()
+    known = Context({**here.words, **machine.fake.words}, here.have, here.dtype_codes)
+    return EntryStencil(
+        trace, [None], NoRows, made, compile_recipe(VALUE, 1), Slow(), ("n2",), book,
+        runtime=runtime(), context=known).at(sizes)
+
+
+@pytest.mark.parametrize("size, name, programs", [
+    (8, "whole", 1), (11, "short", 2), (100, "whole", 13), (97, "short", 13), (104, "any", 13), (1, "short", 1)])
+@pytest.mark.parametrize("calls", [1, 3])
+def test_the_first_that_is_for_the_size_is_launched(machine, size, name, programs, calls):
+    call = native(machine, plan(calls), {"n2": size})
+    for seed in range(3):
+        x = torch.randn(size, generator=torch.Generator().manual_seed(seed))
+        machine.fake.log.clear()
+        machine.fake.programs.clear()
+        assert torch.equal(call(x), x * 2**calls)
+        assert machine.fake.log == [name] * calls and machine.fake.programs == [programs] * calls
+
+
+def test_the_same_from_python(machine, monkeypatch):
+    for size, name in ((8, "whole"), (9, "short"), (200, "any")):
+        made = Executable(at(plan(), {"n2": size}), loaded(machine.fake))
+        made.is_gpu = True
+        made.__dict__.pop("_actions", None)
+        x = torch.randn(size)
+        machine.fake.log.clear()
+        (found,) = made([x])
+        assert torch.equal(found, x * 2) and machine.fake.log == [name]
+
+
+def test_a_size_that_no_function_is_for_is_our_fault(machine):
+    only = LoadedGpu({"double": [(doubles(machine.fake, "short"), Sizing((((LENGTH,), 8),), (((LENGTH,), 4),)))]}, [])
+    with pytest.raises(InternalError, match="double"):
+        only.launch("double", {LENGTH: 5})
