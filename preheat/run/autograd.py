@@ -94,6 +94,11 @@ class Node(torch.autograd.Function):
         return None, None, None, None, *progress.take(ctx.places), progress.token(ctx.device)
 
 
+# What `Node.apply` comes to outside of functorch's levels (under which a call is plain Python, and this
+# refuses): without a look at each argument from Python, half the time.
+_apply = getattr(super(torch.autograd.Function, Node), "apply", Node.apply)
+
+
 class Later(torch.autograd.Function):
     """Arguments of a class whose gradients come after those of others. Its result is an argument of
     what those others are given to, and carries the `Progress` back in its gradient."""
@@ -187,7 +192,7 @@ class Join:
             given, apart = [*map(joining.find, arguments)], None
             if number in self.groups:
                 given, apart = _apart(given, self.groups[number])
-            made = Node.apply(source, number, [values[place] for place in results], apart, *given)
+            made = _apply(source, number, [values[place] for place in results], apart, *given)
             for place, tensor in zip(results, made):
                 values[place] = tensor
             for target, place in self.commits:
