@@ -317,7 +317,7 @@ class Boxing(Observer):
         mark = recorder.mark()
         self._shown.clear()
         try:
-            return numbers.unboxed(run())
+            return self._with_views(numbers.unboxed(run()), mark)
         except GiveUp as given:
             given.result = unboxed(given.result, plain)
             raise
@@ -334,6 +334,15 @@ class Boxing(Observer):
         numbers.pin_all(looked_at)
         self.pin_sizes_within(looked_at)
         return run_plain()
+
+    def _with_views(self, result: Any, mark: tuple) -> Any:
+        """`result` of a call that was given others for its tensors: its views are made once more, of the
+        tensors themselves, since autograd has to know what each is a view of."""
+        if self.recorder.rules is None:
+            return result
+        if type(result) in (list, tuple):
+            return type(result)([self._with_views(part, mark) for part in result])
+        return self.recorder.as_view(result, mark) if type(result) is Tensor else result
 
     def _is_open(self, *values: Any) -> bool:
         """Whether C may be given boxes beside `values`: in a call that autograd takes part in, only

@@ -40,6 +40,8 @@ class SizedRecorder:
     number: Callable[[Scalar], int] | None  # gives a source to a number
     inputs_of_numbers: dict[int, int]  # source -> input value
     source_of_value: dict[int, int]
+    paused: Callable[[], Any]
+    _learn: Callable[[Tensor, int], int]
     rehearsal: Any = None  # of the call under way, if it is made twice: see `rehearsal.py`
     is_rehearsing = False  # it is being made again
 
@@ -115,6 +117,32 @@ class SizedRecorder:
             if operand is not written and storage_key(operand) == storage_key(written):
                 for tensor in (written, operand):
                     self.rules.pin(self.builder.type_of[self.values[id(tensor)].value])
+
+    def as_view(self, tensor: Tensor, mark: tuple) -> Tensor:
+        """`tensor`, if ops since `mark` gave it, as a view of what they were given, or detached of that;
+        itself where it is neither, or autograd knows."""
+        value = self.value_of(tensor)
+        ops = self.builder.ops[mark[1] if mark[0] is self.builder else 0:]
+        above = {
+            op.results[k]: op for op in ops for k, alias in enumerate(op.aliases)
+            if alias not in (-1, op.results[k])}
+        if tensor._is_view() or tensor.is_inference() or value not in above:
+            return tensor
+        steps = [above[value]]
+        while steps[-1].args[0].id in above:
+            steps.append(above[steps[-1].args[0].id])
+        base_value, are_detached = steps[-1].args[0].id, [op.name == "aten.detach.default" for op in steps]
+        if any(are_detached[1:]):
+            return tensor
+        base = next(
+            (known() for known in reversed(self.values.values()) if known.value == base_value), None)
+        if base is None or base is tensor or base.dtype != tensor.dtype or tensor.is_conj() or tensor.is_neg():
+            return tensor
+        with self.paused():
+            view = base.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+            view = view.detach() if are_detached[0] else view
+        self._learn(view, value)
+        return view
 
     def seen_by_c(self, out: Any) -> Any:
         """What C shall see for what an op gave."""

@@ -133,3 +133,16 @@ def test_a_plan_that_python_runs_gives_the_same(make, name):
         given, other = make(), make()
         expected, found = program(given), run([other])
         same(written(expected, given, write), written(found[:len(expected)], other, write))
+
+
+@pytest.mark.parametrize("needs_grad", [False, True])
+def test_at_sizes_that_change_views_are_views_from_the_second_one_on(needs_grad):
+    def views(x):
+        d = x.detach()
+        return d[1:], d.t(), (d * 2)[1:], x.t().detach()
+
+    compiled = preheat.compile(views, options={"cache": False})
+    for size in (3, 5, 7, 7, 4):
+        given, other = (torch.ones(size, 4, requires_grad=needs_grad) for _ in range(2))
+        same(
+            written(views(given), given, WRITES["second"]), written(compiled(other), other, WRITES["second"]))
