@@ -30,6 +30,8 @@ from preheat.capture.sizes import SizeRules, is_symbolic, now
 from preheat.ir.scalar import Scalar
 from preheat.ir.types import TensorType
 
+# Ops whose `value` and `alpha` are numbers in every overload: a tensor given for one is read.
+_SCALED_BY_NUMBERS = frozenset("add sub subtract rsub addcmul addcdiv".split())
 # Kinds of policies.py whose functions move what is in containers without looking at it.
 _MOVING = frozenset(("shallow", "fill", "get", "identity", "abc", "class", "refuse", "operator"))
 # Of these, the ones that only store or pass on their own arguments, too.
@@ -79,8 +81,10 @@ class Boxing(Observer):
         number, value = found
         return self.guards.numbers.made(number, value)
 
-    def with_elements(self, kwargs: dict) -> dict:
+    def with_elements(self, function: Any, kwargs: dict) -> dict:
         """The arguments of an op, where C takes the number out of a tensor, with this number."""
+        if getattr(function, "__name__", "").removesuffix("_") not in _SCALED_BY_NUMBERS:
+            return kwargs
         found = {name: self.element(kwargs[name]) for name in ("value", "alpha")
                  if is_followed(kwargs.get(name))}
         return {**kwargs, **{name: n for name, n in found.items() if n is not None}} if found else kwargs

@@ -343,7 +343,7 @@ class Watcher(Reads, Raises, Looks, Boxing, Observer):
             row = policy(function)
             call = CALLS[row.kind]
             if row.kind == "op" and kwargs:
-                kwargs = self.with_elements(kwargs)
+                kwargs = self.with_elements(function, kwargs)
             if self.numbers:
                 return self.call_with_numbers(row, function, args, kwargs, call)
             return call(self, function, args, kwargs, row)

@@ -145,7 +145,11 @@ def _column(values: list) -> list:
 def _content(value: Any) -> Any:
     """Equal for values that are one on disk; True, 1 and 1.0 are three, as are the two zeros."""
     cls = value.__class__
-    return (cls, value) if cls is int or cls is str else encode(value)
+    if cls is int or cls is str:
+        return cls, value
+    if cls is graph.Ref:
+        return cls, value.id
+    return tuple([_content(part) for part in value]) if cls is tuple else encode(value)
 
 
 def _rows(

@@ -173,3 +173,33 @@ def test_a_tensor_that_is_a_key_and_another_one_on_the_next_call():
         table[keys[0]] = torch.full((2,), 7.0)
         for place in (0, 1, 0):
             alike(program(keys[place]), compiled(keys[place]))
+
+
+def test_a_tensor_given_for_a_number_is_the_number_in_it():
+    """`alpha` and `value`: of quotients and negations too; a divisor that is 0 is another variant."""
+    def program(x, a, b):
+        return x.add(x, alpha=-(a / b)), torch.addcmul(x, x, x, value=a), x.sub(x, alpha=a)
+
+    call, x = preheat.compile(program, options={"cache": False}), torch.randn(5)
+    before = preheat.counters()
+    with torch.no_grad():
+        for k in range(8):
+            a, b = torch.tensor(0.5 * k + 1), torch.tensor(float(k + 1))
+            torch.testing.assert_close(call(x, a, b), program(x, a, b), rtol=1e-6, atol=1e-7)
+        now = preheat.counters()
+        assert (now["captures"] - before["captures"], now["breaks"] - before["breaks"]) == (1, 0)
+        a, b = torch.tensor(1.0), torch.tensor(0.0)
+        for found, wanted in zip(call(x, a, b), program(x, a, b)):
+            assert torch.equal(found.nan_to_num(), wanted.nan_to_num())
+
+
+def test_a_tensor_that_is_an_operand_keeps_its_gradient():
+    def program(x, t):
+        return x.masked_fill(x > 0, value=t)
+
+    call, x = preheat.compile(program, options={"cache": False}), torch.randn(50)
+    for k in range(4):
+        t = torch.tensor(float(k), requires_grad=True)
+        y = call(x, t)
+        y.sum().backward()
+        assert torch.equal(y, program(x, t)) and t.grad == (x > 0).sum()
