@@ -167,7 +167,8 @@ class Writer:
         is_far = _is_far(tile)
         self.emit(f"program = tl.program_id(0){'.to(tl.int64)' if is_far else ''}")
         rest = "program"
-        blocks = "1" if tile.is_looped else self.blocks(tile.along, tile.columns)
+        has_rows = any(stage.axes for stage in self.kernel.stages)  # a program has whole ones, or walks them
+        blocks = "1" if has_rows else self.blocks(tile.along, tile.columns)
         if blocks != "1":
             is_alone = holds("eq", extent_of((*tile.down, *tile.grid)), 1)
             self.along(f"{rest} * {tile.columns}" if is_alone else f"{rest} % {blocks} * {tile.columns}")
