@@ -1,6 +1,6 @@
 """Sizes that change on a GPU: plans for all sizes beside plans of one, counts of compiles, training.
 
-    python -m bench.gpu_sizes speed                     dynamic against static plans, device time by events
+    python -m bench.gpu_sizes speed [softmax ..]        dynamic against static plans, device time by events
     python -m bench.gpu_sizes count bert preheat        100 random batches and lengths: compiles and seconds
     python -m bench.gpu_sizes train preheat             GPT-2, 20 lengths three times over
 
@@ -43,10 +43,12 @@ PROGRAMS: dict[str, Call] = {
     "turned copy": turned}
 
 
-def speed() -> Iterator[str]:
-    """Rows: program, size, microseconds of a static and of a dynamic plan, and their ratio."""
+def speed(*names: str) -> Iterator[str]:
+    """Rows: program, microseconds of a static and of a dynamic plan at each size, and their ratio."""
     yield "| static us/dynamic us ratio | " + " | ".join(f"{a} x {b}" for a, b in SHAPES) + " |"
     for name, program in PROGRAMS.items():
+        if names and name not in names:
+            continue
         for dtype in DTYPES:
             dynamic = preheat.compile(program, options={"cache": False})
             for size in ((333, 257), (4000, 998)):
@@ -164,7 +166,7 @@ def main(what: str, *rest: str) -> None:
     bus.subscribe(_note, {"capture", "fallback"})
     if what == "speed":
         with torch.no_grad():
-            for row in speed():
+            for row in speed(*rest):
                 print(row, flush=True)
     else:
         print((count if what == "count" else train)(*rest), flush=True)

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from preheat.generate.triton_ops import least as least_of
 from preheat.ir.loop import Kernel, LoopOp, Stage
 
 LANE = 4  # neighbours of a row whose exponentials are added before the sum so far is scaled
@@ -96,7 +97,7 @@ def accumulate(writer: Any, op: LoopOp, wide: str, mask: str | None) -> None:
     largest grows. Of a row that a program walks alone both are one value a lane of LANE elements, which
     are joined behind the walk: nothing waits within it."""
     if op.how != EXP_SUM:
-        least = writer.least(op, "float32")
+        least = least_of(op.how, "float32")
         wide = f"tl.where({mask}, {wide}, {least})" if mask else wide
         whole = writer.whole(wide, writer.values[op.args[0]])
         if writer.is_flat:

@@ -33,10 +33,11 @@ MOST_ALIGNED = 8  # elements; bytes and bools alone would have 16
 
 
 class Rung(NamedTuple):
-    """most: elements of a row at which it still fits; None for any."""
+    """most: elements of a row at which it still fits; None for any. A row has more than `least` elements."""
 
     tile: Tile
     most: int | None = None
+    least: int = 0
 
 
 def rungs(kernel: Kernel, target: Target) -> list[Rung]:
@@ -70,7 +71,8 @@ def _rows(kernel: Kernel, walked: tuple[Axis, ...], device: Device) -> list[Rung
                 at_once = min(at_once, power_of_two(rows))
             warps = warps_of(at_once * size, 32, device)
             tile = Tile((), kernel.axes, walked, at_once, size, False, warps)
-            found.append(Rung(tile, None if is_known else size))
+            least = found[-1].most if found else 0
+            found.append(Rung(tile, None if is_known else size, least))
     if found and is_known:
         return found
     return [*found, Rung(Tile((), kernel.axes, walked, 1, BLOCK_ELEMS, True, 8))]
@@ -125,7 +127,8 @@ def alignments(kernel: Kernel, tile: Tile) -> list[tuple[tuple[Dim, ...], int]]:
             for term, stride in op.index.terms:
                 if term != near:
                     want((stride,))
-            want(tuple(axis.extent for axis in axes if axis.extent != 1))
+            if tile.down or tile.grid:  # else whole programs need no mask
+                want(tuple(axis.extent for axis in axes if axis.extent != 1))
     return list(found.values())
 
 

@@ -93,10 +93,13 @@ class _Known(NamedTuple):
 
 
 class Writer:
-    def __init__(self, kernel: Kernel, tile: Tile, multiples: Mapping[str, int] = MappingProxyType({})):
+    def __init__(
+        self, kernel: Kernel, tile: Tile, multiples: Mapping[str, int] = MappingProxyType({}), above: int = 0,
+    ):
         self.arguments = sizes_of(kernel)
         self.sizes = {str(size): f"s{k}" for k, size in enumerate(self.arguments)}
         self.multiples = multiples  # by expression
+        self.above = above  # all rows have more elements
         self.coarse = coarse_values(kernel)
         self.kernel, self.tile = online(kernel) if tile.is_looped else kernel, tile
         self.product = product_of(kernel) if tile.depth else None
@@ -119,8 +122,7 @@ class Writer:
             write_fold(self, folds)
         else:
             self._positions()
-            for stage in self.kernel.stages:
-                self.stage(stage)
+            self._stages()
         name = self.kernel.name
         parameters = ", ".join([*(f"p{k}" for k in range(len(self.kernel.params))), *self.sizes.values()])
         body = "\n".join(self.lines)
@@ -165,7 +167,8 @@ class Writer:
         is_far = _is_far(tile)
         self.emit(f"program = tl.program_id(0){'.to(tl.int64)' if is_far else ''}")
         rest = "program"
-        blocks = "1" if tile.is_looped else self.blocks(tile.along, tile.columns)
+        has_rows = any(stage.axes for stage in self.kernel.stages)  # a program has whole ones, or walks them
+        blocks = "1" if has_rows else self.blocks(tile.along, tile.columns)
         if blocks != "1":
             is_alone = holds("eq", extent_of((*tile.down, *tile.grid)), 1)
             self.along(f"{rest} * {tile.columns}" if is_alone else f"{rest} % {blocks} * {tile.columns}")
@@ -201,6 +204,8 @@ class Writer:
         at = f"tl.arange(0, {columns})" + ("" if self.is_flat else "[None, :]")
         self.emit(f"x = {start} + {at}" if start else f"x = {at}")
         self.bound("x", extent_of(self.tile.along), columns, self.count(self.tile.along))
+        if self.above and not self.multiples:  # LLVM sees then which positions need no mask
+            self.lines[-1] = self.lines[-1].replace("is_x = ", f"is_x = ((x & {columns - 1}) < {self.above}) | (") + ")"
 
     def bound(self, dim: str, count: Dim, size: int, text: str = "") -> None:
         """The mask of the positions along `dim`, where blocks of `size` do not divide `count`. text: of the
@@ -235,6 +240,32 @@ class Writer:
         return "".join(d for d in "yx" if d in found)
 
     # ------------------------------------------------------------------ stages
+    def _stages(self) -> None:
+        """All stages; where only the last program of elements one after the other needs a mask, once for it
+        and once for all others."""
+        whole, known = self._is_whole(), dict(self.same)
+        if whole:
+            self.emit(f"if {whole}:")
+            self.depth += 1
+            self.masks, masks = {}, self.masks
+            for stage in self.kernel.stages:
+                self.stage(stage)
+            self.masks, self.same, self.values = masks, known, {}
+            self.depth -= 1
+            self.emit("else:")
+            self.depth += 1
+        for stage in self.kernel.stages:
+            self.stage(stage)
+        self.depth = 1
+
+    def _is_whole(self) -> str:
+        """The text of the question whether a program needs no mask; "" where it is not asked."""
+        tile = self.tile
+        is_plain = not tile.down and not tile.grid and not tile.is_looped and "x" in self.masks
+        if not self.arguments or not is_plain:
+            return ""
+        return f"program * {tile.columns} + {tile.columns} <= {self.count(tile.along)}"
+
     def _product(self) -> None:
         """A product, then all that is done besides it."""
         write_positions(self, self.product)
@@ -357,8 +388,7 @@ class Writer:
         return ops.cast(f"tl.full([], {self.number(value)}, {ops.triton_dtype(wide)})", wide, dtype)
 
     def _store(self, op: LoopOp) -> None:
-        value = self.values[op.args[0]]
-        mask = self.values[op.mask] if op.mask is not None else None
+        value, mask = self.values[op.args[0]], self.values[op.mask] if op.mask is not None else None
         at, dims = self._pointer(op, (mask.dims if mask else "") + value.dims)
         masks = [*self._bounds(dims), *([mask.name] if mask else [])]
         tail = f", mask={' & '.join(masks)}" if masks else ""
@@ -442,7 +472,7 @@ class Writer:
         if key not in self.same:
             wide = self._widened(op, value)
             if "x" in self.masks:
-                wide = f"tl.where({self.masks['x']}, {wide}, {self.least(op, value.dtype)})"
+                wide = f"tl.where({self.masks['x']}, {wide}, {ops.least(op.how, value.dtype)})"
             if op.how in ("argmax", "argmin"):
                 values, places = (f"{v} + {self._nothing()}" for v in (wide, "x"))
                 self._reduce_pairs(op, values, places)
@@ -462,8 +492,8 @@ class Writer:
             return
         value_dtype = self._operand_dtype(op)
         shape = self.shape("yx")
-        least = self.least(op, value_dtype)
-        self.emit(f"a{op.id} = tl.zeros({shape}, {self._wide_dtype(op, value_dtype)}) + {least}")
+        least = ops.least(op.how, value_dtype)
+        self.emit(f"a{op.id} = tl.zeros({shape}, {ops.triton_dtype(ops.wide(op.how, value_dtype))}) + {least}")
         if op.how in ("argmax", "argmin"):
             self.emit(f"n{op.id} = tl.zeros({shape}, tl.int32)")
 
@@ -530,26 +560,8 @@ class Writer:
         made = next(o for o in bodies if o.id == op.args[0])
         return "bool" if made.op in COMPARISONS else made.dtype
 
-    def _wide_dtype(self, op: LoopOp, dtype: str) -> str:
-        return ops.triton_dtype(_wide(op.how, dtype))
-
     def _widened(self, op: LoopOp, value: _Known) -> str:
-        return ops.cast(value.name, value.dtype, _wide(op.how, value.dtype))
-
-    def least(self, op: LoopOp, dtype: str) -> str:
-        """What changes no result of the reduction; of argmax and argmin, what never wins first."""
-        wide = _wide(op.how, dtype)
-        kind, bits = DTYPES[wide].kind, 8 * DTYPES[wide].itemsize
-        if op.how in ("sum", "any", EXP_SUM):
-            return ops.constant(0, wide)
-        if op.how in ("prod", "all"):
-            return ops.constant(1, wide)
-        is_max = op.how in ("max", "argmax")
-        if kind == "f":
-            return ops.constant(float("-inf" if is_max else "inf"), wide)
-        half = 1 << (bits - 1)
-        low, high = (-half, half - 1) if kind == "i" else (0, 2 * half - 1)
-        return ops.constant(low if is_max else high, wide)
+        return ops.cast(value.name, value.dtype, ops.wide(op.how, value.dtype))
 
 
 _COMBINED = {
@@ -561,15 +573,6 @@ _JOINED = {
     "max": "larger({0}, {1})", "min": "smaller({0}, {1})",
     "any": "larger({0}, {1})", "all": "smaller({0}, {1})",
 }
-
-
-def _wide(how: str, dtype: str) -> str:
-    """The dtype in which values of `dtype` are reduced: no fewer than 32 bits."""
-    if dtype in ops.HALVES:
-        return "float32"
-    if how in ("any", "all") or DTYPES[dtype].itemsize < 4:
-        return "int32"
-    return dtype
 
 
 def _steps(tile: Tile) -> list[tuple[Axis, Dim]]:

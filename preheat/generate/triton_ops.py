@@ -68,6 +68,31 @@ def constant(value: int | float | bool, dtype: str) -> str:
     return f"tl.full([], {text}, {triton_dtype(dtype)})"
 
 
+def wide(how: str, dtype: str) -> str:
+    """The dtype in which values of `dtype` are reduced: no fewer than 32 bits."""
+    if dtype in HALVES:
+        return "float32"
+    if how in ("any", "all") or DTYPES[dtype].itemsize < 4:
+        return "int32"
+    return dtype
+
+
+def least(how: str, dtype: str) -> str:
+    """What changes no result of a reduction; of argmax and argmin, what never wins first."""
+    dtype = wide(how, dtype)
+    kind, bits = DTYPES[dtype].kind, 8 * DTYPES[dtype].itemsize
+    if how in ("prod", "all"):
+        return constant(1, dtype)
+    if how not in ("max", "argmax", "min", "argmin"):  # sums, of exponentials too, and any
+        return constant(0, dtype)
+    is_max = how in ("max", "argmax")
+    if kind == "f":
+        return constant(float("-inf" if is_max else "inf"), dtype)
+    half = 1 << (bits - 1)
+    low, high = (-half, half - 1) if kind == "i" else (0, 2 * half - 1)
+    return constant(low if is_max else high, dtype)
+
+
 def cast(x: str, source: str, target: str) -> str:
     """`x` of dtype `source` as `target`, by the steps that eager takes."""
     if source == target:

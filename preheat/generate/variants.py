@@ -40,7 +40,8 @@ def _sized(kernel: Kernel, rung: Rung, multiples: Pairs) -> Source:
     if not tile.is_looped:
         blocks.append((_extents(tile.along), tile.columns))
     most = [] if rung.most is None else [(_extents(tile.along), rung.most)]
-    source = Writer(kernel, tile, dict((str(dims[0]), n) for dims, n in multiples if len(dims) == 1)).source()
+    known = {str(dims[0]): n for dims, n in multiples if len(dims) == 1}
+    source = Writer(kernel, tile, known, rung.least).source()
     return replace(source, sizing=Sizing(*(
         tuple((tuple(map(_plain, dims)), count) for dims, count in pairs) for pairs in (blocks, most, multiples))))
 

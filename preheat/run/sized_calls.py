@@ -23,6 +23,7 @@ from preheat.run.sized import Instance, Planned, Sized, Template
 
 # Estimates (what is worth giving the GIL away for) are good for sizes that differ by as many bits.
 _SIZE_CLASS_BITS = 3
+_MOST_STENCILS = 3  # of one class: what is kept in memory hangs on sizes
 CALLS_BEFORE_OWN = 3  # at the same sizes, before a plan that may be a graph is one of them alone
 CALLS_IN_A_ROW = 64  # at the same sizes, before these get an entry that checks them natively
 
@@ -55,8 +56,8 @@ class SizedCalls:
         self.sized, self.rebuild, self.found = sized, rebuild, found
         self._entry_at, self._stencil, self._settle = entry_at, stencil, settle
         self._last, self._streak = None, 0
-        # by template, and how much there is to do: None where tables cannot be made for many sizes
-        self._stencils: dict[tuple[Template, int], EntryStencil | None] = {}
+        # by template, and how much there is to do; () where tables cannot be made for many sizes
+        self._stencils: dict[tuple[Template, int], tuple[EntryStencil, ...]] = {}
         self.live = tuple(live)
         self.symbols = tuple(node.inputs[place] for place in sized.places)
         self.inputs = tuple(node.inputs[place] for place in sized.bodies)
@@ -106,10 +107,16 @@ class SizedCalls:
     def _stamped(self, run: Planned) -> Callable | None:
         """The entry of a template at some sizes, from tables that it shares with others."""
         key = run.template, math.prod(run.values).bit_length() // _SIZE_CLASS_BITS
-        if key not in self._stencils:
-            self._stencils[key] = self._new_stencil(run)
-        stencil = self._stencils[key]
-        return None if stencil is None else stencil.at(run.sizes)
+        known = self._stencils.get(key, (None,))
+        for stencil in known:
+            call = stencil.at(run.sizes) if stencil is not None else None
+            if call is not None:
+                return call
+        if not known or len(known) > _MOST_STENCILS:
+            return None
+        made = self._new_stencil(run)
+        self._stencils[key] = () if made is None else (*filter(None, known), made)
+        return None if made is None else made.at(run.sizes)
 
     def _new_stencil(self, run: Planned) -> EntryStencil | None:
         template = run.template

@@ -30,8 +30,7 @@ PARTS = (16, 64, 512)  # least, best and most parts of a reduction for the threa
 CHUNK = (32, 64, 256)  # rows of a part of a tall reduction
 # For a GPU: columns that one program takes; the least that a part of a reduction has to do.
 GPU_COLUMNS, GPU_PART_ROWS, GPU_PART_ELEMS = 64, 256, 8192
-OPEN_PARTS = 16, 1024  # of an axis whose size is not known
-EACH = 16  # neighbours that stay in one part of it
+OPEN_ROWS, OPEN_ELEMS = 256, 2048  # of a part of an axis whose size is not known, across and along
 FOLD_ROWS, FOLD_COLUMNS = 8, 4096  # the fewest rows that a program walks; a row for four warps
 
 
@@ -119,11 +118,11 @@ def _flattened(op: Op, types) -> TensorType | None:
 def _fold_parts(flat: TensorType | None, rows: frozenset[tuple[int, int]]) -> tuple[int, int] | None:
     """(axis, parts) of a sum down rows that are reduced themselves: one kernel may do both, a part
     of the rows a program."""
-    if flat is None or flat.sizes not in rows or flat.sizes[1] > cost.FOLDED_ELEMS:
+    if flat is None or any(isinstance(size, Scalar) for size in flat.sizes):
+        return None
+    if flat.sizes not in rows or flat.sizes[1] > cost.FOLDED_ELEMS:
         return None
     count, columns = flat.sizes
-    if isinstance(count, Scalar) or isinstance(columns, Scalar):
-        return None
     best = cost.GPU_FEW_PROGRAMS * max(1, min(4, FOLD_COLUMNS // columns))  # short rows take few warps
     parts = _divisor(count, cost.LEAST_FOLDING, best, count // FOLD_ROWS)
     return None if parts is None else (0, parts)
@@ -133,7 +132,7 @@ def _parts(
     op: Op, types, count_parts: Callable, flat: TensorType | None,
 ) -> tuple[int, int] | None:
     """(axis, parts) to cut, of the operand or of what it is taken for (`_flattened`), or None to leave the
-    reduction whole."""
+    reduction whole. Of a size that is not known: (axis, elements of a part)."""
     if op.name not in SPLITTABLE:
         return None
     type: TensorType = types[op.args[0].id]
@@ -144,7 +143,7 @@ def _parts(
         return None
     axis = max(axes, key=lambda a: estimate(type.sizes[a]))
     if isinstance(type.sizes[axis], Scalar):
-        count_parts = _open_parts if count_parts is _gpu_parts else _no_parts
+        count_parts = _open_part if count_parts is _gpu_parts else _no_parts
     count = estimate(product(type.sizes[a] for a in axes))
     rows = estimate(type.elems) // count
     parts = count_parts(type.sizes[axis], count, rows, _is_across(type, axes))
@@ -181,16 +180,12 @@ def _is_across(type: TensorType, axes: tuple[int, ...]) -> bool:
     )
 
 
-def _open_parts(size: Dim, count: int, rows: int, is_across: bool) -> int | None:
-    """As `_gpu_parts`, of an axis whose size is not known: it is padded to so many parts. Other sizes may be
-    much longer than this one: shorter ones cost a launch too many."""
-    programs = rows // (GPU_COLUMNS if is_across else 1)
-    least = GPU_PART_ROWS // 4 if is_across else GPU_PART_ELEMS // 4 if rows == 1 else cost.GPU_ROW_ELEMS
-    if programs >= cost.GPU_FEW_PROGRAMS // 2 or count < least:
-        return None
-    least, most = OPEN_PARTS
-    best = 4 * cost.GPU_FEW_PROGRAMS // max(programs, 1)
-    return max(least, min(most, 1 << best.bit_length() - 1))
+def _open_part(size: Dim, count: int, rows: int, is_across: bool) -> int | None:
+    """As `_gpu_parts`, of an axis whose size is not known: elements of a part, to which it is padded, since
+    no number of parts divides it."""
+    programs, each = rows // (GPU_COLUMNS if is_across else 1), OPEN_ROWS if is_across else OPEN_ELEMS
+    least = each if is_across or rows == 1 else cost.GPU_ROW_ELEMS
+    return each if programs < cost.GPU_FEW_PROGRAMS // 2 and count > least else None
 
 
 def _no_parts(size: Dim, count: int, rows: int, is_across: bool) -> int | None:
@@ -204,9 +199,9 @@ def _divisor(size: int, least: int, best: int, most: int) -> int | None:
     return min(found, key=lambda k: abs(k - best), default=None)
 
 
-def split_in_two(builder: Builder, op: Op, type: TensorType, axis: int, parts: int) -> None:
+def split_in_two(builder: Builder, op: Op, type: TensorType, axis: int, parts: Dim) -> None:
     """Appends the two reductions; the second gives `op`'s own value. `type`: of the operand, or of
-    the matrix that it is."""
+    the matrix that it is. parts: see `_parts`."""
     value, axes = op.args[0].id, op.attr("axes")
     if type.sizes != builder.type_of[value].sizes:
         value, axes = builder.add("reshape", [value], type), (0,)
@@ -215,8 +210,9 @@ def split_in_two(builder: Builder, op: Op, type: TensorType, axis: int, parts: i
         wide = tensor(dtype, type.sizes, device=type.device)
         value = builder.add("cast", [value], wide, dtype=dtype)
     cut = type.sizes[axis] // parts
-    if isinstance(cut, Scalar):
-        value, cut = _padded(builder, op.name, value, axis, parts)
+    if isinstance(type.sizes[axis], Scalar):
+        cut = parts
+        value, parts = _padded(builder, op.name, value, axis, cut)
     sizes = (*type.sizes[:axis], parts, cut, *type.sizes[axis + 1 :])
     given = builder.type_of[value]
     strides = (
@@ -239,16 +235,16 @@ def split_in_two(builder: Builder, op: Op, type: TensorType, axis: int, parts: i
     builder.append(Op("reshape", (Ref(value),), op.results, op.types))
 
 
-def _padded(builder: Builder, how: str, value: int, axis: int, parts: int) -> tuple[int, Dim]:
-    """`value` with its axis padded to `parts` times a size, and that size: a multiple of EACH."""
+def _padded(builder: Builder, how: str, value: int, axis: int, each: int) -> tuple[int, Dim]:
+    """`value` with its axis padded to a multiple of `each`, and how often that is."""
     type = builder.type_of[value]
     size = type.sizes[axis]
-    cut = (size + (parts * EACH - 1)) // (parts * EACH) * EACH
-    sizes = tuple(cut * parts if k == axis else n for k, n in enumerate(type.sizes))
-    ends = tuple(cut * parts - size if k == axis else 0 for k in range(type.rank))
+    parts = (size + (each - 1)) // each
+    sizes = tuple(parts * each if k == axis else n for k, n in enumerate(type.sizes))
+    ends = tuple(parts * each - size if k == axis else 0 for k in range(type.rank))
     made = tensor(type.dtype, sizes, device=type.device)
     return builder.add(
-        "pad", [value], made, low=(0,) * type.rank, high=ends, value=_neutral(how, type.dtype)), cut
+        "pad", [value], made, low=(0,) * type.rank, high=ends, value=_neutral(how, type.dtype)), parts
 
 
 def _neutral(how: str, dtype: str) -> int | float | bool:

@@ -20,7 +20,7 @@ from preheat.run.buffers import sizes_at
 from preheat.run.gpu import is_for, programs_of
 from preheat.schedule import cost, split
 
-cost.GPU_ROW_ELEMS, split.GPU_PART_ROWS = 64, 16
+cost.GPU_ROW_ELEMS, split.OPEN_ROWS, split.OPEN_ELEMS = 64, 4, 16
 rungs.BLOCK_ELEMS, rungs.ROW_BYTES, rungs.DEEP, rungs.ROW_STEPS = 64, 1024, 16, 2
 
 

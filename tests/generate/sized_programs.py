@@ -45,7 +45,7 @@ class Planned(NamedTuple):
         for place, source in enumerate(self.trace.sources):
             if source.kind == "number":
                 found[place] = evaluate(source.key, sizes)
-        assert all(evaluate(test, sizes) for test in self.conditions), sizes
+        assert all(evaluate(test, sizes) for test in self.conditions), (sizes, *map(str, self.conditions))
         symbols = {value for _, value in node.body.symbols}
         inputs = [found[source] for source, i in zip(node.inputs, node.body.inputs) if i.id not in symbols]
         inputs = [

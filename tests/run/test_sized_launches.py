@@ -1,6 +1,8 @@
 """Kernels of a GPU that take sizes, without a GPU: which function the native driver launches, of how many
 programs, with which words."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -20,6 +22,8 @@ from preheat.run.entry import EntryStencil
 from preheat.run.executable import Executable
 from preheat.run.gpu import LoadedGpu
 from preheat.run.recipes import compile_recipe
+from preheat.run.sized import Instance, Planned
+from preheat.run.sized_calls import SizedCalls
 
 LENGTH = symbol("n2")
 X = TensorType("float32", (LENGTH,), (1,))
@@ -105,3 +109,34 @@ def test_a_size_that_no_function_is_for_is_our_fault(machine):
     only = LoadedGpu({"double": [(doubles(machine.fake, "short"), Sizing((((LENGTH,), 8),), (((LENGTH,), 4),)))]}, [])
     with pytest.raises(InternalError, match="double"):
         only.launch("double", {LENGTH: 5})
+
+
+@pytest.mark.parametrize("device, has_graphs, expected", [
+    ("cuda:0", True, ["shared", "shared", "own", "own"]), ("cuda:0", False, ["shared"] * 4), ("cpu", True, ["shared"] * 4)])
+def test_sizes_that_come_again_get_tables_of_their_own_where_these_may_be_a_graph(device, has_graphs, expected):
+    calls = object.__new__(SizedCalls)
+    calls.sized, calls.trace, calls.found = SimpleNamespace(device=device), None, None
+    calls._stamped, calls._rebuild = lambda run: "shared", lambda whole: None
+    calls._entry_at = lambda *given: SimpleNamespace(call="own")
+    run = Planned(SimpleNamespace(plan=SimpleNamespace(symbols=())), (), object() if has_graphs else None)
+    run.__dict__["executable"] = None
+    instance = Instance(run)
+    assert [calls._native(instance, run) for _ in expected] == expected
+
+
+def test_sizes_that_tables_are_not_for_get_others_a_few():
+    class Stencil:
+        def __init__(self, most):
+            self.most = most
+
+        def at(self, sizes):
+            return self.most if sizes["n2"] <= self.most else None
+
+    made = []
+    calls = object.__new__(SizedCalls)
+    calls._stencils = {}
+    calls._new_stencil = lambda run: made.append(run.values[0]) or Stencil(run.values[0])
+    found = [
+        calls._stamped(SimpleNamespace(template=0, values=(n,), sizes={"n2": n}))
+        for n in (4096, 4100, 4097, 4101, 4102, 4103, 4095)]
+    assert found == [4096, 4100, 4100, 4101, 4102, None, 4096] and made == [4096, 4100, 4101, 4102]
