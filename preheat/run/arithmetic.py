@@ -192,7 +192,7 @@ def add_words(places: Places, inputs: Sequence[int]) -> dict[int, ctypes.c_uint6
     integers or doubles, in the cells that are returned by source."""
     cells: dict[int, ctypes.c_uint64] = {}
     writer = _Writer(places)
-    for number in inputs:
+    for number in dict.fromkeys(inputs):  # a row writes to its cell: none may be given up for another
         source = places.sources[number]
         if source.kind != "number" and number not in places.numbers:
             continue

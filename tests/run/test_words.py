@@ -16,6 +16,7 @@ from torch import nn
 import preheat
 
 from preheat.ir.rows import ARGS, ZERO
+from preheat.run import variant
 from preheat.run.arithmetic import _function
 from preheat.run.table import Table
 from preheat.run.tensor_layout import tensor_layout
@@ -223,3 +224,33 @@ def test_a_number_that_a_library_call_takes_is_a_tensor():
             expected = program(x, torch.tensor(float(k)))
             for pair in zip(compiled(x, torch.tensor(float(k))), expected):
                 torch.testing.assert_close(*pair)
+
+
+def test_a_number_that_is_an_input_twice_has_one_cell(monkeypatch):
+    stored, store = [], Table.store
+
+    def noted(table, slot, address):
+        stored.append(address)
+        return store(table, slot, address)
+
+    monkeypatch.setattr(Table, "store", noted)
+    kept, bind = [], variant.bind_rows
+
+    def bound(*args, **kwargs):
+        stored.clear()
+        rows = bind(*args, **kwargs)
+        kept.append((list(stored), {ctypes.addressof(cell) for cell in rows.words.values()}))
+        return rows
+
+    monkeypatch.setattr(variant, "bind_rows", bound)
+
+    def scaled(x):
+        return x.softmax(-1) * x.shape[0]
+
+    compiled = preheat.compile(scaled, options={"cache": False})
+    with torch.no_grad():
+        for length in (3, 5, 7, 9):
+            compiled(torch.randn(length, 4))
+    assert any(addresses for addresses, _ in kept)
+    for addresses, cells in kept:  # a row that writes elsewhere writes to memory of someone else
+        assert set(addresses) <= cells
