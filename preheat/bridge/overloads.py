@@ -8,7 +8,12 @@ from typing import Any, NamedTuple
 
 import torch
 
+from preheat.bridge.ops import private
+
 _RESIZING = frozenset(("resize_", "resize_as_", "set_", "_resize_output_", "swap_", "resize"))
+# The way to a kernel of C++ by its key, past one that torch has in Python for its own compiler.
+_COMPOSITE = private("_C.DispatchKey.CompositeImplicitAutograd")
+_CAN_SKIP_PYTHON = _COMPOSITE is not None and hasattr(torch.ops.aten.matmul.default, "_op_dk")
 
 
 class Overload(NamedTuple):
@@ -21,6 +26,13 @@ class Overload(NamedTuple):
     is_random: bool  # or leaves memory uninitialised
     refusal: str  # a row of reasons.py, or ""
     is_pointwise: bool = False
+
+
+def decomposed(func: Any, args: tuple, kwargs: dict) -> Any:
+    """What a composite gives, by the parts that eager makes it of."""
+    if func.py_kernels:
+        return func._op_dk(_COMPOSITE, *args, **kwargs)
+    return func.decompose(*args, **kwargs)
 
 
 @lru_cache(maxsize=None)
@@ -40,10 +52,12 @@ def facts_of(func: Any) -> Overload:
         refusal = "data_dependent_shape"
     elif base in _RESIZING or name == "aten.detach_.default":
         refusal = "metadata_write"
-    is_composite = torch._C._dispatch_has_kernel_for_dispatch_key(
-        func.name(), "CompositeImplicitAutograd")
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    is_composite = has_kernel(func.name(), "CompositeImplicitAutograd") and not any(
+        has_kernel(func.name(), key) for key in ("CPU", "CUDA"))  # where they have one of their own
     is_seeded = torch.Tag.nondeterministic_seeded in func.tags
     is_random = is_seeded or base.startswith(("empty", "new_empty"))
     return Overload(
-        name, writes, is_composite and not func.py_kernels, base == "lift_fresh", is_random,
+        name, writes, is_composite and (_CAN_SKIP_PYTHON or not func.py_kernels),
+        base == "lift_fresh", is_random,
         refusal, torch.Tag.pointwise in func.tags)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from preheat.capture.size_call import (
     Call, NoRule, Rule, Shape, broadcast, dense_like, formatted, never_channels_last,
-    preserved,
+    preserved, row_major,
 )
 from preheat.ir.dims import normal
 from preheat.ir.graph import Ref
@@ -192,13 +192,13 @@ def _dot(call: Call) -> list[Shape]:
 
 
 def _attention(call: Call) -> list[Shape]:
-    """query [B, H, L, E], key [B, H, S, E], value [B, H, S, Ev]: output as the query's [B, L, H, Ev]
-    permuted, and log sums [B, H, L]."""
+    """query [B, H, L, E], key [B, H, S, E], value [B, H, S, E]: output in the layout of the query (of
+    [B, L, H, E] permuted in an older torch), and log sums [B, H, L]."""
     query, key, value = call.type("query"), call.type("key"), call.type("value")
     call.same(query.sizes[0], key.sizes[0])
     call.same(key.sizes[0], value.sizes[0])
     call.same(key.sizes[1], value.sizes[1])
-    if call.known(query.sizes[1]) % call.known(key.sizes[1]):
+    if query.sizes[1] != key.sizes[1] and call.known(query.sizes[1]) % call.known(key.sizes[1]):
         raise NoRule("heads")
     call.same(key.sizes[2], value.sizes[2])
     call.same(query.sizes[3], key.sizes[3])
@@ -207,8 +207,12 @@ def _attention(call: Call) -> list[Shape]:
         want = (query.sizes[0], query.sizes[1], query.sizes[2], key.sizes[2])
         broadcast(call, mask.sizes, want)
     batch, heads, length, _ = query.sizes
-    width = value.sizes[3]
-    strides = (length * heads * width, width, heads * width, 1)
+    width = call.same(value.sizes[3], query.sizes[3])
+    strides = preserved(call, query)[1] or row_major(query.sizes)
+    real = call.real[0]
+    if any(call.numbers.value(step) != now for step, now, n in zip(
+            strides, real.strides, real.sizes) if n != 1):
+        strides = (length * heads * width, width, heads * width, 1)
     logs = (length * heads, 1, heads)
     return [
         ((batch, heads, length, width), tuple(map(normal, strides))),
@@ -269,7 +273,7 @@ COMPUTED: dict[Rule, str] = {
     _extremes: "aminmax",
     _masked_fill: "masked_fill",
     _like_self: """_softmax _log_softmax _safe_softmax tril triu cumsum cumprod logcumsumexp cummax
-        cummin scatter scatter_add scatter_reduce index_add index_copy masked_scatter bernoulli""",
+        cummin scatter scatter_add scatter_reduce index_add index_copy index_reduce masked_scatter bernoulli""",
     _into_self: "copy_ masked_fill_",
     _kept: "index_put _unsafe_index_put copy",
     _itself: """slice_scatter select_scatter diagonal_scatter alias detach fill_ zero_ bernoulli_ uniform_ normal_ random_ exponential_
