@@ -135,11 +135,25 @@ def _images(wrap: Callable[[Call], Call]) -> None:
         call(torch.randn(chance.randint(2, 3), 3, chance.randint(6, 33), chance.randint(6, 33)))
 
 
+def of_list(xs: list[torch.Tensor]) -> torch.Tensor:
+    total = torch.zeros_like(xs[0])
+    for x in xs:
+        total = total + F.gelu(x) * x.sigmoid()
+    return torch.stack(xs).mean(0) + total / len(xs)
+
+
+def _lists(wrap: Callable[[Call], Call]) -> None:
+    call = wrap(of_list)
+    for length in random.Random(7).sample(range(1, 21), 20):
+        call([torch.randn(8, 16) for _ in range(length)])
+
+
 COUNTED: dict[str, tuple[str, Callable[[Callable[[Call], Call]], None]]] = {
     "bert": ("BERT, 200 random batches and lengths, batch 1 included",
              lambda wrap: _pairs(bert(2, 32), wrap)),
     "llama": ("Llama, the same", lambda wrap: _pairs(llama(), wrap, use_cache=False)),
     "images": ("a small U-Net, 50 image sizes", _images),
+    "lists": ("a list of 1 to 20 tensors, in a loop and stacked", _lists),
     "growing": ("Llama, 200 tokens, a cache that grows", lambda wrap: _generated(wrap, "dynamic")),
     "static": ("Llama, 200 tokens, a static cache", lambda wrap: _generated(wrap, "static")),
 }

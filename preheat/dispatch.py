@@ -47,7 +47,7 @@ from preheat.run.fronts import Fronts
 from preheat.run.load import machine_name
 from preheat.run.recipes import has_effects
 from preheat.run.replays import Graphs, trim
-from preheat.run.variant import MISS, CannotBind, Variant
+from preheat.run.variant import MISS, CannotBind, Variant, moved_for
 from preheat.run.walk import (
     DONE, Bound, Finished, Onward, Place, Points, Unbound, follow, is_host, leads_to,
     why_not_opened,
@@ -265,8 +265,8 @@ class Compiled:
         self, kind: Place, place: Place, args: Sequence, kwargs: Mapping,
     ) -> frozenset[str]:
         """The numbers at `place` that are no longer what a node there was captured for."""
-        for bound in place.bound or (self._entry_nodes(kind) if place is kind else ()):
-            place.moving |= bound.variant.moved_numbers(tuple(args), dict(kwargs))
+        known = place.bound or (self._entry_nodes(kind) if place is kind else ())
+        place.moving |= moved_for([bound.variant for bound in known], args, kwargs)
         if self.dynamic is False:
             return frozenset(path for path in place.moving if not is_axis_path(path))
         return place.moving | {EVERY_SIZE} if self.dynamic else place.moving

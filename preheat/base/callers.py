@@ -30,6 +30,10 @@ class Raised:
         self.error = error
 
 
+class Exhausted:
+    """The class itself is what `next(iterator, Exhausted)` answers at the end."""
+
+
 class Handling:
     """`function`, for a call from a line that handles `error`: `sys.exc_info()` gives it, and what
     is raised has it as its context."""

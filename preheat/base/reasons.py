@@ -484,6 +484,11 @@ def step(x, numbers):
 step(x, [1, 2, 3])
 """,
     ),
+    "list_length": Reason(
+        "looks at all of a list whose length has been another one in each of three calls ({detail})",
+        "pass one tensor, or lists of few lengths",
+        "host",
+    ),
     "foreign_state": Reason(
         "runs where Preheat cannot watch ({detail})",
         "call it without that state",

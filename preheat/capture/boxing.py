@@ -70,6 +70,7 @@ class Boxing(Observer):
         if is_available():
             self.recorder.element_symbol = self.guards.element
             self.recorder.element_divides = self.guards.numbers.divides
+        self.guards.can_end = lambda: self.machine is None or self.machine.stands_before()
         self.guards.has_sizes = self.recorder.has_sizes = self.begin_sizes
 
     def element(self, tensor: Any) -> float | None:

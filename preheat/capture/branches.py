@@ -13,12 +13,13 @@ from preheat.bridge.overloads import facts_of
 from preheat.bridge.tensors import Tensor, dtype_name
 from preheat.capture.sizes import finished
 from preheat.ir.graph import Builder, Graph
-from preheat.ir.types import TensorType, Type
+from preheat.ir.types import ScalarType, TensorType, Type
 
 # A branch of the entry that so few ops on inputs decide becomes a guard. It runs them one by one, in Python, so
 # that more are dearer than a host call between two graphs, unless there must be one graph.
 MAX_TEST_OPS = 4
 MAX_TEST_OPS_OF_WHOLE = 24
+MAX_OPS_OF_SIZES = 64  # as many if sizes and numbers alone decide: each answer is kept
 
 
 class BranchRecorder:
@@ -46,7 +47,8 @@ class BranchRecorder:
     def test_of(self, tensor: Tensor) -> tuple[Graph, tuple[int, ...]] | None:
         """The few pure ops from inputs to a bool of one element, and the sources of the inputs.
 
-        None if it takes more than `max_test_ops` ops, if chance takes part, or if anything that
+        None if it takes more than `max_test_ops` ops (`MAX_OPS_OF_SIZES`, if no tensor is among the
+        inputs), if chance takes part, or if anything that
         takes part was written to: then the answer cannot be had from the inputs alone, before the
         call. None if floats decide: their answer changes from call to call, and a host call that
         the compiled ops come before is cheaper than a guard that runs them one by one.
@@ -62,13 +64,15 @@ class BranchRecorder:
                 continue
             taken.append(op)
             wanted.update(op.refs())
-            if len(taken) > self.max_test_ops or facts_of(overload(op.name)).is_random:
+            if len(taken) > MAX_OPS_OF_SIZES or facts_of(overload(op.name)).is_random:
                 return None
         roots = {self.root[value] for value in wanted}
         if any(self.root[value] in roots for op in self.builder.ops for value in op.writes):
             return None
         given = [(i, s) for i, s in zip(self.builder.inputs, self.input_sources) if i.id in wanted]
-        if not all(_is_mask(i.type) for i, _ in given):
+        is_of_sizes = all(i.type == ScalarType("int") for i, _ in given)
+        if not is_of_sizes and not (
+                len(taken) <= self.max_test_ops and all(_is_mask(i.type) for i, _ in given)):
             return None
         graph = Graph("aten", tuple(i for i, _ in given), tuple(reversed(taken)), (known.value,))
         sources = tuple(s for _, s in given)

@@ -16,8 +16,8 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from preheat.capture import attributes, generators, operations, texts
-from preheat.capture.calls import c_call
+from preheat.capture import attributes, generators, operations, polyfills, texts
+from preheat.capture.calls import c_call, invoke
 from preheat.capture.frames import Frame, and_then, attempt
 from preheat.capture.models import MODELS, method, models
 from preheat.capture.observer import ABSENT
@@ -55,7 +55,7 @@ def iterable(m, value: Any) -> Any:
     cls = type(value)
     if operations.runs_python(m.lookup(value, cls, "__iter__")):
         return generators.drive_iterator(m, m.finish(operations.iterate(m, value)))
-    if m.read_whole is not None and id(value) in m.known:
+    if m.read_whole is not None and id(value) in m.known and not m.observer.is_moving(value):
         m.read_whole(value)
     return value
 
@@ -83,11 +83,18 @@ FIRST, REST, SECOND = slice(0, 1), slice(1, None), slice(1, 2)
 for row in (
     (map, 0, None, REST), (filter, 0, None, REST), (functools.reduce, 0, None, SECOND),
     (sorted, None, "key", FIRST), (any, None, None, FIRST), (all, None, None, FIRST),
-    (sum, None, None, FIRST), (list, None, None, FIRST), (tuple, None, None, FIRST),
+    (list, None, None, FIRST), (tuple, None, None, FIRST),
     (set, None, None, FIRST), (frozenset, None, None, FIRST),
     (enumerate, None, None, FIRST), (zip, None, None, slice(0, None)),
 ):  # fmt: skip
     with_callback(*row)
+
+
+@models(sum)
+def model_sum(m, args, kwargs):
+    if kwargs or len(args) not in (1, 2) or type(args[0]) is not types.GeneratorType:
+        return c_call(m, sum, [iterable(m, value) for value in args[:1]] + list(args[1:]), kwargs)
+    return invoke(m, polyfills.sum_of, tuple(args))
 
 
 def extremum(function: Callable) -> None:

@@ -174,6 +174,9 @@ class Unwatched(Observer):
     def is_opaque_member(self, owner: Any, name: str, value: Any) -> bool:
         return is_opaque_member(owner, name, value)
 
+    def has_answer(self) -> bool:
+        return self.answer is not NOT_DONE
+
     def c_call(self, function: Any, args: tuple, kwargs: dict) -> Any:
         return self._taken()
 

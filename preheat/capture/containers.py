@@ -78,7 +78,10 @@ def build_slice(m, frame, count):
 @handles("LIST_APPEND")
 def list_append(m, frame, depth):
     value = frame.stack.pop()
-    frame.stack[-depth].append(value)
+    target = frame.stack[-depth]
+    if m.mutate is not None and id(target) in m.known:  # a point lies between
+        m.mutate(target, "append", (value,), {})
+    target.append(value)
 
 
 @handles("SET_ADD")

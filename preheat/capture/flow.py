@@ -142,7 +142,7 @@ def get_iter(m, frame, _):
     raw = m.lookup(value, type(value), "__getitem__")
     if operations.runs_python(raw) and m.lookup(value, type(value), "__iter__") is ABSENT:
         return settle(m, frame, calls.invoke(m, polyfills.iterate_by_index, (value,)), 1)
-    return settle(m, frame, operations.iterate(m, value), 1)
+    return settle(m, frame, operations.iterate(m, value, is_alone=True), 1)
 
 
 @handles("FOR_ITER")

@@ -36,7 +36,7 @@ from preheat.capture.sizes import is_symbolic, moving_axes, now, shown_type
 from preheat.capture.sources import PRIMITIVES, Sources
 from preheat.ir.dims import is_size, size_symbol, stride_symbol
 from preheat.ir.scalar import Number, Scalar, apply
-from preheat.ir.text_trace import axis_path, source_path
+from preheat.ir.text_trace import axis_path, items_path, source_path
 from preheat.ir.trace import At, Code, Guard, Named, Source
 from preheat.ir.types import TensorType
 
@@ -70,6 +70,8 @@ class Guards:
         self.numbers = Numbers(sources.numbers, self._look, self._test)
         self.dynamic: frozenset[str] = frozenset()  # paths of sources whose numbers change
         self.carried: dict[int, Any] = {}  # runtime numbers of the node before, by id
+        self.moving_lists: dict[int, Any] = {}  # lists whose length changes from call to call, by id
+        self.can_end: Callable[[], bool] = lambda: True  # whether a node could end here
         self.carried_axes: dict[int, frozenset[int]] = {}  # of its tensors: axes that change, by id
         self.tensors: dict[int, TensorType] = {}  # types of tensors from outside, by source
         self.has_sizes: Callable[[], None] = lambda: None  # told when a size becomes a symbol
@@ -201,7 +203,8 @@ class Guards:
         """`type`, of the tensor at `source`, with symbols for the sizes that change."""
         if not (self.dynamic or self.carried_axes or has_marks(value)) or not is_available():
             return type
-        sizes, strides = moving_axes(self.sources, source, type.rank, self.dynamic)
+        sizes, strides = moving_axes(
+            self.sources, source, type.sizes, value.__class__ is Tensor, self.dynamic)
         sizes |= self.carried_axes.get(id(value), frozenset())
         marks = marks_of(value)
         sizes = (sizes | marks.dynamic) - marks.static
@@ -324,8 +327,11 @@ class Guards:
     def length(self, container: Any, length: int) -> int | None:
         """The length was asked: pinned, unless it changes from call to call."""
         source = self.sources.known[id(container)]
-        if self.dynamic:
-            number = self._runtime_number(self.sources.step(source, "len"), length)
+        if self.dynamic or self.moving_lists:
+            place = self.sources.step(source, "len")
+            is_moving = self.is_moving_list(container)
+            number = self.numbers.of_source(place, length) if is_moving else (
+                self._runtime_number(place, length))
             if number is not None:
                 return number
         self.claim(source, "len", length)
@@ -361,6 +367,22 @@ class Guards:
                 self._meet_as_is(sources.step(source, "item", position), value)
         else:
             raise GiveUp("opaque_argument", f"a {type(container).__qualname__} from outside")
+
+    def is_moving_list(self, container: Any) -> bool:
+        """Whether a list of tensors from outside has another length from call to call: what looks at
+        all of it is a host call."""
+        if type(container) not in (list, tuple) or id(container) not in self.sources.known:
+            return False
+        if not self.can_end():
+            return False
+        if id(container) in self.moving_lists:
+            return True
+        path = self.dynamic and items_path(
+            source_path(self.sources, self.sources.known[id(container)]))
+        if not path or path not in self.dynamic or not all(type(e) is Tensor for e in container):
+            return False
+        self.moving_lists[id(container)] = container
+        return True
 
     def _meet_as_is(self, source: int, value: Any) -> None:
         """C takes what is there: no other number can stand for it, unless it is one already."""

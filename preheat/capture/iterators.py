@@ -33,6 +33,12 @@ VIEWS: dict[type, str] = {
     for table_method in (table.keys, table.values, table.items)
 }
 
+# What the machine advances by `next`; one from outside is advanced by host calls.
+C_ITERATORS = frozenset(
+    type(iter(made)) for made in ([], (), {}, set(), "", range(0), {}.items(), {}.values(), b"")
+) | {types.GeneratorType, zip, enumerate, reversed}
+HOSTED = C_ITERATORS - {types.GeneratorType}
+
 
 def viewed(view: Any) -> dict:
     """The dict that a view of it, or a mappingproxy, shows."""

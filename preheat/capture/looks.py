@@ -22,6 +22,7 @@ from preheat.capture.guards import Guards, has_identity
 from preheat.capture.observer import GiveUp
 from preheat.capture.policies import is_fresh_iterator
 from preheat.capture.sources import PRIMITIVES
+from preheat.ir.text_trace import source_path
 
 # Pinned as a whole where they were met: C may look at them as it likes.
 BLIND_TYPES = PRIMITIVES | {Tensor, Device, range, re.Pattern, types.UnionType, types.GenericAlias}
@@ -40,6 +41,14 @@ class Looks:
     read_whole: Callable[[Any], None]
     _behind: dict[int, tuple[Any, Any]]  # made read-only views, and their mappings
 
+    def read_all(self, container: Any) -> None:
+        """C is about to look at all of a known container: that is a host call where its length is
+        another one from call to call."""
+        if self.guards.is_moving_list(container):
+            path = source_path(self.guards.sources, self.known[id(container)])
+            raise GiveUp("list_length", f"{path}, of {len(container)} elements")
+        self.read_whole(container)
+
     def look(self, value: Any, depth: int) -> None:
         """C is about to look at `value`, deeply: pins all of it, or gives up if its reads cannot
         be seen."""
@@ -50,7 +59,7 @@ class Looks:
             return
         if kind in _CONTAINERS:
             if id(value) in self.known:
-                self.read_whole(value)
+                self.read_all(value)
             if depth > _MAX_DEPTH:
                 raise GiveUp("opaque_argument", "a container nested too deeply")
             for part in _parts(value, kind):
@@ -89,7 +98,7 @@ class Looks:
             self.look(owner, 0)
             return
         if id(owner) in self.known:
-            self.read_whole(owner)
+            self.read_all(owner)
         for part in _parts(owner, kind):
             self.look(part, 1)
 
@@ -119,7 +128,7 @@ class Looks:
             raise GiveUp("opaque_argument", f"a {kind.__qualname__} whose elements are compared")
         elif kind in _CONTAINERS:
             if id(value) in self.known:
-                self.read_whole(value)
+                self.read_all(value)
             for part in _parts(value, kind):
                 self.compare(part)
         else:
@@ -147,7 +156,7 @@ class Looks:
             return
         kind = type(value)
         if issubclass(kind, (list, tuple, dict, set, frozenset)):
-            self.read_whole(value)
+            self.read_all(value)
         elif is_fresh_iterator(kind) or kind in _VIEWS:
             raise GiveUp("outside_iterator", kind.__qualname__)
         elif not (kind in BLIND_TYPES or issubclass(kind, Tensor) or has_identity(value, kind)):

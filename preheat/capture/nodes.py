@@ -15,13 +15,14 @@ import linecache
 import logging
 import platform
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from preheat.base.callers import Handling
 from preheat.base.reasons import explain
 from preheat.base.rewrites import hint_for
 from preheat.bridge.ambient import SETTABLE, ambient_now
+from preheat.bridge.tensors import Tensor
 from preheat.capture import generators, snapshots
 from preheat.capture.observer import GiveUp
 from preheat.capture.recipes import Planner
@@ -105,8 +106,9 @@ class Nodes:
         if handled:
             parts = planner.many((Handling, handled[-1]))
             call[0] = planner.step("call", *parts, call[0], *planner.many(where))
-        recipe, snapshot, slots = self._cut(planner, call)
-        point = Point(snapshot, len(slots) + 1, has_answer=True)
+        growing = self._growing() if function is next else ()
+        recipe, snapshot, slots = self._cut(planner, call, growing)
+        point = Point(snapshot, len(slots) + 1, has_answer=True, moving=self._moving(slots))
         self._finish(outputs, Host(recipe, point, where), self.broken(why))
         return point, slots
 
@@ -114,9 +116,13 @@ class Nodes:
         """Ends the node before the present instruction."""
         outputs: Outputs = {}
         recipe, snapshot, slots = self._cut(self._planner(outputs), [])
-        point = Point(snapshot, len(slots))
+        point = Point(snapshot, len(slots), moving=self._moving(slots))
         self._finish(outputs, Goto(recipe, point), self.broken(why))
         return point, slots
+
+    def _moving(self, slots: Sequence[Any]) -> tuple[int, ...]:
+        lists = self.watcher.guards.moving_lists
+        return tuple(place for place, slot in enumerate(slots) if id(slot) in lists)
 
     def _planner(self, outputs: Outputs) -> Planner:
         """A recipe that has done the node's effects; `outputs` collects the values it takes."""
@@ -142,14 +148,28 @@ class Nodes:
                 planner.step("ambient", name, now)
         return planner
 
-    def _cut(self, planner: Planner, first: list[int]) -> tuple[Recipe, Recipe, list[Any]]:
+    def _growing(self) -> list[list]:
+        """Lists of tensors that the program makes as it goes through an iterator from outside: they
+        are slots, so that the loop comes back to where it was whatever their length is."""
+        lists = [
+            value for frame in snapshots.frames_of(self.watcher.machine)
+            for value in (*frame.locals, *frame.stack)
+            if type(value) is list and id(value) not in self.watcher.known
+            and all(type(part) is Tensor for part in value)]
+        self.watcher.guards.moving_lists.update((id(value), value) for value in lists)
+        return lists
+
+    def _cut(
+        self, planner: Planner, first: list[int], growing: Sequence[list] = (),
+    ) -> tuple[Recipe, Recipe, list[Any]]:
         """The recipe of an end whose tuple begins with the steps `first`, the snapshot, the slots.
         """
         watcher = self.watcher
         if len(self.list) + 1 >= watcher.limits.max_nodes:
             raise GiveUp("limit_nodes", f"{watcher.limits.max_nodes} nodes")
         snapshot, slots, replaced = snapshots.take(
-            watcher.machine, watcher.sources, watcher.made, frozenset(planner.memo))
+            watcher.machine, watcher.sources, watcher.made,
+            frozenset((*planner.memo, *map(id, growing))))
         self.replaced = weakref.WeakSet(replaced)
         result = planner.step("tuple", *first, *planner.many(slots))
         return planner.recipe(result), snapshot, slots

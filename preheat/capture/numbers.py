@@ -176,12 +176,13 @@ class Numbers:
             self.pin_scalar(known[1])
 
     def pin_scalar(self, scalar: Number) -> None:
-        for name in symbols(scalar):
+        """What `scalar` came from must stay, and what that is by the guards; so does what follows."""
+        for name in dict.fromkeys((*symbols(scalar), *symbols(self.normal(scalar)))):
             source = source_of(name)
             self._claim(source, self._values[source])
             if name in self.sizes and name not in self.same:
                 self._is_wanted(name, "it is used in a way that needs its value")
-                self.same[name] = self._values[source] + 0  # a number like any other
+                self._put(name, self._values[source] + 0)  # a number like any other
 
     def test(self, scalar: Number, answer: bool) -> None:
         """The program, or C, has asked whether the expression holds: it does so, or does not."""
@@ -226,6 +227,9 @@ class Numbers:
         """A guard says what the size `name` is."""
         if type(what) is int:
             self._is_wanted(name, f"it must be {what}")
+        self._put(name, what)
+
+    def _put(self, name: str, what: Number) -> None:
         self.same = {known: substitute(value, {name: what}) for known, value in self.same.items()}
         self.same[name] = what
 

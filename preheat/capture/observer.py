@@ -293,6 +293,15 @@ class Observer:
         """True: the mutating method is not told to `mutate` but made by `c_call`."""
         return False
 
+    def has_answer(self) -> bool:
+        """True: the present instruction made a host call, which has been answered."""
+        return False
+
+    def is_moving(self, container: Any) -> bool:
+        """[known: container] True: its length changes from call to call, so it is iterated by
+        operations of C."""
+        return False
+
     def is_key_by_identity(self, key: Any) -> bool:
         """True: dicts find `key`, which they are asked for now, by its identity, and run no Python."""
         return False

@@ -18,11 +18,13 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
+from preheat.base.callers import Exhausted
 from preheat.base.dataclass import dataclass
 from preheat.base.names import mro_of
 from preheat.capture import polyfills
 from preheat.capture.calls import bind_special, invoke, with_handled
 from preheat.capture.frames import END, and_then, attempt
+from preheat.capture.iterators import C_ITERATORS, HOSTED
 from preheat.capture.observer import ABSENT
 from preheat.capture.tracebacks import raise_as_is
 
@@ -523,13 +525,17 @@ WRITTEN_BY_C = DICTS | {list}
 
 
 # ------------------------------------------------------------------------------------ iteration
-def iterate(m, value: Any) -> Any:
-    """`iter(value)`."""
+def iterate(m, value: Any, is_alone: bool = False) -> Any:
+    """`iter(value)`. `is_alone`: it is all that an instruction does, so it may be a host call."""
     cls = type(value)
     raw = m.lookup(value, cls, "__iter__")
     if runs_python(raw):
         return and_then(call_dunder(m, raw, value), check_iterator, None, None, m)
+    if is_alone and (m.observer.has_answer() or id(value) in m.known and m.observer.is_moving(value)):
+        return operate(m, iter, value)
     if id(value) in m.known and m.read_whole is not None:
+        if is_alone and cls in HOSTED:
+            return value
         m.read_whole(value)
     if cls is str:
         look_at(m, value)
@@ -563,16 +569,14 @@ def advance(m, iterator: Any) -> Any:
         return END
 
 
-C_ITERATORS = frozenset(
-    type(iter(made)) for made in ([], (), {}, set(), "", range(0), {}.items(), {}.values(), b"")
-) | {types.GeneratorType, zip, enumerate, reversed}
-
-
 def advance_once(m, iterator: Any) -> Any:
     """`next(iterator, END)`, as all that an instruction does."""
     cls = type(iterator)
     if cls is types.GeneratorType:
         return directly(m, iterator, next, iterator, END)
+    if cls in HOSTED and (id(iterator) in m.known or m.observer.has_answer()):
+        found = operate(m, next, iterator, Exhausted)
+        return END if found is Exhausted else found
     if cls is enumerate:  # it counts after its iterator has been advanced
         return directly(m, iterator.__reduce__()[1][0], next, iterator, END)
     return advance(m, iterator)

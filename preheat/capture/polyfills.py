@@ -1,14 +1,15 @@
 """Polyfills: parts of the language that CPython has in C, written in Python and run by the machine.
 
 `match` against a class or a mapping, `in` over an iterator, `for` over `__getitem__`: they call
-back into the program's dunders, and as interpreted functions they need no native recursion. So is
-the call of a function that is compiled itself. Their
+back into the program's dunders, and as interpreted functions they need no native recursion. So are
+the call of a function that is compiled itself, and `sum` over a generator, which may end a node. Their
 frames never show in tracebacks. Guarantees CPython's order of effects and its messages. Sources:
 CPython `Python/ceval.c` `match_class`, `match_keys`; `Objects/iterobject.c`; `Objects/abstract.c`.
 """
 
 import copyreg
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 MATCH_SELF = 1 << 22  # Py_TPFLAGS of the builtins whose positional pattern is the subject itself
@@ -67,6 +68,18 @@ def contains_by_iteration(container: Any, value: Any) -> bool:
         if element is value or element == value:
             return True
     return False
+
+
+def sum_of(elements: Iterator, start: Any = 0) -> Any:
+    """`sum(elements, start)`. From the first float on C goes on: it may add floats up exactly."""
+    total = start
+    if type(start) in (str, bytes, bytearray, float, complex):
+        return sum(chain(elements), start)
+    for element in elements:
+        total = total + element
+        if type(total) in (float, complex):
+            return sum(chain(elements), total)
+    return total
 
 
 def iterate_by_index(container: Any) -> Iterator:

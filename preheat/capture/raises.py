@@ -70,6 +70,9 @@ class Raises(Observer):
             self.machine.give_up("host_raised", f"{describe(function)}: {type(error).__name__}")
             raise
 
+    def has_answer(self) -> bool:
+        return self.answer is not NOT_DONE
+
     def take_answer(self) -> Any:
         """What the host call gives to the instruction that makes it."""
         answer, self.answer = self.answer, NOT_DONE

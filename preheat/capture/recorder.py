@@ -33,7 +33,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from preheat.bridge.draws import generated
 from preheat.bridge.failures import fails_by_type
 from preheat.bridge.history import history
-from preheat.bridge.overloads import Overload, facts_of
+from preheat.bridge.overloads import Overload, decomposed, facts_of
 from preheat.bridge.symint import Shown, has_boxed_size, has_offset, is_box, taken, unboxed
 from preheat.bridge.tensors import dtype_name, extent, is_plain, overlap_in_part, storage_key, type_of
 from preheat.ir.graph import Arg, Builder, Graph, Op, Ref, Token, refs_of
@@ -482,7 +482,7 @@ def _dispatch_boxed(recorder: Recorder, func: Any, types: Any, args: tuple, kwar
         raise RuntimeError(f"{func} of a tensor whose storage begins elsewhere")
     if facts_of(func).is_composite and not recorder.is_stopped:
         with recorder:
-            out = func.decompose(*args, **kwargs)
+            out = decomposed(func, args, kwargs)
         if out is not NotImplemented:
             return out
     recorder.boxed_ops += 1
@@ -513,7 +513,7 @@ def _run(
             return recorder.noted(func, func(*args))
     if facts.is_composite:
         with recorder:
-            out = func.decompose(*seen, **seen_kwargs)
+            out = decomposed(func, seen, seen_kwargs)
         if out is not NotImplemented:
             return out
     if facts.refusal:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from preheat.bridge.overloads import facts_of
+from preheat.bridge.overloads import decomposed, facts_of
 from preheat.bridge.symint import Shown, has_offset, is_box, pin, scalar_of, taken, unboxed
 from preheat.bridge.tensors import Tensor, type_of
 from preheat.capture.size_call import LAYOUT_QUESTIONS
@@ -60,7 +60,7 @@ class Rehearsal:
         facts = facts_of(func)
         if facts.is_composite:
             with recorder:
-                out = func.decompose(*args, **kwargs)
+                out = decomposed(func, args, kwargs)
             if out is not NotImplemented:
                 return out
         if self._next == len(self.noted) or self.noted[self._next][0] is not func:

@@ -25,7 +25,7 @@ from preheat.capture.size_views import can_view, whole_size
 from preheat.ir.dims import normal, substitute
 from preheat.ir.graph import Graph, Input, Op
 from preheat.ir.scalar import Dim, Number, Scalar, apply, symbol, symbols
-from preheat.ir.text_trace import EVERY_SIZE, axis_path, source_path
+from preheat.ir.text_trace import EVERY_SIZE, axis_path, equal_sizes, known_tensor, source_path
 from preheat.ir.types import ScalarType, TensorType, Type, contiguous_strides
 
 def shown_type(
@@ -55,14 +55,20 @@ def shown_type(
 
 
 def moving_axes(
-    sources: Sources, source: int, rank: int, dynamic: frozenset[str],
+    sources: Sources, source: int, sizes: Sequence[int], is_new: bool, dynamic: frozenset[str],
 ) -> tuple[frozenset[int], frozenset[int]]:
-    """The axes whose size, and those whose stride, are among the paths that change."""
+    """The axes whose size, and those whose stride, are among the paths that change.
+
+    is_new   a tensor that no module has as its parameter, which a variant may not have had
+    """
+    rank = len(sizes)
     if EVERY_SIZE in dynamic and root_kind(sources, source) in ("arg", "kwarg"):
-        sizes = frozenset(range(rank))
+        moving = frozenset(range(rank))
     else:
-        sizes = _named(sources, source, rank, "size", dynamic)
-    return sizes, _named(sources, source, rank, "stride", dynamic)
+        moving = _named(sources, source, rank, "size", dynamic)
+    if is_new and known_tensor(source_path(sources, source)) not in dynamic:
+        moving |= {axis for axis, n in enumerate(sizes) if equal_sizes(n) in dynamic}
+    return moving, _named(sources, source, rank, "stride", dynamic)
 
 
 def _named(

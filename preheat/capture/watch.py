@@ -40,6 +40,7 @@ from preheat.capture.snapshots import frames_of, with_bodies
 from preheat.capture.sources import Sources
 from preheat.ir.graph import Graph
 from preheat.ir.scalar import Scalar
+from preheat.ir.text_trace import without_items
 from preheat.ir.trace import Break, Point
 
 _MOVERS = frozenset((iter, next, len, reversed))  # operators that look at no element
@@ -80,7 +81,7 @@ class Watcher(Reads, Raises, Looks, Boxing, Observer):
         self.limits = limits
         self.sources = Sources(self.known, self.numbers)
         self.guards = Guards(self.sources, limits.max_guards)
-        self.guards.dynamic = dynamic
+        self.guards.dynamic = without_items(dynamic) if limits.is_whole else dynamic
         self.effects = Effects()
         self.recorder = Recorder(
             self.known_source, self.note, self.live_source, self.tested, limits.max_ops,
@@ -474,12 +475,14 @@ class Watcher(Reads, Raises, Looks, Boxing, Observer):
         """
         self.nodes.arrive(point, values)
         carried, axes = self.carried(values)
+        moving = self.guards.moving_lists
         for table in (self.known, self.numbers, self.contexts, self.risen, self._entered):
             table.clear()
         self.sources.let_go()
         self.sources = Sources(self.known, self.numbers)
         self.guards = Guards(self.sources, self.limits.max_guards)
         self.guards.carried, self.guards.carried_axes = carried, axes
+        self.guards.moving_lists = moving
         self.effects = Effects()
         self.begin_recording()
         self.machine.forget_views()
@@ -505,7 +508,7 @@ class Watcher(Reads, Raises, Looks, Boxing, Observer):
             elif not frame.code.is_own:
                 self.entered(frame.function)
             for value in (*frame.locals, *frame.stack):
-                for feed in feeds(value):
+                for feed in feeds(value) if id(value) not in self.known else ():
                     if id(feed) in self.known and type(feed) is not types.GeneratorType:
                         self.guards.whole(feed)  # its elements come without another read
         return seen
@@ -557,6 +560,7 @@ class Watcher(Reads, Raises, Looks, Boxing, Observer):
         self.begin_recording()
         held = values[:-1] if point.has_answer else values
         self.guards.carried = {id(value): value for value in held if type(value) in TOLD}
+        self.guards.moving_lists = {id(values[place]): values[place] for place in point.moving}
         seen = self._meet_slots(values, frames)
         if point.has_answer:
             self.answer = values[-1] if seen[-1] is None else seen[-1]

@@ -55,7 +55,7 @@ def _show_point(trace: Trace, point: Point) -> list[str]:
     return [f"point ({point.slots} slots{last})", *(f"  {line}" for line in lines)]
 
 
-_AXIS_PATH = re.compile(r"\.shape\[\d+\]$|\.stride\(\d+\)$")
+_AXIS_PATH = re.compile(r"\.shape\[\d+\]$|\.stride\(\d+\)$|^\*\d+$|^tensor ")
 
 
 # ---------------------------------------------------------------------------- sources
@@ -85,13 +85,34 @@ _STEPS: dict[str, Callable[[str, str], str]] = {
 }
 
 
+_ITEMS = "[:]"
 EVERY_SIZE = "*"
 """Among the paths of what changes: all sizes of tensors in arguments."""
 
 
 def is_axis_path(path: str) -> bool:
-    """Whether `path` is a size or a stride of a tensor."""
+    """Whether `path` is a size or a stride of a tensor, or speaks of sizes."""
     return _AXIS_PATH.search(path) is not None
+
+
+def equal_sizes(size: int) -> str:
+    """Among the paths of what changes: sizes that are `size`, of tensors that are new (`known_tensor`)."""
+    return f"*{size}"
+
+
+def known_tensor(path: str) -> str:
+    """Beside `equal_sizes`: of the tensor at `path` it is known which sizes change."""
+    return f"tensor {path}"
+
+
+def items_path(container: str) -> str:
+    """All items of a list whose length changes."""
+    return f"{container}{_ITEMS}"
+
+
+def without_items(paths: frozenset[str]) -> frozenset[str]:
+    """`paths` where a list whose length changes may not end the graph."""
+    return frozenset(path for path in paths if not path.endswith(_ITEMS))
 
 
 def axis_path(tensor: str, kind: str, axis: int) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence, Sized
 from typing import Any
 
 from preheat.bridge.tensors import Parameter, Tensor, is_plain
-from preheat.ir.text_trace import axis_path, source_path
+from preheat.ir.text_trace import axis_path, equal_sizes, known_tensor, source_path
 from preheat.ir.trace import Guard, Trace
 from preheat.run import resolve as steps
 from preheat.run.check import Checker, same
@@ -43,7 +43,10 @@ def moved_numbers(
 
 def _moved_axes(checker: Checker, found: Sequence[Any]) -> Iterator[str]:
     """The sizes of tensors that are others than their guards say, where nothing else is; or the
-    strides, where the sizes are not."""
+    strides, where the sizes are not. A tensor that the variant did not have may have such a size from
+    that very call (a cache is as long as the prompt was): what the sizes were is told, too."""
+    known: list[str] = []
+    before: set[int] = set()
     for guard in checker.guards:
         value = found[guard.source] if guard.source >= 0 else None
         if guard.kind != "tensor" or type(value) not in _TENSORS or not is_plain(value):
@@ -52,13 +55,20 @@ def _moved_axes(checker: Checker, found: Sequence[Any]) -> Iterator[str]:
         if value.dim() != expected.rank:
             continue
         path = source_path(checker.trace, guard.source)
+        if type(value) is Tensor:
+            known.append(known_tensor(path))
         for kind, now, dims in (
             ("size", value.shape, expected.sizes), ("stride", value.stride(), expected.strides)
         ):
             axes = [axis for axis, n in enumerate(dims) if now[axis] != n]  # symbols differ as well
             yield from (axis_path(path, kind, axis) for axis in axes)
             if axes:
+                before.update(
+                    dims[axis] for axis in axes
+                    if kind == "size" and type(dims[axis]) is int and dims[axis] > 1)
                 break
+    if before:
+        yield from (*map(equal_sizes, before), *known)
 
 
 _TENSORS = frozenset((Tensor, Parameter))

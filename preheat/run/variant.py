@@ -13,7 +13,8 @@ range, a division by zero) runs the call as plain Python, from the random state 
 the user's own error arises there.
 """
 
-from collections.abc import Callable, Sequence
+import collections
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -29,6 +30,7 @@ from preheat.ir.hinted import Book
 from preheat.ir.plan import Image, Plan
 from preheat.ir.records import REASONS
 from preheat.ir.sized import trace_at
+from preheat.ir.text_trace import items_path
 from preheat.ir.trace import Recipe, Step, Trace
 from preheat.ir.training import Training
 from preheat.run.buffers import device_of
@@ -446,6 +448,15 @@ def _either(first: Callable, second: Callable) -> Callable:
         return second(*args, **kwargs) if result is MISS else result
 
     return call
+
+
+def moved_for(variants: Iterable[Variant], args: Sequence, kwargs: Mapping) -> frozenset[str]:
+    """What moved for any of several variants: see `moved.py`. At its third length all of a list
+    moves: "log[:]"."""
+    found = collections.Counter(
+        path for one in variants for path in one.moved_numbers(tuple(args), dict(kwargs)))
+    lists = (path for path, count in found.items() if count > 1 and path.startswith("len("))
+    return frozenset(found).union(items_path(path[len("len("):-1]) for path in lists)
 
 
 def _moved(checker: Checker, failure: Failure, args: tuple, kwargs: dict) -> frozenset[str]:

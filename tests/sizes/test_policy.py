@@ -351,3 +351,80 @@ def test_what_torch_compiles_own_functions_mark():
     expected = {"dynamic": "1", "range": "1", "maybe": "1", "unbacked": "1", "static": "3", "address": "2"}
     assert counts[:-1] == [[name, count] for name, count in expected.items() for _ in range(2)]
     assert counts[-1] == ["refused", "True"]
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("is_transposed", [False, True])
+def test_attention_and_products_of_any_length(mode, is_transposed):
+    def attended(q, k, v, weight):
+        made = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return torch.nn.functional.linear(made, weight)
+
+    compiled = preheat.compile(attended, options={"cache": False})
+    before = preheat.counters()
+    with mode():
+        for batch, length in ((2, 5), (3, 7), (2, 9), (4, 12), (5, 3)):
+            shape = (batch, length, 4, 8) if is_transposed else (batch, 4, length, 8)
+            q, k, v = (torch.randn(shape) for _ in range(3))
+            if is_transposed:
+                q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+            weight = torch.randn(6, 8)
+            found, expected = (f(q, k, v, weight) for f in (compiled, attended))
+            assert found.stride() == expected.stride()
+            torch.testing.assert_close(found, expected)
+    after = preheat.counters()
+    assert after["captures"] - before["captures"] == 2
+    assert after["fallbacks"] == before["fallbacks"]
+
+
+def test_a_branch_that_sizes_alone_decide_is_one_graph():
+    def masked(x):
+        positions = torch.arange(x.shape[1])[None]
+        steps = torch.diff(positions, prepend=positions[:, :1] - 1, dim=-1)
+        if ((steps != 1).cumsum(-1)[:, -1] == 0).all():
+            return x * 2
+        return x
+
+    compiled = preheat.compile(masked, options={"cache": False})
+    before = preheat.counters()
+    with torch.no_grad():
+        for length in (5, 7, 9, 12, 5, 2):
+            x = torch.randn(2, length)
+            assert torch.equal(compiled(x), masked(x))
+    after = preheat.counters()
+    assert after["captures"] - before["captures"] == 2
+    assert after["breaks"] == before["breaks"]
+
+
+def test_a_branch_that_hangs_on_the_size_goes_both_ways():
+    def either(x):
+        return x * 2 if (torch.arange(x.shape[0]) > 6).any() else x + 1
+
+    compiled = preheat.compile(either, options={"cache": False})
+    before = preheat.counters()["breaks"]
+    with torch.no_grad():
+        for length in (5, 6, 9, 4, 12, 7, 8, 3):
+            x = torch.randn(length)
+            assert torch.equal(compiled(x), either(x)), length
+    assert preheat.counters()["breaks"] == before
+
+
+class Cache:
+    """Holds what it was given, longer from call to call."""
+
+    def __init__(self):
+        self.kept = None
+
+
+def test_a_cache_as_long_as_the_prompt_grows_from_its_first_use():
+    def step(x, cache):
+        cache.kept = x if cache.kept is None else torch.cat([cache.kept, x], 1)
+        return cache.kept.sum(1)
+
+    compiled, caches = preheat.compile(step, options={"cache": False}), (Cache(), Cache())
+    before = preheat.counters()["captures"]
+    with torch.no_grad():
+        for number, length in enumerate((5, 1, 1, 1, 1, 1)):
+            x = torch.full((2, length, 3), float(number))
+            assert torch.equal(compiled(x, caches[0]), step(x, caches[1]))
+    assert preheat.counters()["captures"] - before == 2
