@@ -206,6 +206,24 @@ def _strided(call: Call) -> list[Shape]:
     return [(tuple(call.arg("size", ())), tuple(call.arg("stride", ())))]
 
 
+def _as_strided(call: Call) -> list[Shape]:
+    """Within the memory of `self`: what lies around it nobody knows at other sizes."""
+    type, sizes, strides = call.type("self"), call.arg("size", ()), call.arg("stride", ())
+    end = normal(_last(sizes, strides) + call.arg("storage_offset", 0))
+    is_empty = 0 in type.sizes
+    if 0 not in sizes and (is_empty or not call.holds("le", end, _last(type.sizes, type.strides))):
+        raise NoRule("as_strided beyond its argument")
+    return [(tuple(sizes), tuple(strides))]
+
+
+def _last(sizes: Any, strides: Any) -> Any:
+    """The offset of the last element."""
+    last: Any = 0
+    for size, step in zip(sizes, strides, strict=True):
+        last = last + (size - 1) * step
+    return normal(last)
+
+
 def _as_real(call: Call) -> list[Shape]:
     type = call.type("self")
     return [((*type.sizes, 2), (*(normal(step * 2) for step in type.strides), 1))]
@@ -249,7 +267,8 @@ LAYERS: dict[Rule, str] = {
     _drawn_around: "normal",
     _permutation: "randperm",
     _spaced: "linspace logspace",
-    _strided: "as_strided new_empty_strided empty_strided",
+    _as_strided: "as_strided",
+    _strided: "new_empty_strided empty_strided",
     _as_real: "view_as_real",
     _as_complex: "view_as_complex",
     _diagonals: "diag_embed",

@@ -10,6 +10,8 @@ the sizes of the capture, but at other sizes nobody compares. Every rule is fuzz
 
 Sizes are at least 1 where they are symbols. """
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from preheat.capture.size_attention import ATTENTION
@@ -19,11 +21,12 @@ from preheat.capture.size_images import IMAGES
 from preheat.capture.size_layers import LAYERS
 from preheat.capture.size_views import VIEWS
 from preheat.capture.size_call import (
-    Call, NoRule, Rule, Shape, broadcast, is_row_major, never_channels_last,
+    Call, NoRule, Rule, Shape, broadcast, dense_like, is_row_major, never_channels_last,
 )
 from preheat.ir.dims import normal
 from preheat.ir.graph import Ref
-from preheat.ir.scalar import apply
+from preheat.ir.scalar import Dim, apply
+from preheat.ir.types import TensorType
 
 
 # ---------------------------------------------------------------------------- creation
@@ -40,8 +43,10 @@ def _arange(call: Call) -> list[Shape]:
     start, end, step = call.arg("start", 0), call.arg("end"), call.arg("step", 1)
     start, end = (_number(call, n) for n in (start, end))
     step = call.known(_number(call, step))
-    if any(type(n) is float for n in (start, end, step)) or step <= 0:
+    if any(type(n) is float for n in (start, end, step)) or step == 0:
         raise NoRule("arange of floats")
+    if step < 0:
+        start, end, step = end, start, -step
     if not call.holds("ge", end, start):
         raise NoRule("an empty arange")
     length = normal(apply("sub", end, start))
@@ -81,21 +86,43 @@ def _index_select(call: Call) -> list[Shape]:
 
 
 def _index(call: Call) -> list[Shape]:
-    """Indices on leading or neighbouring axes; the others follow. Row-major if all are."""
+    """The sizes of the indices in place of the axes that they are of, in front if these are not
+    neighbours; in the order of axes that TensorIterator finds for `self` and the indices. Source:
+    `AdvancedIndex` of aten/src/ATen/native/TensorAdvancedIndexing.cpp."""
     type, indices = call.type("self"), call.arg("indices", ())
     taken = [k for k, index in enumerate(indices) if isinstance(index, Ref)]
     given = [call.types[indices[k].id] for k in taken]
     if any(t.dtype in ("bool", "uint8") for t in given) or not taken:
         raise NoRule("a mask")
-    if not all(map(is_row_major, (type, *given))):
-        raise NoRule("an index of another layout")
     shape = broadcast(call, *(t.sizes for t in given))
-    kept = [n for k, n in enumerate(type.sizes) if k not in taken]
     is_together = taken == list(range(taken[0], taken[0] + len(taken)))
-    at = taken[0] if is_together else 0
-    if taken != [0] and not (is_together and taken[0] == 0):
-        raise NoRule("an index behind other axes, whose layout is not row-major")
-    return [((*kept[:at], *shape, *kept[at:]), None)]
+    kept = [k for k in range(type.rank) if k not in taken]
+    before = [k for k in kept if is_together and k < taken[0]]
+    after = kept[len(before):]
+    sizes = (*(type.sizes[k] for k in before), *shape, *(type.sizes[k] for k in after))
+    if before and type.device != "cpu":
+        raise NoRule("an index behind other axes, on a GPU")
+    if not before and all(map(is_row_major, (type, *given))):
+        return [(sizes, None)]
+    if type.device != "cpu":
+        raise NoRule("an index of another layout, on a GPU")
+    source = replace(type, sizes=sizes, strides=(
+        *(type.strides[k] for k in before), *[0] * len(shape), *(type.strides[k] for k in after)))
+    models = [_stretched(call, index, shape, len(before), len(after)) for index in given]
+    return [dense_like(call, sizes, source, *models)]
+
+
+def _stretched(
+    call: Call, index: TensorType, shape: Sequence[Dim], before: int, after: int,
+) -> TensorType:
+    """An index broadcast to `shape`, between axes that it says nothing of."""
+    missing = len(shape) - index.rank
+    strides = [
+        0 if size != own and call.is_one(own) else step
+        for size, own, step in zip(shape[missing:], index.sizes, index.strides)]
+    return replace(
+        index, sizes=(*[1] * before, *shape, *[1] * after),
+        strides=(*[0] * (before + missing), *strides, *[0] * after))
 
 
 # ---------------------------------------------------------------------------- putting together
@@ -124,6 +151,10 @@ def _stack(call: Call) -> list[Shape]:
     return [(tuple(sizes), None)]
 
 
+def _histogram(call: Call) -> list[Shape]:
+    return [((call.arg("bins", 100),), None)]
+
+
 def _repeat(call: Call) -> list[Shape]:
     type, repeats = call.type("self"), call.arg("repeats", ())
     own = (1,) * (len(repeats) - type.rank) + type.sizes
@@ -146,6 +177,7 @@ _OTHERS: dict[Rule, str] = {
     _index: "index",
     _cat: "cat",
     _stack: "stack",
+    _histogram: "histc",
     _repeat: "repeat",
     _rolled: "roll",
 }

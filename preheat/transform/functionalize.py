@@ -261,8 +261,8 @@ class _State:
         named = arguments(op)
         offset = named["storage_offset"]
         is_input = any(i.id == root for i in self.graph.inputs)
-        if offset is None:
-            offset = start
+        if offset is None:  # of a view without elements nobody keeps where it begins
+            offset = start if 0 not in self.types[op.args[0].id].sizes else None
         elif is_input:
             raise Unsupported(
                 "unknown_view", "as_strided with an offset into a tensor from outside"

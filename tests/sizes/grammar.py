@@ -152,6 +152,35 @@ ROWS = """
     W[{i}]
     {f}[{i}[0] % 1]
     {f}.index_select(0, {i}.flatten()[:1] * 0)
+    {f}.index_select(-1, ids[0] % {f}.shape[-1])
+    {3}[:, ids[0] % {3}.shape[1]]
+    {f}[..., ids[0] % {f}.shape[-1]]
+    {f}[..., ids[:, 0] % {f}.shape[-1], None]
+    {3}[ids[:, 0] % {3}.shape[0], :, ids[:, 0] % {3}.shape[2]]
+    {3}[:, ids % {3}.shape[1]]
+    {3}[:, :, ids.t() % {3}.shape[2]]
+    {f}[None, ids[0] % {f}.shape[0]]
+    {f}[ids.t() % {f}.shape[0]]
+    {2}[ids % {2}.shape[0], ids % {2}.shape[1]]
+    {3}[ids[:, :1] % {3}.shape[0], ids[0] % {3}.shape[1]]
+    {4}[:, ids[0] % {4}.shape[1], :, ids[0] % {4}.shape[3]]
+    {4}[:, :, ids[0] % {4}.shape[2], ids[:, :1] % {4}.shape[3]]
+    {f}[..., torch.arange({f}.shape[-1] - 1, -1, -1)]
+    {f}.expand(3, *{f}.shape)[:, ids[0] % {f}.shape[0]]
+    {f}[{f} > 0].sum()
+    {f}.masked_select({f} > 0)
+    {f}.gather(-1, {f}.argsort(-1))
+    {f}.take_along_dim({f}.argsort(0), 0)
+    {f}.histc(4)
+    {f}.index_put((ids[0] % {f}.shape[0],), torch.tensor(2.0), accumulate=True)
+    {2}.scatter(1, ids % {2}.shape[1], 0.5)
+    setitem({f}, (slice(None), ids[0] % {f}.shape[-1]), 0.5)
+    setitem({3}, ids % {3}.shape[0], 0.5)
+    setitem({f}, {f} > 0.5, 0.0)
+    setitem({f}, (Ellipsis, ids[0] % {f}.shape[-1]), {f}[..., :1].clone())
+    torch.arange({n}, 0, -1).float()
+    torch.arange({n}, -{n}, -2).float()
+    torch.as_strided({f}, (2, {n}), (1, 1))
     {2}.gather(1, ids[:, :1] * 0)
     F.one_hot(ids, 8).float()
     {3}.unfold(1, 2, 1)

@@ -218,6 +218,7 @@ REFUSED = {
     "offset of an outside tensor": (lambda x: x.as_strided((2,), (1,), 1) + 1, "unknown_view"),
     "expanded": (lambda x: x.expand(3, 4).index_add_(0, torch.tensor([0]), torch.ones(1, 4)), "written_overlap"),
     "row of an expanded view": (lambda x: x.expand(3, 4)[0].add_(1), "written_overlap"),
+    "window from an empty view": (lambda x: (x * 2)[:, 2:2].as_strided((2,), (1,)) + 1, "unknown_view"),
     "row of a window": (lambda x: (x * 2).as_strided((3, 2), (1, 1), 0)[0].add_(1), "written_overlap"),
     "other sizes": (lambda x: x.resize_(2, 2, 2), "metadata_write"),
     "unfold": (lambda x: x[0].unfold(0, 2, 2)[0].add_(1), "written_view"),
