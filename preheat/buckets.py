@@ -1,4 +1,4 @@
-"""Buckets: inputs padded to a few lengths, each with a static variant; results cut back.
+"""Buckets: inputs padded to a few lengths, each compiled for itself; results cut back.
 
     buckets = {"seq": {"lengths": [64, 128], "dims": {"input_ids": 1, "attention_mask": 1},
                        "fill": {"attention_mask": 0}}}
@@ -31,14 +31,16 @@ class Bucketed:
     """Called like `target`. Made by `preheat.compile` and `preheat.bucketed`.
 
     settings    how it was asked to be compiled; in its options the buckets by name
-    static      `target` compiled with a variant for each bucket
+    by_lengths  `target` compiled once for each combination of lengths, which never change there;
+                other sizes, as that of the batch, become symbols as anywhere
     dynamic     the same for longer inputs, whose sizes are symbols
     """
 
     def __init__(
-        self, target: Callable, settings: Mapping[str, Any], static: Any, dynamic: Any,
+        self, target: Callable, settings: Mapping[str, Any], by_lengths: Mapping[Lengths, Any],
+        dynamic: Any,
     ):
-        self.target, self.static, self.dynamic = target, static, dynamic
+        self.target, self.by_lengths, self.dynamic = target, by_lengths, dynamic
         self.settings, buckets = dict(settings), settings["options"]["buckets"]
         self.names, self.buckets = tuple(buckets), tuple(buckets.values())
         self._signature = inspect.signature(getattr(target, "forward", target))
@@ -50,13 +52,13 @@ class Bucketed:
                     raise UserError(f"there is no argument {name!r}: {nearest(name, known)}")
 
     @property
-    def parts(self) -> tuple[Any, Any]:
+    def parts(self) -> tuple[Any, ...]:
         """What holds the variants."""
-        return self.static, self.dynamic
+        return *self.by_lengths.values(), self.dynamic
 
     @property
     def name(self) -> str:
-        return self.static.name
+        return self.dynamic.name
 
     def reset(self) -> None:
         self._axes.clear()
@@ -78,11 +80,11 @@ class Bucketed:
                      f"{self.buckets[place].lengths[-1]}: its sizes are symbols")
             return self.dynamic(*args, **kwargs)
         if lengths == chosen:
-            return self.static(*bound.args, **bound.kwargs)
+            return self.by_lengths[chosen](*bound.args, **bound.kwargs)
         key = chosen, padding.is_grad_on()
         if key not in self._axes:
             self._axes[key] = self._checked(bound, lengths, chosen)
-        result = self._run(self.static, bound, chosen)
+        result = self._run(self.by_lengths[chosen], bound, chosen)
         return self._cut(result, self._axes[key], lengths)
 
     def examples(self, args: tuple, kwargs: dict) -> Iterator[tuple[tuple, dict]]:
@@ -150,8 +152,9 @@ class Bucketed:
             alone = self.target(*bound.args, **bound.kwargs)
             if not padding.is_same_state(padding.draw_state(), draws):
                 raise UserError(
-                    f"{self.name} draws random numbers, so a padded run cannot be compared with one "
-                    f"that is not: buckets are for programs without dropout (model.eval(), p=0)")
+                    f"{self.name} draws random numbers: padding would draw some, too, and what is not "
+                    f"padded would get others than in eager. Buckets are for programs that draw none "
+                    f"(dropout in model.eval(), or with p=0)")
             expected = padding.grads_of(alone)
             axes = []
             for place, (length, bucket) in enumerate(zip(lengths, chosen)):

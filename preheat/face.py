@@ -9,7 +9,7 @@ Guarantees that a wrong option, mode, backend or target is a `UserError` at this
 """
 
 import functools
-import math
+import itertools
 import os
 import types
 import weakref
@@ -267,13 +267,13 @@ def _made(target: Callable, settings: dict[str, Any]) -> Compiled | Bucketed:
 
 
 def _bucketed(target: Callable, settings: dict[str, Any], buckets: Mapping[str, Any]) -> Bucketed:
-    """One compiled function with a variant for each bucket, and one for longer inputs."""
-    count = math.prod(len(own.lengths) for own in buckets.values())
-    options = {**settings["options"], "buckets": {}}
-    limit = max(2 * count + 2, options["recompile_limit"])  # with and without gradients
-    static = _made(target, {
-        **settings, "dynamic": False, "options": {**options, "recompile_limit": limit}})
-    return Bucketed(target, settings, static, _made(target, {**settings, "options": options}))
+    """One compiled function for each bucket, and one for longer inputs."""
+    own = {**settings, "options": {**settings["options"], "buckets": {}}}
+    padded = {**own, "dynamic": None if settings["dynamic"] else settings["dynamic"]}
+    by_lengths = {
+        lengths: _made(target, padded)
+        for lengths in itertools.product(*(one.lengths for one in buckets.values()))}
+    return Bucketed(target, settings, by_lengths, _made(target, own))
 
 
 def _unwrapped(fn: Any) -> tuple[Any, dict[str, Any] | None]:

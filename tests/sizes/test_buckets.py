@@ -288,3 +288,38 @@ def test_explain_names_sizes_beyond_the_last_bucket():
         explanation = preheat.explain(compiled)(torch.ones(9))
     assert torch.equal(explanation.result, torch.full((9,), 2.0))
     assert "rows 9 is beyond the last bucket, 4" in str(explanation)
+
+
+def test_the_batch_is_a_symbol_within_a_bucket():
+    model = Reader().eval()
+    bucketed = preheat.bucketed(
+        model, lengths=[8, 16], dims={"ids": 1, "mask": 1}, fill={"mask": 0}, options={"cache": False})
+    before = preheat.counters()
+    with torch.no_grad():
+        for number, (batch, length) in enumerate([
+                (2, 5), (3, 8), (4, 7), (2, 12), (5, 16), (6, 11), (7, 3), (9, 14), (11, 8), (2, 6)]):
+            torch.manual_seed(number)
+            ids, mask = inputs(batch, length)
+            found, expected = bucketed(ids, mask), model(ids, mask)
+            for name, value in expected.items():
+                torch.testing.assert_close(found[name], value, rtol=1e-4, atol=1e-5)
+    after = preheat.counters()
+    assert after["captures"] - before["captures"] == 4  # two for each bucket
+    assert after["fallbacks"] == before["fallbacks"]
+
+
+def test_dropout_draws_nothing_in_evaluation_and_is_refused_in_training():
+    class Dropping(nn.Module):
+        def forward(self, x):
+            return F.dropout(x, 0.5, self.training) * 2
+
+    model = Dropping()
+    options = {"lengths": [8], "dims": {"x": 0}, "options": {"cache": False}}
+    x = torch.randn(5, 3)
+    with torch.no_grad():
+        torch.testing.assert_close(preheat.bucketed(model.eval(), **options)(x), x * 2)
+        torch.manual_seed(0)
+        before = torch.get_rng_state()
+        with pytest.raises(preheat.UserError, match=r"padding would draw some.*model.eval\(\)"):
+            preheat.bucketed(model.train(), **options)(x)
+        assert torch.equal(torch.get_rng_state(), before)
