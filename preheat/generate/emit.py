@@ -54,16 +54,14 @@ def kernel_text(kernel: Kernel, target: Target) -> tuple[str, set[str]]:
 
 
 def _outer_loops(unit: Unit, sizes: Sequence[Scalar]) -> None:
-    """The loops over the shared range and the kernel's other axes, with the stages inside; twice where
-    short rows are another matter than long ones, which is only known when the kernel runs."""
+    """The loops over the shared range and the kernel's other axes, with the stages inside; several times
+    where short rows are another matter than long ones, which is only known when the kernel runs."""
     _arguments(unit, sizes)
-    b, is_short = unit.b, stages.covered_at_once(unit)
-    if is_short is None:
-        _loops(unit)
-        return
-    b.when(b.binary("xor", is_short, b.splat_of(True, "i1", 0)), lambda: _loops(unit) or [])
-    stages.cover_at_once(unit)
-    b.when(is_short, lambda: _loops(unit) or [])
+    for is_meant in stages.ways(unit):
+        if is_meant is None:
+            _loops(unit)
+        else:
+            unit.b.when(is_meant, lambda: _loops(unit) or [])
 
 
 def _loops(unit: Unit) -> None:

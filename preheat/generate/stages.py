@@ -12,14 +12,14 @@ more than BLOCK additions a level, so the error grows with the logarithm only, o
 lanes. Source: cascade_sum in aten/src/ATen/native/cpu/SumKernel.cpp.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from preheat.generate import access, elementwise, reduction
 from preheat.generate.access import At, Unit
 from preheat.generate.elementwise import memory_element
 from preheat.generate.llvm import Builder, Value
-from preheat.generate.nest import SHORT_VECTORS, Piece, StageNest, pieces, turned, widths
+from preheat.generate.nest import COST, SHORT_VECTORS, Piece, StageNest, pieces, turned, widths
 from preheat.generate.reduction import State
 from preheat.ir.hinted import estimate
 from preheat.ir.loop import FLAGS, Index, LoopOp
@@ -67,23 +67,43 @@ def cover(unit: Unit) -> None:
         unit.covers |= {extent: _pieces(unit, extent) for extent in _extents(unit)}
 
 
-def covered_at_once(unit: Unit) -> Value | None:
-    """Whether all walks are along one axis that is an argument, and it is short: found out when the
-    kernel runs. None if that is not to be asked."""
-    extents = _extents(unit)
+def ways(unit: Unit) -> Iterator[Value | None]:
+    """For each way to cover rows whose extent is an argument: whether it is the one, found out when the
+    kernel runs; the way is set up meanwhile. None: there is one only.
+
+    A short row is covered without loops: by one masked vector, or by a whole one and a masked one.
+    """
+    b, extents = unit.b, _extents(unit)
     is_one = len({nest.own[-1].extent for nest in unit.stages if nest.own}) == len(extents) == 1
-    if unit.kernel.lane is not None or not is_one or not unit.b.has_masks or unit.lanes == 1:
-        return None
-    most = unit.b.integer(unit.lanes * SHORT_VECTORS)
-    return unit.b.compare("ule", access.number(unit, extents[0]), most)
+    if unit.kernel.lane is not None or not is_one or not b.has_masks or unit.lanes == 1:
+        yield None
+        return
+    (extent,), end = extents, access.number(unit, extents[0])
+    low, general = b.integer(0), unit.covers[extent]
+    for whole, masked in _FEW if _is_light(unit) else ((0, SHORT_VECTORS),):
+        first, lanes = unit.lanes * whole, unit.lanes * masked
+        last = Piece(lanes, b.integer(first), end, True, 1)
+        unit.covers[extent] = (Piece(first, 0, first), last) if first else (last,)
+        unit.masks[last] = _lanes_before(b, lanes, last.start, end)
+        high = b.integer(first + lanes)
+        is_meant = b.compare("ule", end, high)
+        if low.text != "0":
+            is_meant = b.binary("and", is_meant, b.compare("ugt", end, low))
+        yield is_meant
+        low = high
+    unit.covers[extent] = general
+    yield b.compare("ugt", end, low)
 
 
-def cover_at_once(unit: Unit) -> None:
-    """All of a short axis is one masked piece, from here on."""
-    (extent,), zero = _extents(unit), unit.b.integer(0)
-    lanes, end = unit.lanes * SHORT_VECTORS, access.number(unit, extent)
-    piece = Piece(lanes, zero, end, True, 1)
-    unit.covers[extent], unit.masks[piece] = (piece,), _lanes_before(unit.b, lanes, zero, end)
+# Vectors of a row, whole and masked ones, where more code costs little.
+_FEW = tuple((whole, masked) for whole in (0, SHORT_VECTORS) for masked in (1, 2, SHORT_VECTORS))
+_LIGHT = 30
+
+
+def _is_light(unit: Unit) -> bool:
+    """Whether the body is short, so that what a row costs besides it is much."""
+    costs = [COST.get(op.op, 1) for stage in unit.kernel.stages for op in stage.body]
+    return sum(costs) <= _LIGHT and max(costs, default=0) < COST["exp"]
 
 
 def _extents(unit: Unit) -> tuple[Scalar, ...]:
