@@ -154,7 +154,7 @@ def test_few_captures_serve_every_length(function, most):
 
 @pytest.mark.parametrize("function", [counted, of_two, running, early, ends])
 @pytest.mark.parametrize("backend", ["preheat", "eager"])
-def test_what_hangs_on_the_length_is_as_in_eager(function, backend, monkeypatch):
+def test_what_hangs_on_the_length_is_as_in_eager(function, backend):
     run(function, LENGTHS, backend, seed=3)
 
 
