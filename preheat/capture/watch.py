@@ -474,15 +474,13 @@ class Watcher(Reads, Raises, Looks, Boxing, Observer):
         a value cannot be guarded.
         """
         self.nodes.arrive(point, values)
-        carried, axes = self.carried(values)
-        moving = self.guards.moving_lists
+        carried = *self.carried(values), self.guards.moving_lists
         for table in (self.known, self.numbers, self.contexts, self.risen, self._entered):
             table.clear()
         self.sources.let_go()
         self.sources = Sources(self.known, self.numbers)
         self.guards = Guards(self.sources, self.limits.max_guards)
-        self.guards.carried, self.guards.carried_axes = carried, axes
-        self.guards.moving_lists = moving
+        self.guards.carried, self.guards.carried_axes, self.guards.moving_lists = carried
         self.effects = Effects()
         self.begin_recording()
         self.machine.forget_views()
