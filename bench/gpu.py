@@ -363,7 +363,7 @@ def measure(row: Row, with_compile: bool, copy_bytes_per_us: float, mode: str) -
         torch._dynamo.reset()
         backends["torch.compile"] = step(torch.compile(program, mode=mode))
     backends["preheat"] = step(preheat.compile(program, mode=mode, options={"cache": False}))
-    if row.graphs and mode is None:
+    if row.graphs and mode == "default":
         if with_compile:
             backends["torch.compile graphs"] = _marked(
                 torch.compile(program, mode="reduce-overhead"))

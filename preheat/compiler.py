@@ -17,6 +17,7 @@ from preheat.base.dataclass import dataclass
 from preheat.base.errors import InternalError, Unsupported, is_strict
 from preheat.base.events import emit, timed, wants
 from preheat.bridge.ops import unseen_inputs
+from preheat.bridge.switches import rounds_float32
 from preheat.capture import capture as captures
 from preheat.differentiate import Lesson
 from preheat.generate.build import host_target
@@ -32,6 +33,7 @@ from preheat.ir.sized import with_hinted_sizes
 from preheat.ir.text import stage
 from preheat.ir.trace import Outcome, Point, Trace
 from preheat.ir.training import Training
+from preheat.schedule.products import small_products
 from preheat.schedule.schedule import schedule
 from preheat.sized_lesson import SizedLesson
 from preheat.targets import image_of, target_of
@@ -49,6 +51,7 @@ class Request:
                                `Live(k)` of the point means
     dynamic                    paths of numbers that change from call to call
     bench                      with what the fastest kernels are searched for; None: no search
+    is_graphed                 plans will be launched as graphs: the host's time does not count
     """
 
     name: str
@@ -57,6 +60,7 @@ class Request:
     is_known: Callable[[Point, tuple], bool] = lambda point, objects: False
     dynamic: frozenset[str] = frozenset()
     bench: Bench | None = None
+    is_graphed: bool = False
 
 
 @dataclass(frozen=True)
@@ -112,12 +116,14 @@ def _compiled(run: Callable[..., Outcome], call: tuple, request: Request) -> Mad
 def _artifact(trace: Trace, request: Request) -> Artifact:
     if request.backend != "preheat":
         return artifact(trace)
-    made = compile_trace(trace, request.name, request.bench)
+    made = compile_trace(trace, request.name, request.bench, request.is_graphed)
     (node,) = trace.nodes
     return made if node.body is None else replace(made, unseen=unseen_inputs(node.body))
 
 
-def compile_trace(trace: Trace, name: str, bench: Bench | None = None) -> Artifact:
+def compile_trace(
+    trace: Trace, name: str, bench: Bench | None = None, is_graphed: bool = False,
+) -> Artifact:
     """The artifact of a one-node trace. A graph that the compiler cannot lower, or whose gradients
     it cannot tell apart, runs op by op, reported."""
     (node,) = trace.nodes
@@ -128,7 +134,7 @@ def compile_trace(trace: Trace, name: str, bench: Bench | None = None) -> Artifa
     learning = _learning(trace, name)
     if learning is not None:
         return learning
-    made = _generated(node.body, name, bench)
+    made = _generated(node.body, name, bench, is_graphed)
     return artifact(trace) if made is None else artifact(trace, *made)
 
 
@@ -149,10 +155,11 @@ def _learning(trace: Trace, name: str) -> Artifact | None:
 
 def lesson_of(
     graph: Graph, known: Training | None = None, budget: float = 1.0, handover: int = 0,
+    bench: Bench | None = None,
 ) -> Lesson | SizedLesson:
     """What is to be learned of a differentiable body; see `Lesson.of`. Raises Unsupported if it cannot
     be divided."""
-    return (SizedLesson if graph.symbols else Lesson).of(graph, known, budget, handover)
+    return (SizedLesson if graph.symbols else Lesson).of(graph, known, budget, handover, bench)
 
 
 def _sized(trace: Trace, name: str, bench: Bench | None) -> Artifact:
@@ -185,7 +192,9 @@ def compile_sizes(
         return None
 
 
-def _generated(graph: Graph, name: str, bench: Bench | None) -> tuple[Plan, Image] | None:
+def _generated(
+    graph: Graph, name: str, bench: Bench | None, is_graphed: bool = False,
+) -> tuple[Plan, Image] | None:
     """Plan and image of `graph`; None, reported, if it has to run op by op."""
     with timed("compile", name=name) as event, paused_collector():
         try:
@@ -194,7 +203,7 @@ def _generated(graph: Graph, name: str, bench: Bench | None) -> tuple[Plan, Imag
             symbols, whole = tuple(name for name, _ in graph.symbols), graph
             if symbols:
                 whole = with_hinted_sizes(graph, symbols, graph.hints, book)
-            plan, image = compile_graph(whole, target, bench, bool(symbols))
+            plan, image = compile_graph(whole, target, bench, bool(symbols), is_graphed)
         except Unsupported as reason:
             emit("fallback", what=f"the graph of {name}", why=str(reason))
             return None
@@ -210,6 +219,7 @@ def _generated(graph: Graph, name: str, bench: Bench | None) -> tuple[Plan, Imag
 
 def compile_graph(
     graph: Graph, target: Target, bench: Bench | None = None, is_for_many: bool = False,
+    is_graphed: bool = False,
 ) -> tuple[Plan, Image]:
     """A plan for `graph` (level aten) and its code. A CPU has nothing to search. `is_for_many`: its
     sizes are hinted, and what was told to be the same for all of them is checked again."""
@@ -223,7 +233,9 @@ def compile_graph(
     if target.is_gpu and bench is not None:
         plan, image = tuned(core, lambda: lower(graph, passes=WHOLE), target, bench)
     else:
-        plan = schedule(core, target)
+        is_rounded = is_graphed and target.is_gpu and rounds_float32()
+        small = small_products(core, is_rounded) if target.is_gpu else ()
+        plan = schedule(core, target, small)
         image = image_of(plan.kernels, target)
     stage("plan", plan)
     return plan, image

@@ -23,11 +23,13 @@ from preheat.bridge.generators import States, standing_at, states
 from preheat.bridge.history import check_saved, history, require_version
 from preheat.bridge.ops import schema
 from preheat.capture.joint import Nested
+from preheat.ir.bench import Bench
 from preheat.ir.graph import CARRY, Graph, Op, Ref, device_of
 from preheat.ir.plan import Image, Plan
 from preheat.ir.text import stage
 from preheat.ir.training import Backward, Division, Given, Joint, Training
 from preheat.ir.types import TensorType
+from preheat.schedule.products import small_products
 from preheat.schedule.schedule import schedule
 from preheat.targets import image_of, target_of
 from preheat.transform.compact import compact
@@ -38,6 +40,7 @@ from preheat.transform.handover import stages
 from preheat.transform.partition import partition
 from preheat.transform.pipeline import HALF, JOINED, Pass, lower
 from preheat.transform.whole import saved_values, watched, whole, with_views
+from preheat.tuning import tuned
 
 Tensors = Sequence[torch.Tensor | None]
 
@@ -47,16 +50,19 @@ class Lesson:
 
     def __init__(
         self, division: Division, training: Training, budget: float = 1.0, handover: int = 0,
+        bench: Bench | None = None,
     ):
         self.division, self.training = division, training
-        self.budget, self.handover = budget, handover
+        self.budget, self.handover, self.bench = budget, handover, bench
 
     @classmethod
     def of(
         cls, graph: Graph, known: Training | None = None, budget: float = 1.0, handover: int = 0,
+        bench: Bench | None = None,
     ) -> "Lesson":
         """`budget`: see `transform/partition.py`; `handover`: the bytes of gradients that leave a
-        backward together, 0 for all. Raises Unsupported for a body whose gradients cannot be divided
+        backward together, 0 for all; `bench`: what the fastest kernels of both halves are searched with.
+        Raises Unsupported for a body whose gradients cannot be divided
         exactly."""
         if not all(isinstance(given.type, TensorType) for given in graph.inputs):
             raise Unsupported("number_with_gradient", "a number that changes from call to call")
@@ -65,7 +71,7 @@ class Lesson:
         division = divide(functionalize(graph))
         draws = any(op.name != CARRY and schema(op.name).is_random for op in division.graph.ops)
         fresh = Training(wire(division), replaced=division.replaced, draws=draws)
-        return cls(division, known if known is not None else fresh, budget, handover)
+        return cls(division, known if known is not None else fresh, budget, handover, bench)
 
     @property
     def device(self) -> str:
@@ -150,8 +156,8 @@ class Lesson:
             joined = whole(forward, known.joints, known.replaced, known.wiring.commits)
             core = compact(_lowered(joined.graph, JOINED), joined)
             ahead, backwards = halves(core, joined, partition(core, joined, self.budget))
-            plan, image = _compiled(ahead.graph)
-            made = tuple(_backward(half, self.handover) for half in backwards)
+            plan, image = _compiled(ahead.graph, self.bench)
+            made = tuple(_backward(half, self.handover, self.bench) for half in backwards)
             plans = (plan, *(stage.plan for backward in made for stage in backward.stages))
             event.set(
                 kernels=sum(len(p.kernels) for p in plans), calls=sum(len(p.calls) for p in plans))
@@ -258,19 +264,24 @@ def _lowered(graph: Graph, passes: tuple[Pass, ...]) -> Graph:
         observe=lambda step, made: stage(step.name, made))
 
 
-def _backward(half: Half, handover: int) -> Backward:
+def _backward(half: Half, handover: int, bench: Bench | None) -> Backward:
     """The compiled stages of `half`, the first of which leads to the others."""
     joint, made = half.joint, None
     for stage in reversed(stages(half, handover)):
         made = Backward(
-            joint.number, joint.key, *_compiled(stage.graph), stage.takes, stage.grads, half.watched,
-            half.can_raise, then=made, carries=stage.carries)
+            joint.number, joint.key, *_compiled(stage.graph, bench), stage.takes, stage.grads,
+            half.watched, half.can_raise, then=made, carries=stage.carries)
     return made
 
 
-def _compiled(graph: Graph) -> tuple[Plan, Image | None]:
+def _compiled(graph: Graph, bench: Bench | None) -> tuple[Plan, Image | None]:
     """Plan and image of a half."""
     target = target_of(graph)
-    plan = schedule(_lowered(graph, HALF), target, is_lean=True)
+    core = _lowered(graph, HALF)
+    if target.is_gpu and bench is not None:
+        plan, image = tuned(core, None, target, bench, is_lean=True)
+        stage("plan", plan)
+        return plan, image if plan.kernels else None
+    plan = schedule(core, target, small_products(core) if target.is_gpu else (), is_lean=True)
     stage("plan", plan)
     return plan, image_of(plan.kernels, target) if plan.kernels else None

@@ -224,9 +224,9 @@ class Compiled:
         with paused_collector(is_lasting=True):
             from preheat.compiler import Request, compile_call, resume_call
 
-        moving = self._moving(kind, place, args, kwargs)
         request = Request(
-            self.name, self.backend, self._limits(), self._is_known(place), moving, self._bench())
+            self.name, self.backend, self._limits(), self._is_known(place),
+            self._moving(kind, place, args, kwargs), self._bench(), self.graphs is not None)
         if place.point is None:
             made = compile_call(self.target, args, kwargs, request)
         else:
@@ -425,7 +425,7 @@ class Compiled:
         from preheat.compiler import lesson_of  # lazy: see _capture
 
         settings = training_settings(self.options, self.target)
-        return lesson_of(artifact.graph(), artifact.training, **settings)
+        return lesson_of(artifact.graph(), artifact.training, **settings, bench=self._bench())
 
     def _specialise(self, graph: Graph) -> tuple[Plan, Image] | None:
         """The plan and the code of `graph`, whose sizes have come again and again."""

@@ -21,6 +21,7 @@ from preheat.base.events import emit
 from preheat.bridge.generators import States
 from preheat.capture.sized_joint import SizedNested
 from preheat.differentiate import Lesson, Tensors, once_again
+from preheat.ir.bench import Bench
 from preheat.ir.graph import Graph, device_of
 from preheat.ir.plan import Image, Plan
 from preheat.ir.scalar import apply, symbol
@@ -35,15 +36,19 @@ _MOST_TAUGHT = 64
 class SizedLesson:
     """See the module docstring. `training.taught` grows; `generation` counts how often it has."""
 
-    def __init__(self, division: Division, training: Training, budget: float, handover: int):
+    def __init__(
+        self, division: Division, training: Training, budget: float, handover: int,
+        bench: Bench | None,
+    ):
         self.division, self.training = division, training
-        self.budget, self.handover = budget, handover
+        self.budget, self.handover, self.bench = budget, handover, bench
         self.generation = 0
         self._halves: dict[int, tuple[Taught, Graph, tuple[Split, ...]]] = {}  # by id of what is taught
 
     @classmethod
     def of(
         cls, graph: Graph, known: Training | None = None, budget: float = 1.0, handover: int = 0,
+        bench: Bench | None = None,
     ) -> "SizedLesson":
         """See `Lesson.of`."""
         try:
@@ -52,7 +57,8 @@ class SizedLesson:
             if is_strict():
                 raise
             raise Unsupported("symbolic_gradient", str(why)) from why
-        return cls(lesson.division, known if known is not None else lesson.training, budget, handover)
+        training = known if known is not None else lesson.training
+        return cls(lesson.division, training, budget, handover, bench)
 
     def at(self, sizes: Sizes) -> "LessonAt":
         """The body at these sizes."""
@@ -119,7 +125,7 @@ class SizedLesson:
         training = replace(
             self._training_at(sizes), forward=evaluated(taught.forward, sizes),
             joints=evaluated(taught.joints, sizes))
-        here = Lesson(evaluated(self.division, sizes), training, self.budget, self.handover)
+        here = Lesson(evaluated(self.division, sizes), training, self.budget, self.handover, self.bench)
         return here.compiled(name)
 
     def _training_at(self, sizes: Sizes) -> Training:

@@ -36,7 +36,7 @@ from preheat.ir.graph import Graph, device_of
 from preheat.ir.loop import Kernel
 from preheat.ir.pack import digest
 from preheat.ir.plan import Binary, Image, KernelCall, Plan, Target
-from preheat.schedule.products import parts_of, products_of
+from preheat.schedule.products import parts_of, products_of, small_products
 from preheat.schedule.schedule import schedule
 
 EAGER, LIBRARY, FUSED = "eager", "library", "fused"
@@ -45,14 +45,16 @@ GAIN = 0.98  # what is not faster by as much is not worth another choice
 
 
 def tuned(
-    core: Graph, whole: Callable[[], Graph], target: Target, bench: Bench,
+    core: Graph, whole: Callable[[], Graph] | None, target: Target, bench: Bench,
+    is_lean: bool = False,
 ) -> tuple[Plan, Image]:
     """The fastest plan of `core` that the table or the search knows, and its code.
 
-    whole   gives the same graph with every op a library call, as eager runs it
+    whole   gives the same graph with every op a library call, as eager runs it; None: there is none
+    is_lean   see `schedule`
     Raises as `schedule` and `build_gpu`.
     """
-    return _Search(core, whole, target, bench).result()
+    return _Search(core, whole, target, bench, is_lean).result()
 
 
 @dataclass
@@ -75,8 +77,12 @@ class _Progress:
 
 
 class _Search:
-    def __init__(self, core: Graph, whole: Callable[[], Graph], target: Target, bench: Bench):
+    def __init__(
+        self, core: Graph, whole: Callable[[], Graph] | None, target: Target, bench: Bench,
+        is_lean: bool,
+    ):
         self.core, self.whole, self.target, self.bench = core, whole, target, bench
+        self.is_lean = is_lean
         self.measure = bench.measure(device_of(core))
         name = self.measure.name if self.measure is not None else ""
         self.table = bench.table(name, target.compiler)
@@ -93,12 +99,13 @@ class _Search:
             made = self._stored(found)
             if made is not None:
                 return made
-        plain = schedule(self.core, self.target)
+        first = frozenset((value, 1) for value in small_products(self.core))
+        plain = self._scheduled(first)
         self._tune([plain])
         if self.bench.is_deterministic or not self._may_measure():
             return plain, self._image(plain)
         try:
-            choice, plan, why = self._search(plain)
+            choice, plan, why = self._search(first, plain)
         except RuntimeError as error:  # of the device: no memory left to measure in, say
             choice, plan, why = "", plain, f"the search failed, so the rules decide: {error}"
         if choice and not self.is_blind and self._may_measure():  # else the next process goes on
@@ -114,8 +121,8 @@ class _Search:
         if kind not in (EAGER, LIBRARY, FUSED) or choice is None:
             return None
         if kind == EAGER:
-            plan = schedule(self.whole(), self.target)
-            self._tune([plan])
+            plan = self._eager()
+            self._tune([plan] if plan is not None else [])
         else:
             plan = self._fused(choice)
         if plan is None:
@@ -125,9 +132,8 @@ class _Search:
         return plan, self._image(plan)
 
     # ------------------------------------------------------------------ plans
-    def _search(self, plain: Plan) -> tuple[str, Plan, str]:
-        """(the choice for the table, the plan, the reason in words)."""
-        best: Choice = frozenset()
+    def _search(self, best: Choice, plain: Plan) -> tuple[str, Plan, str]:
+        """(the choice for the table, the plan, the reason in words), beginning with the rules' own."""
         plans: dict[Choice, Plan | None] = {best: plain}
         for changed in self._changes():
             wanted = changed(best)
@@ -150,12 +156,13 @@ class _Search:
         return _text(best), plan, _told(FUSED, best)
 
     def _changes(self) -> Iterator[Callable[[Choice], Choice]]:
-        """What to try, given the best so far: all products as kernels, then each kind changed, the one
+        """What to try, given the best so far: none or all products as kernels, then each kind changed, the one
         with most products first, then kinds that are too few blocks in parts."""
         kinds: dict[str, list[int]] = {}
         for value, kind in products_of(self.core).items():
             kinds.setdefault(kind, []).append(value)
         groups = sorted(kinds.values(), key=len, reverse=True)
+        yield lambda best: frozenset()
         if groups:
             yield lambda best: frozenset((value, 1) for group in groups for value in group)
         if len(groups) > 1:
@@ -169,17 +176,23 @@ class _Search:
 
     def _fused(self, choice: Choice) -> Plan | None:
         """The plan with these products as kernels; None where the schedule or Triton refuses."""
-        parts = {value: count for value, count in choice if count > 1}
         try:
             if not {value for value, _ in choice} <= products_of(self.core).keys():
                 return None
-            plan = schedule(self.core, self.target, {value for value, _ in choice}, parts)
+            plan = self._scheduled(choice)
             self._tune([plan])
             return plan
         except (Unsupported, InternalError):
             return None
 
+    def _scheduled(self, choice: Choice) -> Plan:
+        parts = {value: count for value, count in choice if count > 1}
+        return schedule(
+            self.core, self.target, {value for value, _ in choice}, parts, is_lean=self.is_lean)
+
     def _eager(self) -> Plan | None:
+        if self.whole is None:
+            return None
         try:
             return schedule(self.whole(), self.target)
         except (Unsupported, InternalError):

@@ -27,7 +27,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "report": {"base", "ir"},
     "targets": {"base", "ir", "bridge", "generate"},
     "differentiate": {
-        "base", "ir", "bridge", "capture", "transform", "schedule", "generate", "targets"},
+        "base", "ir", "bridge", "capture", "transform", "schedule", "generate", "targets",
+        "tuning"},
     "sized_lesson": {"base", "ir", "bridge", "capture", "transform", "differentiate"},
     "templates": {"ir"},
     "tuning": {"base", "ir", "schedule", "generate"},

@@ -8,10 +8,11 @@ from generate.test_triton import linear, softmax
 from schedule.graphs import Make, on_gpu
 
 import preheat
-from preheat import tuning
+from preheat import differentiate, tuning
 from preheat.autotune import bench_of, search_settings
 from preheat.base.events import Event, bus
 from preheat.base.options import MODES
+from preheat.capture.capture import capture
 from preheat.generate.cubin import kernel_key
 from preheat.generate.products import product_of
 from preheat.ir.bench import Bench
@@ -19,10 +20,11 @@ from preheat.ir.plan import Image, KernelCall, LibraryCall, Target
 from preheat.report.explain import explain_call
 from preheat.report.logs import CHANNELS
 from preheat.report.progress import Progress
-from preheat.schedule.products import products_of
+from preheat.schedule.products import products_of, small_products
 from preheat.schedule.schedule import schedule
 from preheat.store.disk import Disk
 from preheat.store.tuned import Tuned
+from preheat.transform.pipeline import HALF
 
 TARGET = Target("cuda", "sm_90")
 
@@ -73,6 +75,10 @@ def prefers_kernels(plan):
 
 def largest(tile):
     return 1e6 / (tile.rows * tile.columns)
+
+
+def by_rule(graph):
+    return schedule(graph, TARGET, small_products(graph))
 
 
 def search(graph, device, table, whole=None, **fields):
@@ -159,6 +165,9 @@ def test_deterministic_searches_only_what_keeps_the_bits():
     device = Device(largest, prefers_kernels)
     graph = linear(128, 256, 256)
     plan, _ = search(graph, device, Tuned(None, "", ""), is_deterministic=True)
+    assert plan == by_rule(graph) and device.plans == device.kernels == 0
+    graph = linear(2048, 768, 768)
+    plan, _ = search(graph, device, Tuned(None, "", ""), is_deterministic=True)
     assert library_calls(plan) == 1 and device.plans == 0  # the relu's tile may change
     assert 0 < device.kernels
     device = Device(largest, prefers_kernels)
@@ -170,7 +179,7 @@ def test_without_time_the_rules_decide_and_nothing_is_kept(tmp_path):
     device, table = Device(largest, prefers_kernels), Tuned(Disk(tmp_path), "A device", "1")
     graph = linear(128, 256, 256)
     plan, image = search(graph, device, table, seconds=0.0)
-    assert plan == schedule(graph, TARGET) and set(image.binaries) == {None}
+    assert plan == by_rule(graph) and set(image.binaries) == {None}
     assert (device.kernels, device.plans, table.rows) == (0, 0, {})
 
 
@@ -184,13 +193,13 @@ def test_a_device_that_fails_costs_the_search_alone():
     assert library_calls(search(graph, Device(fails, prefers_kernels), Tuned(None, "", ""))[0]) == 0
     plan, _ = search(graph, Device(largest, fails), table)
     stop()
-    assert plan == schedule(graph, TARGET) and "out of memory" in events[-1].data["choice"]
+    assert plan == by_rule(graph) and "out of memory" in events[-1].data["choice"]
     assert not any(kind == "plan" for kind, _ in table.rows)
 
 
 def test_what_could_not_be_timed_is_not_decided():
     table = Tuned(None, "", "")
-    plan, _ = search(linear(128, 256, 256), Device(largest, lambda plan: None), table)
+    plan, _ = search(linear(2048, 768, 768), Device(largest, lambda plan: None), table)
     assert library_calls(plan) == 1 and not any(kind == "plan" for kind, _ in table.rows)
 
 
@@ -278,3 +287,53 @@ def test_the_call_of_a_plan_takes_one_buffer_a_parameter():
     assert isinstance(call, KernelCall)
     types = [plan.buffers[b].type.dtype for b in call.buffers]
     assert types == [param.dtype for param in plan.kernels[call.kernel].params]
+
+
+def test_both_halves_of_a_training_step_are_searched(monkeypatch):
+    lowered = differentiate._lowered
+
+    def moved(graph, passes):
+        made = lowered(graph, passes)
+        return on_gpu(made) if passes is HALF else made
+
+    monkeypatch.setattr(differentiate, "target_of", lambda graph: TARGET)
+    monkeypatch.setattr(differentiate, "_lowered", moved)
+    device, table = Device(largest, lambda plan: 10.0), Tuned(None, "", "")
+    bench = Bench("f", lambda where: device, lambda name, versions: table, 100.0)
+
+    def layer(x, w):
+        return torch.nn.functional.gelu(x * w).softmax(-1)
+
+    x, w = torch.ones(64, 96), torch.ones(96, requires_grad=True)
+    body = capture(layer, (x, w), {}, limits=None).captured.trace.nodes[0].body
+    lesson = differentiate.Lesson.of(body, bench=bench)
+    lesson.run([x, w]).backward(0, [torch.ones(64, 96)], [], False)
+    told = []
+    stop = bus.subscribe(told.append, {"tune"})
+    plan, image, training = lesson.compiled("f")
+    stop()
+    (backward,) = training.backwards
+    assert sum("choice" in e.data and "table" not in e.data for e in told) == 2
+    tiles = [tile for made in (image, backward.image) for tile in made.binaries]
+    assert len(tiles) == len(plan.kernels) + len(backward.plan.kernels) and any(tiles)
+    assert device.kernels > len(tiles)
+
+
+def test_half_a_step_has_no_calls_of_eager():
+    """What the table says of a whole program is no choice for a half that looks the same."""
+    graph, table = linear(2048, 768, 768), Tuned(None, "", "")
+    m = Make()
+    other = on_gpu(m.graph(m.op("neg", m.input(128, 256, dtype="bfloat16"))))
+    marked = schedule(other, TARGET)
+    device = Device(largest, lambda plan: 1.0 if plan == marked else prefers_kernels(plan))
+    assert search(graph, device, table, whole=lambda: other)[0] == marked
+    bench = Bench("f", lambda where: device, lambda name, versions: table, 100.0)
+    plan, _ = tuning.tuned(graph, None, TARGET, bench, is_lean=True)
+    assert plan != marked and library_calls(plan) == 0
+
+
+def test_the_search_may_undo_what_the_rules_choose():
+    graph = linear(128, 256, 256)
+    assert library_calls(by_rule(graph)) == 0
+    plan, _ = search(graph, Device(largest, lambda plan: 50.0 - 5 * library_calls(plan)), Tuned(None, "", ""))
+    assert library_calls(plan) == 1

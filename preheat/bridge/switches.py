@@ -44,6 +44,12 @@ def library_switches(
     return tuple(_fixed(reader) for reader in readers)
 
 
+def rounds_float32() -> bool:
+    """The library may round float32 operands of products to tf32 now, which no kernel of ours does."""
+    reader = private("_C._get_cublas_allow_tf32")
+    return reader is not None and _read(reader) is True
+
+
 class Contradiction(str):
     """The error of a switch that another one contradicts."""
 

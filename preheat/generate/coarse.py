@@ -6,7 +6,7 @@
 """
 
 from preheat.generate.triton_ops import SMOOTH
-from preheat.ir.loop import Kernel
+from preheat.ir.loop import Kernel, LoopOp
 from preheat.ir.types import HALVES
 
 
@@ -31,5 +31,15 @@ def coarse_values(kernel: Kernel) -> frozenset[int]:
             exact.add(op.args[0])
         exact |= {t for t, _ in op.index.terms if isinstance(t, int)} if op.index else set()
         exact |= set() if op.mask is None else {op.mask}
+    alone = _read_alone(body)
     return frozenset(
-        op.id for op in body if dtypes.get(op.id) == "float32" and op.id not in exact)
+        op.id for op in body if dtypes.get(op.id) == "float32" and op.id not in exact
+        and (op.op != "erf" or op.id not in alone))
+
+
+def _read_alone(body: list[LoopOp]) -> set[int]:
+    """The values that something reads but to add a constant of 1 or -1 to."""
+    ones = {op.id for op in body if op.op == "const" and op.other in (1.0, -1.0)}
+    return {
+        arg for op in body for arg in op.args
+        if op.op not in ("add", "sub") or ones.isdisjoint(op.args)}

@@ -16,7 +16,7 @@ from typing import Any
 from preheat.generate.triton_ops import least as least_of
 from preheat.ir.loop import Kernel, LoopOp, Stage
 
-LANE = 4  # neighbours of a row whose exponentials are added before the sum so far is scaled
+LANE = 8  # neighbours of a row whose exponentials are added before the sum so far is scaled
 EXP_SUM = "exp_sum"  # args: the value, its largest, and the exponential that it replaces
 
 
@@ -92,10 +92,18 @@ def _text(stage: Stage, value: int) -> tuple:
 
 
 # ---------------------------------------------------------------------------- as Triton's text
+def begin(writer: Any, op: LoopOp) -> None:
+    """Writes (by `writer`, of `triton`) what the largest value or the sum begins with."""
+    least = "0.0" if op.how == EXP_SUM else 'float("-inf")'
+    sizes = f"{writer.tile.columns // LANE}" if writer.is_flat else f"{writer.tile.rows}, 1"
+    writer.emit(f"a{op.id} = tl.full([{sizes}], {least}, tl.float32)")
+
+
 def accumulate(writer: Any, op: LoopOp, wide: str, mask: str | None) -> None:
-    """Writes what the walk does for `op` (by `writer`, of `triton`): the sum so far is scaled when the
+    """Writes what the walk does for `op`: the sum so far is scaled when the
     largest grows. Of a row that a program walks alone both are one value a lane of LANE elements, which
-    are joined behind the walk: nothing waits within it."""
+    are joined behind the walk: nothing waits within it. Exponentials are ex2's: what is far below the
+    largest, where it is less exact, adds little."""
     if op.how != EXP_SUM:
         least = least_of(op.how, "float32")
         wide = f"tl.where({mask}, {wide}, {least})" if mask else wide
@@ -108,16 +116,15 @@ def accumulate(writer: Any, op: LoopOp, wide: str, mask: str | None) -> None:
         writer.emit(f"n{op.id} = larger(a{op.id}, {writer.joined(whole, 'larger')})")
         writer.emit(f'b{op.id} = tl.where(n{op.id} == float("-inf"), 0.0, n{op.id})')
         return
-    _, largest, power = op.args
-    exp = _exp(writer, power)
+    _, largest, _ = op.args
     if writer.is_flat:
-        writer.emit(f"w{op.id} = tl.sum({exp}(g{largest} - b{largest}[:, None]), 1)")
-        writer.emit(f"a{op.id} = a{op.id} * {exp}(a{largest} - b{largest}) + w{op.id}")
+        writer.emit(f"w{op.id} = tl.sum(tl.exp(g{largest} - b{largest}[:, None]), 1)")
+        writer.emit(f"a{op.id} = a{op.id} * tl.exp(a{largest} - b{largest}) + w{op.id}")
         writer.emit(f"a{largest} = n{largest}")
         return
-    writer.emit(f"w{op.id} = {exp}({wide} - b{largest})")
+    writer.emit(f"w{op.id} = tl.exp({wide} - b{largest})")
     added = f"tl.where({mask}, w{op.id}, 0.0)" if mask else f"w{op.id}"
-    writer.emit(f"a{op.id} = a{op.id} * {exp}(a{largest} - b{largest}) + {added}")
+    writer.emit(f"a{op.id} = a{op.id} * tl.exp(a{largest} - b{largest}) + {added}")
     writer.emit(f"a{largest} = n{largest}")
 
 
@@ -129,12 +136,9 @@ def finish(writer: Any, op: LoopOp) -> None:
         return
     whole = f"a{op.id}"
     if writer.is_flat:
-        _, largest, power = op.args
+        _, largest, _ = op.args
         writer.emit(f'b{largest} = tl.where(v{largest} == float("-inf"), 0.0, v{largest})')
-        whole = f"a{op.id} * {_exp(writer, power)}(a{largest} - b{largest})"
+        whole = f"a{op.id} * tl.exp(a{largest} - b{largest})"
     total = writer.joined(whole, "tl.sum")
     writer.emit(f'v{op.id} = tl.where(v{op.args[1]} == float("-inf"), float("nan"), {total})')
 
-
-def _exp(writer: Any, power: int) -> str:
-    return "tl.exp" if power in writer.coarse else "libdevice.exp"

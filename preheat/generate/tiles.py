@@ -17,7 +17,7 @@ The numbers are from measurements on an H200 (research/gpu.md: schedule rules 1 
 from collections.abc import Iterator
 
 from preheat.base.dataclass import dataclass
-from preheat.generate.online import online, walks
+from preheat.generate.online import EXP_SUM, online, walks
 from preheat.ir.devices import Device, device_of
 from preheat.ir.hinted import estimate
 from preheat.ir.loop import Axis, Index, Kernel, LoopOp
@@ -27,9 +27,15 @@ from preheat.ir.types import DTYPES
 ROW_BYTES = 65536  # the longest row that one program has in its registers; 32768 floats would spill
 PROGRAM_ELEMS = 2048  # of a program whose rows are short
 BLOCK_ELEMS = 4096  # of a row that is walked block by block
+FEW_ROWS = 2  # multiprocessors a row, and it gets four times the warps: 8.4 us for 8192 values, not 12
+MANY_ROWS = 32  # programs for each multiprocessor: a block twice as long then is as fast as a copy
+BUSY = ("erf",)  # computes long enough that few warps hide the memory: a gelu takes 157 us so, not 179
 FLAT_BYTES = 4096  # of the widest values that a program without reductions takes at once
 COLUMN_BYTES = 128  # of a row of memory that programs reducing columns take at once
-DEEP = 64  # rows of memory that they take at once
+DEEP = 64  # rows of memory that they take at once, of 16 bits half as many
+# Steps whose memory is on its way, of 64 columns of 16 bits by 32 rows: 63 us for a sum of 32768 x 4096 and
+# 271 with a gelu's gradient, where 64 rows one after the other take 65 and 305.
+COLUMNS_AHEAD = 3
 FOLD_ELEMS = 1024  # of the rows that a program with sums down the rows has at once
 FOLD_AHEAD = 3  # steps whose memory is on its way: 210 us with 3, 351 with 1 (backward of a layer norm)
 SQUARE = 32
@@ -97,14 +103,44 @@ def power_of_two(number: int) -> int:
 
 def _rows(kernel: Kernel, walked: tuple[Axis, ...], device: Device) -> Tile:
     rows, length = extent_of(kernel.axes), power_of_two(extent_of(walked))
-    is_once = walks(online(kernel)) == 1  # then nothing is gained by holding the row
+    joined, factors = online(kernel), _shared_loads(kernel, walked)
+    is_alone = rows * FEW_ROWS <= device.units  # what counts is how soon a program is done
+    is_once = walks(joined) == 1 and not is_alone  # then nothing is gained by holding the row
+    if factors > 1:
+        columns = min(length, PROGRAM_ELEMS)
+        warps = min(4, warps_of(2 * columns, 16, device))
+        return Tile((), kernel.axes, walked, 2, columns, columns < length, warps)
     if length > (BLOCK_ELEMS if is_once else ROW_BYTES // loaded_bytes(kernel)[1]):
-        return Tile((), kernel.axes, walked, 1, BLOCK_ELEMS, True, 8)
+        columns, warps = BLOCK_ELEMS, 8
+        if factors:
+            columns, warps = BLOCK_ELEMS // 4, 4
+        elif walks(joined) > 1:  # one program a multiprocessor: the row is still in L2 when it comes again
+            columns, warps = 4 * BLOCK_ELEMS, 32
+        elif rows >= MANY_ROWS * device.units and _is_online(joined):
+            columns = 2 * BLOCK_ELEMS
+        return Tile((), kernel.axes, walked, 1, columns, True, warps)
     at_once = max(1, PROGRAM_ELEMS // length)
     while at_once > 1 and -(-rows // at_once) < 4 * device.units:
         at_once //= 2
-    warps = warps_of(at_once * length, 32, device)
+    warps = warps_of(at_once * length, 8 if is_alone else 32, device)
     return Tile((), kernel.axes, walked, at_once, length, False, warps)
+
+
+def _is_online(kernel: Kernel) -> bool:
+    return any(op.how == EXP_SUM for stage in kernel.stages for op in stage.body)
+
+
+def _shared_loads(kernel: Kernel, walked: tuple[Axis, ...]) -> int:
+    """The rows of memory that every row of a product is multiplied with: what is loaded along the only
+    walk, the same for all rows. 0 where the walk stores something."""
+    (walk, *others) = [stage for stage in kernel.stages if stage.axes]
+    names, rows = ({axis.name for axis in axes} for axes in (walked, kernel.axes))
+    terms = [
+        {term for term, _ in op.index.terms} for op in walk.body
+        if op.op == "load" and op.mask is None]
+    has_rows = any(found & rows and found & names for found in terms)
+    is_product = has_rows and not others and all(op.op != "store" for op in walk.body)
+    return sum(bool(found) and found <= names for found in terms) if is_product else 0
 
 
 def _folding(kernel: Kernel, walked: tuple[Axis, ...], device: Device) -> Tile:
@@ -131,17 +167,19 @@ def _columns(kernel: Kernel, walked: tuple[Axis, ...], device: Device) -> Tile:
     while at_once > 16 and -(-columns // at_once) < 2 * device.units:
         at_once //= 2
     at_once = min(at_once, power_of_two(columns))
-    deep = min(length, DEEP)
-    warps = warps_of(at_once * deep, 16, device)
-    return Tile((), kernel.axes, walked, at_once, deep, deep < length, warps)
+    is_half = at_once * 2 == COLUMN_BYTES
+    deep = min(length, DEEP // 2 if is_half else DEEP)
+    warps, ahead = warps_of(at_once * deep, 16, device), COLUMNS_AHEAD if is_half and deep < length else 1
+    return Tile((), kernel.axes, walked, at_once, deep, deep < length, warps, 1, ahead)
 
 
 def _flat(kernel: Kernel, device: Device) -> Tile:
     count = extent_of(kernel.axes)
-    at_once = max(256, FLAT_BYTES // itemsize(kernel))
+    is_busy = any(op.op in BUSY for stage in kernel.stages for op in stage.body)
+    at_once = max(256, FLAT_BYTES * (2 if is_busy else 1) // itemsize(kernel))
     while at_once > 128 and -(-count // at_once) < 2 * device.units:
         at_once //= 2
-    return Tile((), (), kernel.axes, 1, at_once, False, warps_of(at_once, 8, device))
+    return Tile((), (), kernel.axes, 1, at_once, False, warps_of(at_once, 32 if is_busy else 8, device))
 
 
 def _lines(kernel: Kernel) -> Tile | None:

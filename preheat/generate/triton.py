@@ -34,8 +34,9 @@ from preheat.base.errors import InternalError
 from preheat.generate import triton_ops as ops
 from preheat.generate.coarse import coarse_values
 from preheat.generate.folding import folds_of, write_fold
-from preheat.generate.online import EXP_SUM, LANE, accumulate, finish, online
+from preheat.generate.online import EXP_SUM, accumulate, begin, finish, online
 from preheat.generate.products import product_of, write_positions, write_walk
+from preheat.generate.rows import side_by_side
 from preheat.generate.tiles import FAR, Tile, extent_of
 from preheat.generate.tuned import tile_of
 from preheat.ir.hinted import Hinted, holds
@@ -52,11 +53,6 @@ import triton.language as tl
 from triton.language.extra import libdevice
 
 """
-_SIGNATURES = {
-    "float64": "fp64", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "bool": "i1",
-    **{f"int{bits}": f"i{bits}" for bits in (8, 16, 32, 64)},
-    **{f"uint{bits}": f"u{bits}" for bits in (8, 16, 32, 64)},
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +76,8 @@ class Source:
 def source_of(kernel: Kernel, target: Target, tile: Tile | None = None) -> Source:
     """`kernel`, whose sizes are known, as Triton source, by the tile that the rules choose unless another
     is given."""
-    return Writer(kernel, tile or tile_of(kernel, target)).source()
+    tile = tile or tile_of(kernel, target)
+    return Writer(kernel if tile.depth else side_by_side(kernel), tile).source()
 
 
 class _Known(NamedTuple):
@@ -107,6 +104,7 @@ class Writer:
         self.lines: list[str] = []
         self.depth = 1
         self.has_check = False
+        self.eviction = ""  # of what is loaded along a walk after which another comes, or before which
         self.values: dict[int, _Known] = {}
         self.same: dict[tuple, _Known] = {}  # what has been computed, by how
         self.stride = {a.name: n for a, n in _steps(tile)}
@@ -129,7 +127,7 @@ class Writer:
         helpers = "\n".join(text for call, text in ops.HELPERS.items() if f"{call}" in body)
         text = f"{HEAD}{helpers}\n\n@triton.jit\ndef {name}({parameters}):\n{body}\n"
         signature = tuple(
-            ("" if p.name == NUMBER else "*") + _signature(p.dtype, p.name == NUMBER)
+            ("" if p.name == NUMBER else "*") + ops.signature(p.dtype, p.name == NUMBER)
             for p in self.kernel.params
         ) + tuple(map(_size_signature, self.arguments))
         multiples = (1 if p.name == NUMBER else ALIGN_BYTES for p in self.kernel.params)
@@ -278,11 +276,16 @@ class Writer:
     def stage(self, stage: Stage) -> None:
         is_loop = bool(stage.axes) and self.tile.is_looped
         outside = dict(self.same)
+        walks = [each for each in self.kernel.stages if each.axes]
+        if is_loop and len(walks) > 1:
+            self.eviction = "evict_first" if stage is walks[-1] else "evict_last"
         reductions = [op for op in stage.body if op.op == "reduce"]
         if is_loop:
             for op in reductions:
                 self._begin(op)
-            self.emit(f"for start in range(0, {self.count(self.tile.along)}, {self.tile.columns}):")
+            steps, ahead = f"0, {self.count(self.tile.along)}, {self.tile.columns}", self.tile.ahead
+            loop = f"tl.range({steps}, num_stages={ahead})" if ahead > 1 else f"range({steps})"
+            self.emit(f"for start in {loop}:")
             self.depth += 1
             self.along("start")
         for op in stage.body:
@@ -291,6 +294,7 @@ class Writer:
             self.depth -= 1
             self.same = outside
             self.masks.pop("x", None)
+            self.eviction = ""
             for op in reductions:
                 self._finish(op)
 
@@ -377,7 +381,7 @@ class Writer:
         if masks:
             other = self._constant(op.other if op.other is not None else 0, param.dtype)
             text += f", mask={' & '.join(masks)}, other={other}"
-        self.emit(f"{name} = {text})")
+        self.emit(f"{name} = {text}{self._hint(dims, self.eviction)})")
         return _Known(name, dims, op.dtype)
 
     def _constant(self, value: Number, dtype: str) -> str:
@@ -392,7 +396,11 @@ class Writer:
         at, dims = self._pointer(op, (mask.dims if mask else "") + value.dims)
         masks = [*self._bounds(dims), *([mask.name] if mask else [])]
         tail = f", mask={' & '.join(masks)}" if masks else ""
-        self.emit(f"tl.store({at}, {value.name}{tail})")
+        self.emit(f"tl.store({at}, {value.name}{tail}{self._hint(dims, 'evict_first')})")
+
+    def _hint(self, dims: str, policy: str) -> str:
+        """What is kept in L2 of a row that is walked again: what comes again, not what is done."""
+        return f', eviction_policy="{policy}"' if self.eviction and "x" in dims else ""
 
     def _bounds(self, dims: Collection[str]) -> list[str]:
         return [self.masks[d] for d in dims if d in self.masks]
@@ -483,12 +491,8 @@ class Writer:
 
     def _begin(self, op: LoopOp) -> None:
         """The accumulators of a reduction that is walked block by block."""
-        if self.is_flat and (op.id in self.online or op.how == EXP_SUM):
-            least = 'float("-inf")' if op.id in self.online else "0.0"
-            self.emit(f"a{op.id} = tl.full([{self.tile.columns // LANE}], {least}, tl.float32)")
-            return
-        if op.id in self.online:
-            self.emit(f'a{op.id} = tl.full([{self.tile.rows}, 1], float("-inf"), tl.float32)')
+        if op.id in self.online or (self.is_flat and op.how == EXP_SUM):
+            begin(self, op)
             return
         value_dtype = self._operand_dtype(op)
         shape = self.shape("yx")
@@ -594,7 +598,3 @@ def _size_signature(size: Scalar) -> str:
     if not isinstance(size, Hinted):  # part of another one: it is not used
         return "i64"
     return "i32" if size < FAR and size >= -FAR else "i64"
-
-
-def _signature(dtype: str, is_number: bool) -> str:
-    return "i8" if dtype == "bool" and is_number else _SIGNATURES[dtype]

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from preheat.generate import tiles
 from preheat.generate.products import adds_to_memory, product_of, tiles_of_product
+from preheat.generate.rows import side_by_side
 from preheat.generate.tiles import Tile, extent_of, power_of_two
 from preheat.ir.devices import device_of
 from preheat.ir.loop import Kernel
@@ -22,24 +23,28 @@ LONG_ELEMS = 8192  # of a row that may be walked block by block
 
 def tile_of(kernel: Kernel, target: Target) -> Tile:
     """The tile that the rules choose, for a kernel whose sizes are known."""
-    product = product_of(kernel)
+    product = None if _is_few(kernel) else product_of(kernel)
     if product is not None:
         return tiles_of_product(product, device_of(target.arch))[0]
-    return tiles.tile_of(kernel, target)
+    return tiles.tile_of(side_by_side(kernel), target)
 
 
 def choices(kernel: Kernel, target: Target) -> dict[str, Tile]:
     """By their text, the tiles that are worth measuring; the one that the rules choose is first."""
     device, product = device_of(target.arch), product_of(kernel)
-    if product is not None:
-        found = tiles_of_product(product, device)
-    else:
-        first = tiles.tile_of(kernel, target)
-        found = (first, *(
+    found = () if product is None else tiles_of_product(product, device)
+    if product is None or _is_few(kernel):
+        first = tiles.tile_of(side_by_side(kernel), target)
+        found = (first, *found, *(
             tile for tile in _neighbours(first)
             if 1 <= tile.warps <= device.most_warps and _is_sound(tile, device.warp)
             and not adds_to_memory(kernel)))
     return {text_of(tile): tile for tile in found}
+
+
+def _is_few(kernel: Kernel) -> bool:
+    """Its rows are few, and computed side by side."""
+    return kernel.parallel < len(kernel.axes)
 
 
 def text_of(tile: Tile) -> str:

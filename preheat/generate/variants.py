@@ -9,6 +9,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from preheat.generate.rows import side_by_side
 from preheat.generate.rungs import Rung, alignments, rungs
 from preheat.generate.tiles import Tile
 from preheat.generate.triton import Source, Writer, source_of
@@ -25,6 +26,7 @@ def sources_of(kernel: Kernel, target: Target, tile: Tile | None = None) -> list
     kernel that needs to know them."""
     if not sizes_of(kernel):
         return [source_of(kernel, target, tile)]
+    kernel = side_by_side(kernel)
     found: list[Source] = []
     for rung in rungs(kernel, target):
         aligned = alignments(kernel, rung.tile)

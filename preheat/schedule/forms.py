@@ -25,6 +25,7 @@ from preheat.schedule.nests import Frame, FrameAxis, Nest
 FEW_ROWS = 16  # below this, rows alone do not feed the threads
 FAR_ELEMS = 64  # steps through memory that share no cache line, whatever the dtype
 MOST_TOGETHER = 8  # rows that are reduced side by side
+MOST_GPU_TOGETHER = 4  # more are better off on the matrix units (schedule/sums)
 MOST_RESULTS = 24, 12  # and their results, of 32 registers and of 16
 LONG_ROW = 16384  # elements that are worth sharing between threads
 
@@ -60,12 +61,17 @@ def gpu_form(nest: Nest, target: Target) -> Form:
     only the order of the axes is decided here, and which one is consecutive. A nest without
     reductions has outer axes alone."""
     rows, walked = nest.frame.part(False), nest.frame.part(True)
-    form = choose_form(nest, target)
+    results = sum(node.op == "reduce" for node in nest.nodes)
+    most = min(MOST_GPU_TOGETHER, MOST_TOGETHER // results) if results else 0
+    few = _few_together(nest, Form(rows, walked, None), most) if results else None
+    form = choose_form(nest, target, few)
     if not walked:
         rows = tuple(a for a in _by_stride(nest, rows) if a.name != form.vector) + tuple(
             a for a in rows if a.name == form.vector)
         rows = rows or (FrameAxis("unit", 1),)
         return Form(rows, (), rows[-1].name)
+    if few is not None:
+        form = replace(form, rows=tuple(a for a in form.rows if a != few), together=(few,))
     return form if form.rows else replace(form, rows=(FrameAxis("unit", 1),))
 
 
@@ -115,11 +121,11 @@ def _without(index: Affine, name: str) -> Affine:
     return affine(index.base, {key: stride for key, stride in index.terms if key != name})
 
 
-def choose_form(nest: Nest, target: Target) -> Form:
-    """The form in which the accesses are cheapest."""
+def choose_form(nest: Nest, target: Target, few: FrameAxis | None = None) -> Form:
+    """The form in which the accesses are cheapest. `few`: an axis that is not the vector."""
     rows, walked = nest.frame.part(False), nest.frame.part(True)
     is_ordered = any(node.how in ("argmax", "argmin") for node in nest.nodes)
-    candidates = [*rows, *(walked[-1:] if is_ordered else walked)]
+    candidates = [a for a in (*rows, *(walked[-1:] if is_ordered else walked)) if a != few]
     if not candidates:
         return Form((), (FrameAxis("j", 1, True),), None)
     lanes = target.elems(4)
@@ -234,16 +240,26 @@ def joined_rows(nest: Nest, form: Form, target: Target) -> tuple[Nest, Form]:
         return nest, form
     has_few_registers = target.arch == "x86_64" and target.vector_bytes < 64
     most = min(MOST_TOGETHER, MOST_RESULTS[has_few_registers] // results)
-    for axis in form.rows:
+    axis = _few_together(nest, form, most)
+    if axis is not None:
         rest = tuple(a for a in form.rows if a != axis)
-        is_few = not isinstance(axis.extent, Scalar) and 1 < axis.extent <= most
-        if is_few and _is_shared(nest, form, axis, rest):
-            form, most = replace(form, rows=rest, together=(axis,)), most // axis.extent
-            break
+        form, most = replace(form, rows=rest, together=(axis,)), most // axis.extent
     # Where memory is the limit, one row after the other is the better stream: 25 us for 2 MB of
     # weights in float32, 28 us by four rows at a time; in bfloat16, half of them, 36 and 26 us.
     is_busy = form.together or any(node.op == "cast" for node in nest.nodes)
     return _in_blocks(nest, form, most) if is_busy and form.lane is None else (nest, form)
+
+
+def _few_together(nest: Nest, form: Form, most: int) -> FrameAxis | None:
+    """The axis of at most `most` rows whose only walk loads the same elements."""
+    if not _is_one_walk(nest, {a.name for a in form.walked}):
+        return None
+    for axis in form.rows:
+        rest = tuple(a for a in form.rows if a != axis)
+        is_few = not isinstance(axis.extent, Scalar) and 1 < axis.extent <= most
+        if is_few and _is_shared(nest, form, axis, rest):
+            return axis
+    return None
 
 
 def _in_blocks(nest: Nest, form: Form, most: int) -> tuple[Nest, Form]:

@@ -36,6 +36,7 @@ from preheat.schedule.groups import Group, Groups, Shapes
 from preheat.schedule.library import is_blas
 from preheat.schedule.links import Links
 from preheat.schedule.problem import CallUnit, Problem, state
+from preheat.schedule.sums import MOST_ROWS, Sums
 from preheat.schedule.views import View, store_through
 
 MOST_ROOTS = 48
@@ -47,20 +48,15 @@ SHARED_BYTES = 1 << 20  # work that is worth spreading over threads
 Unit = Group | CallUnit
 
 
-def fuse(
-    graph: Graph, target: Target, factors: frozenset[int] = frozenset(),
-    products: frozenset[int] = frozenset(),
-) -> tuple[Problem, list[Unit]]:
-    """The problem that `graph` is, and its kernels and calls in the order they run.
-
-    factors    values that sums read again and again: they are loaded there, never computed
-    products   sums that share a kernel with no other reduction
-    """
+def fuse(graph: Graph, target: Target, sums: Sums) -> tuple[Problem, list[Unit]]:
+    """The problem that `graph` is, which has the sums of `sums`, and its kernels and calls in the order
+    they run."""
+    factors = sums.operands
     late: frozenset[int] = frozenset()
     problem, extra = state(graph, late, factors), frozenset()
     shapes = Shapes(target)
     for _ in range(MOST_TRIALS):
-        fusion = _Fusion(problem, roots_of(problem, extra), shapes, products)
+        fusion = _Fusion(problem, roots_of(problem, extra), shapes, sums)
         missing, knotted = fusion.conflicts()
         if missing:
             extra |= missing
@@ -189,9 +185,10 @@ class _Fusion:
     """Groups under merging. `home` says where a root is computed."""
 
     def __init__(
-        self, problem: Problem, roots: tuple[int, ...], shapes: Shapes, products: frozenset[int],
+        self, problem: Problem, roots: tuple[int, ...], shapes: Shapes, sums: Sums,
     ):
-        self.problem, self.products = problem, products
+        self.problem, self.products, self.few = problem, sums.products, sums.few
+        self.is_gpu = shapes.target.is_gpu
         live = [r for r in roots if problem.types[r].elems != 0]
         self.roots = frozenset(live)
         self.groups = Groups(problem, self.roots, shapes)
@@ -329,6 +326,7 @@ class _Fusion:
             k
             for value in group.reads
             if _bytes(self.problem.types[value]) >= SHARING_BYTES
+            or (self.is_gpu and value in self.problem.factors)
             for k in self.readers[value]
             if isinstance(self.units[k], Group)
         }
@@ -362,6 +360,8 @@ class _Fusion:
         reductions = [r for r in roots if self.problem.ops[r].name in REDUCE]
         if len(reductions) > 1 and not self.products.isdisjoint(reductions):
             return None
+        if self.is_gpu and sum(self.few.get(r, 0) for r in reductions) > MOST_ROWS:
+            return None
         group = self._group(tuple(roots))
         if group is None or len(group.memories) > cost.MOST_PARAMS:
             return None
@@ -379,7 +379,7 @@ class _Fusion:
 
     def _starves(self, group: Group, parts: Iterable[Group]) -> bool:
         """The merged kernel would leave threads idle that one of its parts could use."""
-        if self.groups.shapes.target.is_gpu:
+        if self.is_gpu:
             return self._idles(group, parts)
         rows = estimate(group.tiled.extent)
         most = max(estimate(part.tiled.extent) for part in parts)

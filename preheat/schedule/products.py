@@ -7,7 +7,7 @@
 
 The form is that of `sums`, so fusion treats a product as any other reduction; `generate/products`
 finds it again in the kernel and gives it to the matrix units. Which products are worth it is
-measured, not guessed: nothing here is a kernel unless it is asked for.
+measured, not guessed: by the search, or, of small ones, once and for all (`small_products`).
 
 Operands lie in memory, but for a left one that is little work on what does: that is computed where it
 is loaded, and rounded as it would be in memory.
@@ -21,15 +21,20 @@ from preheat.ir.graph import Builder, Graph, Op
 from preheat.ir.hinted import estimate
 from preheat.ir.ops import CORE
 from preheat.ir.pack import digest
-from preheat.ir.types import TensorType, Type
+from preheat.ir.types import HALVES, TensorType, Type
 from preheat.schedule import cost
 from preheat.schedule.split import split_in_two
-from preheat.schedule.sums import Product, Sums, product_in, write_sum
+from preheat.schedule.sums import Product, Sums, product_in, rows_of_sum, write_sum
 
 DTYPES = ("float32", "bfloat16", "float16")  # that matrix units or float32 arithmetic multiply
 MOST_PROLOGUE_CYCLES = 24.0  # of a vector: a sigmoid or two
 MOST_PROLOGUE_READS = 3
 PARTS, LEAST_PART = (2, 4, 8), 256  # of a long sum; the least that is worth a part
+# The longest sum and the most work of a product that a kernel does no slower than the library, besides what
+# calling that costs. H200, with bias and relu, us by the kernel / by the library: bfloat16 128 x 256 x 256 3.2 / 3.6,
+# 128 x 512 x 512 3.7 / 4.4, 512 x 256 x 256 3.2 / 3.8, but 64 x 1024 x 512 5.7 / 5.2; float32 64 x 256 x 64 7.2 / 17,
+# 128 x 256 x 256 7.5 / 9.1, but 256 x 256 x 256 8.7 / 7.7.
+SMALL = {"float32": (256, 1 << 23), "bfloat16": (512, 1 << 25), "float16": (512, 1 << 25)}
 BLOCK_ELEMS = 32 * 64  # results of one block of a product, about
 
 
@@ -42,6 +47,26 @@ def products_of(graph: Graph) -> dict[int, str]:
         value: digest(tuple(types[v] for v in (product.a, product.b, value)))
         for value, product in found.items() if product is not None and _is_fit(product, types)
     }
+
+
+def small_products(graph: Graph, rounds_float32: bool = False) -> frozenset[int]:
+    """The products of `graph` that are worth a kernel without a search: it takes no longer than the
+    library, and the host less to launch it (4 us, not 10).
+
+    rounds_float32   the library may round float32 operands to tf32 and is the faster one then, where the
+                     host does not count
+    """
+    types, by_value = graph.types(), {r: op for op in graph.ops for r in op.results}
+    found: set[int] = set()
+    for op in graph.ops:
+        product = product_in(op, types) if len(op.results) == 1 else None
+        if product is not None and _is_fit(product, types) and not rows_of_sum(product, types, by_value):
+            inner, (longest, work) = types[product.a].sizes[-1], SMALL[op.type.dtype]
+            is_exact = op.type.dtype == "float32" and not rounds_float32
+            if inner <= longest and op.type.elems * inner <= work and (
+                is_exact or op.type.dtype in HALVES):
+                found.add(op.result)
+    return frozenset(found)
 
 
 def products_as_kernels(
@@ -65,7 +90,7 @@ def products_as_kernels(
             ops.append(op)
             continue
         operands.add(product.b)
-        if not _is_prologue(product.a, by_value, types, readers):
+        if not _is_prologue(product.a, by_value, types, readers, fused):
             operands.add(product.a)
         first = len(ops)
         write_sum(builder, product, rounds=True)
@@ -115,12 +140,16 @@ def _is_fit(product: Product, types: Mapping[int, Type]) -> bool:
 
 def _is_prologue(
     value: int, by_value: Mapping[int, Op], types: Mapping[int, Type], readers: Mapping[int, int],
+    fused: Collection[int],
 ) -> bool:
-    """`value` is little elementwise work on given memory, for this product alone."""
+    """`value` is little elementwise work on given memory, for this product alone; not on the result of
+    another of the products `fused`, which does that work when it is done."""
     cycles, reads, pending = 0.0, 0, [value]
     while pending:
         number = pending.pop()
         op = by_value.get(number)
+        if number in fused:
+            return False
         if op is None or op.name == "library":
             reads += 1
             continue

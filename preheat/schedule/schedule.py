@@ -56,14 +56,16 @@ def schedule(
     """
     if device_of(graph).partition(":")[0] != target.kind and device_of(graph) != "cpu":
         raise Unsupported("no_kernel", f"tensors on {device_of(graph)}, code for {target.kind}")
-    sums = products_as_kernels(graph, fused, parts) if target.is_gpu else products_as_sums(graph)
+    sums = products_as_sums(graph, fused)
+    if target.is_gpu and fused:
+        sums = sums.joined(products_as_kernels(sums.graph, fused, parts))
     graph = sums.graph
     for prepare in (
         biases_apart, channels_last, channels_first, with_activations, padded_products, aligned_products
     ):
         graph = prepare(graph, target)
     graph = split_reductions(graph, target, sums.products)
-    problem, units = fuse(graph, target, sums.operands, sums.products)
+    problem, units = fuse(graph, target, sums)
     layout = plan_memory(graph, problem, units, is_lean)
     kernels = _Kernels(problem, sums.products)
     calls: list[Call] = []

@@ -8,8 +8,9 @@
 
 Two cases: too few rows to feed the threads; and a reduction across so many rows of memory that
 walking one vector of columns down all of them leaves every page and cache line for the next vector
-to fetch again. Sums become more exact: partial sums are shorter. Sizes that are
-not known are padded to a number of parts, by what changes no result. Requires and gives level core.
+to fetch again. A sum of exponentials below a largest value that was cut is cut with it (`partial`).
+Sums become more exact: partial sums are shorter. Sizes that are not known are padded to a number of
+parts, by what changes no result. Requires and gives level core.
 """
 
 from collections.abc import Callable, Collection
@@ -21,6 +22,7 @@ from preheat.ir.plan import Target
 from preheat.ir.scalar import Dim, Scalar, product
 from preheat.ir.types import DTYPES, TensorType, contiguous_strides, tensor
 from preheat.schedule import cost
+from preheat.schedule.partial import Cut, exponentials, write_parts
 
 SPLITTABLE = frozenset("sum prod max min any all".split())
 FEW_ROWS = 4  # more rows than this are spread over threads as they are, and stay fused
@@ -43,9 +45,15 @@ def split_reductions(
     ops: list[Op] = []
     builder = Builder("core", ops=ops, next_id=graph.next_id(), type_of=types)
     rows = _row_shapes(graph, types) if target.is_gpu else frozenset()
+    pairs = exponentials(graph, types) if target.is_gpu else {}
+    cuts: dict[int, Cut] = {}  # by the value that was cut
     pending = list(reversed(graph.ops))
     while pending:
         op = pending.pop()
+        pair = pairs.get(op.results[0])
+        if pair is not None and pair.largest in cuts:
+            write_parts(builder, op, cuts[pair.largest], pair.largest)
+            continue
         if target.is_gpu and op.results[0] not in whole and _is_open(op, types):
             pending += reversed(_in_turn(builder, op, types))
             continue
@@ -55,7 +63,8 @@ def split_reductions(
         if parts is None:
             ops.append(op)
         else:
-            split_in_two(builder, op, types[op.args[0].id] if flat is None else flat, *parts)
+            type = types[op.args[0].id] if flat is None else flat
+            cuts[op.result] = split_in_two(builder, op, type, *parts)
     return replace(graph, ops=tuple(ops))
 
 
@@ -199,7 +208,7 @@ def _divisor(size: int, least: int, best: int, most: int) -> int | None:
     return min(found, key=lambda k: abs(k - best), default=None)
 
 
-def split_in_two(builder: Builder, op: Op, type: TensorType, axis: int, parts: Dim) -> None:
+def split_in_two(builder: Builder, op: Op, type: TensorType, axis: int, parts: Dim) -> Cut:
     """Appends the two reductions; the second gives `op`'s own value. `type`: of the operand, or of
     the matrix that it is. parts: see `_parts`."""
     value, axes = op.args[0].id, op.attr("axes")
@@ -225,14 +234,15 @@ def split_in_two(builder: Builder, op: Op, type: TensorType, axis: int, parts: D
     first = tuple(a if a < axis else a + 1 for a in axes)
     kept = tuple(1 if a in first else n for a, n in enumerate(sizes))
     made = tensor(dtype, kept, device=type.device)
-    value = builder.add(op.name, [value], made, axes=first, keepdim=True)
+    done = Cut(value, builder.add(op.name, [value], made, axes=first, keepdim=True), axis)
     total = tuple(1 if a in first or a == axis else n for a, n in enumerate(sizes))
     made = tensor(dtype, total, device=type.device)
-    value = builder.add(op.name, [value], made, axes=(axis,), keepdim=True)
+    value = builder.add(op.name, [done.parts], made, axes=(axis,), keepdim=True)
     if dtype != op.type.dtype:
         result = tensor(op.type.dtype, total, device=type.device)
         value = builder.add("cast", [value], result, dtype=op.type.dtype)
     builder.append(Op("reshape", (Ref(value),), op.results, op.types))
+    return done
 
 
 def _padded(builder: Builder, how: str, value: int, axis: int, each: int) -> tuple[int, Dim]:

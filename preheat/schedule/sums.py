@@ -9,18 +9,20 @@
 Such a product does little with each element of its large operand: what counts is bytes, and a
 generated sum reads them as fast as memory gives them (2 MB of weights as 8 matrices, one thread of
 a Zen 4: 22 us to read them, 25 us for the sums of one row, 51 us by ?gemm; 256 x 256 by 4 rows: 7
-and 12 us; by 8: 12 and 17). Either operand may be the one of few rows.
+and 12 us; by 8: 12 and 17). Either operand may be the one of few rows. On a GPU a call of the library costs
+the host 10 us besides, so a step that decodes one token is bound by them; several sums of one row are one
+kernel there, and a row of weights is loaded once for all rows (`forms`: together).
 
 Requires and gives level core. Guarantees: only products whose elements are consecutive along the
 sum, or along the many columns; 16-bit floats are multiplied and added in float32, with the addend
 that the library's `addmm` has, and rounded once as there.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import NamedTuple
 
-from preheat.base.dataclass import dataclass
 from preheat.ir.graph import Builder, Graph, Op, Ref
 from preheat.ir.ops import MOVEMENT
 from preheat.ir.hinted import estimate
@@ -36,33 +38,50 @@ MOST_STRIP_BYTES = 16 << 20
 # The library multiplies bfloat16 in pairs (avx512_bf16), but has 15 us of its own to do first.
 MOST_BFLOAT16 = (2, 1 << 19)  # rows, or products
 DTYPES = ("float32", "float64", *HALVES)
+# On a GPU more rows, or more work, are better off on the matrix units. H200, bfloat16, weights out of cache,
+# us by the sum / by the library: 1 x 2048 x 2048 5.3 / 6.9, 1 x 14336 x 4096 30 / 32, 1 x 4096 x 14336 29 / 32,
+# 1 x 2048 x 32000 32 / 35; 2 x 2048 x 5632 9.26 / 9.29, 2 x 4096 x 4096 11.6 / 13.4; 3 x 2048 x 2048 6.0 / 7.0,
+# 4 x 2048 x 2048 6.3 / 7.0; but 4 x 2048 x 5632 11.7 / 9.3, 4 x 5632 x 2048 12.4 / 11.4, 8 x 2048 x 2048 9.5 / 6.8.
+MOST_GPU_ROWS, MOST_GPU_ELEMS, MOST_GPU_WORK = 4, 8192, 1 << 24
+GPU_DTYPES = ("float32", *HALVES)
 Steps = tuple[Dim, Dim]  # strides along the rows and along the columns of a matrix
 
 
-@dataclass(frozen=True, slots=True)
-class Sums:
+class Sums(NamedTuple):
     """The graph with products as sums; `operands`: the values that these multiply and that must be in
-    memory. products: the sums that are wide products, which share a kernel with no other sum."""
+    memory. products: the sums that are wide products, which share a kernel with no other sum. few: the
+    sums that are products of few rows, with how many each has: a kernel has no more than MOST_ROWS."""
 
     graph: Graph
     operands: frozenset[int]
     products: frozenset[int] = frozenset()
+    few: Mapping[int, int] = MappingProxyType({})
+
+    def joined(self, later: "Sums") -> "Sums":
+        """Both: `later` is made of the graph of these."""
+        return Sums(
+            later.graph, self.operands | later.operands, self.products | later.products,
+            {**self.few, **later.few})
 
 
-def products_as_sums(graph: Graph) -> Sums:
-    """`graph` with each product that a sum computes faster as one."""
+def products_as_sums(graph: Graph, others: Collection[int] = ()) -> Sums:
+    """`graph` with each product that a sum computes faster as one, but for those that give `others`."""
     types, by_value = graph.types(), {r: op for op in graph.ops for r in op.results}
     ops: list[Op] = []
     builder = Builder("core", ops=ops, next_id=graph.next_id(), type_of=dict(types))
     operands: set[int] = set()
+    few: dict[int, int] = {}
     for op in graph.ops:
-        product = product_in(op, types)
-        if product is not None and _is_sum(product, types, by_value):
+        product = product_in(op, types) if len(op.results) == 1 and op.result not in others else None
+        rows = 0 if product is None else rows_of_sum(product, types, by_value)
+        if rows:
             operands.update((product.a, product.b))
+            first = len(ops)
             write_sum(builder, product)
+            few |= {made.result: rows for made in ops[first:] if made.name == "sum"}
         else:
             ops.append(op)
-    return Sums(replace(graph, ops=tuple(ops)), frozenset(operands))
+    return Sums(replace(graph, ops=tuple(ops)), frozenset(operands), few=few)
 
 
 class Product(NamedTuple):
@@ -92,27 +111,32 @@ def product_in(op: Op, types: Mapping[int, Type]) -> Product | None:
 
 
 # ---------------------------------------------------------------------------- which
-def _is_sum(product: Product, types: Mapping[int, Type], by_value: Mapping[int, Op]) -> bool:
+def rows_of_sum(product: Product, types: Mapping[int, Type], by_value: Mapping[int, Op]) -> int:
+    """The rows of a product that is faster as a sum; 0 for another one."""
     type = product.op.type
-    if type.device != "cpu":
-        return False
     a, b = (_steps(value, types, by_value) for value in (product.a, product.b))
     sizes = type.sizes[-2:]
     inner = types[product.a].sizes[-1]
-    if inner == 1:
-        return True  # nothing to add up
+    if inner == 1 and type.device == "cpu":
+        return 1  # nothing to add up
     if estimate(sizes[1]) < estimate(sizes[0]):  # the transposed product: few columns, many rows
         sizes, a, b = sizes[::-1], b[::-1], a[::-1]
     if isinstance(sizes[0], Scalar) or sizes[0] > MOST_ROWS:
-        return False
+        return 0
     rows, columns, inner = map(estimate, (*sizes, inner))
+    is_along = b[0] == 1 and a[1] in (0, 1) and inner >= LEAST_INNER
+    if type.device != "cpu":
+        is_fit = type.dtype in GPU_DTYPES and isinstance(types[product.a].sizes[-1], int)
+        is_little = rows <= 2 or rows * columns * inner <= MOST_GPU_WORK
+        is_few = rows == 1 or (
+            rows <= MOST_GPU_ROWS and rows * inner <= MOST_GPU_ELEMS and is_little)
+        return sizes[0] if is_fit and is_along and is_few else 0
     if type.dtype == "bfloat16" and rows > MOST_BFLOAT16[0]:
         if estimate(product_of(type.sizes)) * inner > MOST_BFLOAT16[1]:
-            return False
+            return 0
     is_near = rows == 1 or rows * inner * type.itemsize <= MOST_ROWS_BYTES
-    is_along = b[0] == 1 and a[1] in (0, 1) and inner >= LEAST_INNER and is_near
     is_strip = b[1] == 1 and inner * columns * type.itemsize <= MOST_STRIP_BYTES
-    return is_along or is_strip
+    return sizes[0] if (is_along and is_near) or is_strip else 0
 
 
 def _steps(value: int, types: Mapping[int, Type], by_value: Mapping[int, Op]) -> Steps:

@@ -223,6 +223,43 @@ def test_products_fit_the_device(arch, dtype):
 
 
 @needs_triton
+@pytest.mark.parametrize("dtype", ("bfloat16", "float32"))
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_products_of_few_rows_fit_the_device(arch, dtype):
+    for sizes in ((1, 2048, 5632), (1, 14336, 4096), (2, 4096, 1000), (4, 2000, 70)):
+        plan = schedule(linear(*sizes, dtype), gpu_target(arch))
+        assert len(plan.calls) == len(plan.kernels) == 1
+        check_binaries(plan.kernels, arch)
+
+
+def test_a_row_of_weights_is_loaded_once_for_all_rows():
+    (kernel,) = schedule(linear(4, 2048, 512), TARGET).kernels
+    text = source_of(kernel, TARGET).text
+    assert text.count("y * 2048 + x") == 1 and text.count("tl.sum(") == 4
+
+
+def test_a_row_that_is_walked_again_stays_in_the_cache():
+    (kernel,) = schedule(on_gpu(softmax(512, 100_000)), TARGET).kernels
+    first, second = source_of(kernel, TARGET).text.split("for start in")[1:]
+    assert first.count("evict_last") == 1 and "evict_first" not in first
+    assert second.count("evict_first") == 2  # the load and the store
+    (kernel,) = schedule(on_gpu(softmax(512, 1000)), TARGET).kernels
+    assert "evict" not in source_of(kernel, TARGET).text
+
+
+def test_erf_is_near_only_where_one_is_added():
+    m = Make()
+    x = m.cast(m.input(4096, dtype="bfloat16"), "float32")
+    graph = m.graph(m.cast(m.gelu(x), "bfloat16"), m.cast(m.op("erf", m.op("neg", x)), "bfloat16"))
+    texts = [source.text for source in sources(graph)]
+    assert sum(text.count("= near_erf(") for text in texts) == 1
+    assert sum(text.count("= libdevice.erf(") for text in texts) == 1
+    m = Make()
+    (exact,) = sources(m.graph(m.gelu(m.input(4096))))
+    assert "near_erf" not in exact.text
+
+
+@needs_triton
 def test_blocks_of_a_float32_product_are_added_up_apart():
     """4096 products in a row would be off by ten times what the library is."""
     (kernel,) = fused(linear(16, 4096, 16, "float32"), gpu_target("sm_90")).kernels
@@ -310,7 +347,8 @@ def test_a_number_of_the_host_is_passed_by_value():
 
 # ---------------------------------------------------------------------------- the interpreter
 @needs_triton
-@pytest.mark.parametrize("group", ("products", "rows", "movement", "elementwise", "graphs", "folds", "random"))
+@pytest.mark.parametrize(
+    "group", ("few", "parts", "products", "rows", "movement", "elementwise", "graphs", "folds", "random"))
 def test_interpreted(group):
     folder = Path(__file__).parent.parent
     done = subprocess.run(

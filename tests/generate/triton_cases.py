@@ -26,7 +26,7 @@ from preheat.ir.graph import Graph
 from preheat.ir.ops import CORE, FUSABLE
 from preheat.ir.plan import KernelCall, Target
 from preheat.ir.types import tensor
-from preheat.schedule import cost
+from preheat.schedule import cost, split
 from preheat.schedule.products import parts_of, products_of
 from preheat.schedule.schedule import schedule
 
@@ -153,7 +153,42 @@ def products() -> Iterator[Graph]:
     yield m.graph(m.op("tanh", y))
 
 
+def few() -> Iterator[Graph]:
+    """Products of few rows as sums: rows side by side, several products of one operand, epilogues."""
+    for rows, inner, columns in ((1, 32, 40), (1, 200, 17), (3, 48, 20), (4, 130, 33), (20, 64, 2)):
+        m = Make()
+        x, w, v = m.input(rows, inner), m.input(columns, inner), m.input(columns, inner)
+        first, second = (m.matmul(x, m.permute(k, 1, 0)) for k in (w, v))
+        gate = m.op("mul", first, m.op("sigmoid", first))
+        yield m.graph(m.op("mul", gate, second), m.op("add", second, m.input(columns)))
+        m = Make()
+        y = m.matmul(m.input(rows, inner), m.permute(m.input(columns, inner), 1, 0))
+        yield m.graph(m.op("maximum", m.op("add", y, m.input(rows, columns)), (0.0,)))
+    m = Make()  # written as sums, along columns and along rows
+    x, w = m.input(3, 70, 1), m.input(70, 40)
+    yield m.graph(m.reduce("sum", m.op("mul", x, w), 1), m.reduce("max", m.op("mul", x, w), 1))
+    m = Make()
+    x, w = m.input(4, 1, 70), m.input(40, 70)
+    yield m.graph(m.op("exp", m.reduce("max", m.op("mul", x, w), 2)))
+    m = Make()
+    a, b = m.input(3, 2, 40), m.permute(m.input(3, 24, 40), 0, 2, 1)
+    yield m.graph(m.op("tanh", m.matmul(a, b)))
+
+
+def parts() -> Iterator[Graph]:
+    """Softmaxes whose rows are cut in parts."""
+    cost.GPU_ROW_ELEMS, split.GPU_PART_ELEMS, split.GPU_PART_ROWS = 64, 128, 16
+    for sizes, axis in (((2, 1024), 1), ((96, 3), 0), ((2, 256, 2), 1)):
+        m = Make()
+        yield m.graph(m.softmax(m.input(*sizes), axis))
+        m = Make()
+        x = m.input(*sizes)
+        below = m.op("sub", x, m.reduce("max", x, axis))
+        yield m.graph(m.op("log", m.reduce("sum", m.op("exp", below), axis)))
+
+
 GROUPS = {
+    "few": few, "parts": parts,
     "products": products, "rows": rows, "movement": movement, "elementwise": elementwise,
     "graphs": graphs, "folds": folds, "random": random}
 
@@ -163,11 +198,12 @@ def given(graph: Graph) -> list[torch.Tensor]:
     return [random_input(i.type, generator, 2) for i in graph.inputs]
 
 
-def check(graph: Graph, ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> None:
+def check(group: str, graph: Graph, ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> None:
     """The plan's results are the graph's; both fault or neither does."""
     moved = on_gpu(graph)
-    fused, cut = products_of(moved), parts_of(moved, 132)
-    assert not fused or all(isinstance(call, KernelCall) for call in schedule(moved, TARGET, fused).calls)
+    fused, cut = ({}, {}) if group == "few" else (products_of(moved), parts_of(moved, 132))
+    is_whole = group != "few" and not fused
+    assert is_whole or all(isinstance(call, KernelCall) for call in schedule(moved, TARGET, fused).calls)
     plan = schedule(moved, TARGET, fused, {value: counts[-1] for value, counts in cut.items()})
     divides = any(op.name in ("floordiv", "truncdiv", "remainder", "fmod") for op in graph.ops)
     try:
@@ -206,14 +242,14 @@ def main(group: str) -> None:
     if group == "products":
         check_tiles()
     for graph in GROUPS[group]():
-        check(graph, given(graph), given(graph))
+        check(group, graph, given(graph), given(graph))
         count += 1
-        if group == "rows" and any(op.name == "exp" for op in graph.ops):
+        if group in ("rows", "parts") and any(op.name == "exp" for op in graph.ops):
             for odd in ODD:
                 ours, theirs = given(graph), given(graph)
                 for x in (ours[0], theirs[0]):
                     x[0], x[-1, 2] = odd, odd
-                check(graph, ours, theirs)
+                check(group, graph, ours, theirs)
     print(f"{count} graphs")
 
 

@@ -14,7 +14,7 @@ from preheat.generate.tuned import choices
 from preheat.ir.plan import LibraryCall
 from preheat.run.executable import executable
 from preheat.run.measure import Measure
-from preheat.schedule.products import parts_of, products_of
+from preheat.schedule.products import parts_of, products_of, small_products
 from preheat.schedule.schedule import schedule
 from preheat.transform.pipeline import lower
 from same import same
@@ -153,6 +153,100 @@ def test_measuring():
     (took,) = measure.plans_us([(plan, build_gpu(plan.kernels, target))])
     assert 0.1 < took < 1e4
     assert torch.equal(before, torch.cuda.get_rng_state())
+
+
+def by_rule(fn, *args):
+    """`fn` by default: no library call computes a product, the result is as near to float64 as eager's."""
+    core, target = core_of(fn, *args), gpu_target(arch())
+    plan = schedule(core, target, small_products(core))
+    assert not any(isinstance(c, LibraryCall) and "mm" in c.op for c in plan.calls)
+    with torch.no_grad():
+        compiled = preheat.compile(fn, options={"cache": False})
+        eager, truth = fn(*args), fn(*(a.double() for a in args))
+        _, ours, again = (compiled(*args) for _ in range(3))
+    assert torch.equal(ours, again)
+    scale = truth.abs().max().item()
+    error, theirs = ((x.double() - truth).abs().max().item() / scale for x in (ours, eager))
+    assert ours.dtype == eager.dtype and ours.stride() == eager.stride()
+    assert error <= (2 if eager.dtype == torch.float32 else 3) * theirs + torch.finfo(eager.dtype).eps
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("sizes", ((1, 2048, 2048), (1, 5632, 300), (1, 100, 7), (2, 4096, 99), (3, 640, 1000), (4, 48, 33)))
+def test_few_rows(sizes, dtype):
+    rows, inner, columns = sizes
+    x, w, v = cuda(rows, inner, dtype=dtype), cuda(columns, inner, dtype=dtype, seed=1), cuda(columns, inner, dtype=dtype, seed=2)
+    b, r = cuda(columns, dtype=dtype, seed=3), cuda(rows, columns, dtype=dtype, seed=4)
+    by_rule(lambda x, w, b: F.linear(x, w, b), x, w, b)
+    by_rule(lambda x, w, v, b, r: F.silu(F.linear(x, w)) * F.linear(x, v, b) + r, x, w, v, b, r)
+    by_rule(lambda x, w: (w @ x.t()).t().contiguous(), x, w)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_few_rows_of_a_batch(dtype):
+    q, k = cuda(6, 1, 64, dtype=dtype), cuda(6, 70, 64, dtype=dtype, seed=1)
+    by_rule(lambda q, k: (q @ k.transpose(1, 2) * 0.125).softmax(-1), q, k)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("sizes", ((128, 256, 256), (60, 250, 30), (16, 100, 200)))
+def test_small_products(sizes, dtype):
+    rows, inner, columns = sizes
+    x, w, b = cuda(rows, inner, dtype=dtype), cuda(columns, inner, dtype=dtype, seed=1), cuda(columns, dtype=dtype, seed=2)
+    by_rule(lambda x, w, b: F.linear(F.linear(x, w, b).relu(), w.t()), x, w, b)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("sizes,axis", (((3, 200_000), 1), ((200_000, 3), 0), ((40, 131072), 1), ((200, 131072), 1)))
+def test_softmax_of_few_long_rows(sizes, axis, dtype):
+    x = cuda(*sizes, dtype=dtype)
+    x[0, 5] = float("-inf")
+    by_rule(lambda x: x.softmax(axis), x)
+    by_rule(lambda x: x.logsumexp(axis), x)
+    x.select(1 - axis, 0)[: sizes[axis] // 2] = float("-inf")  # a part of which nothing counts
+    by_rule(lambda x: x.log_softmax(axis).nan_to_num(neginf=0.0), x)
+    x.select(1 - axis, 1)[:] = float("-inf")
+    same(lambda x: x.softmax(axis).isnan(), x, captured=True)
+
+
+def test_gelu_of_sixteen_bits():
+    x = torch.linspace(-8, 8, 100_001).cuda()
+    for dtype in (torch.bfloat16, torch.float16):
+        given = x.to(dtype)
+        with torch.no_grad():
+            ours = preheat.compile(lambda x: F.gelu(x), options={"cache": False})(given)
+        exact, eager = F.gelu(given.double()), F.gelu(given)
+        assert (ours.double() - exact).abs().max() <= 1.01 * (eager.double() - exact).abs().max()
+        share = (ours.double() - exact).abs() / exact.abs().clamp(min=1e-2)
+        assert share.max() <= torch.finfo(dtype).eps
+        erf = preheat.compile(lambda x: torch.erf(x), options={"cache": False})
+        small = torch.linspace(-1e-3, 1e-3, 1001).cuda().to(dtype)
+        torch.testing.assert_close(erf(small), torch.erf(small), rtol=torch.finfo(dtype).eps, atol=0)
+
+
+def test_the_search_takes_both_halves_of_a_training_step(tmp_path, monkeypatch):
+    monkeypatch.setenv("PREHEAT_CACHE_DIR", str(tmp_path))
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(*[
+        m for _ in range(2) for m in (torch.nn.Linear(512, 512), torch.nn.GELU(), torch.nn.LayerNorm(512))])
+    net.cuda()
+    told = []
+    stop = bus.subscribe(told.append, {"tune", "fallback"})
+    compiled = preheat.compile(net, mode="max-autotune-no-cudagraphs", options={"cache": False})
+    try:
+        for k in range(5):
+            rows = []
+            for call in (net, compiled):
+                x = cuda(1024, 512, seed=k).requires_grad_()
+                net.zero_grad()
+                call(x).square().mean().backward()
+                rows.append([x.grad, *(p.grad for p in net.parameters())])
+            for ours, theirs in zip(*rows):
+                torch.testing.assert_close(ours, theirs, rtol=2e-4, atol=2e-6)
+    finally:
+        stop()
+    assert not [e for e in told if e.kind == "fallback"]
+    assert sum("choice" in e.data and "table" not in e.data for e in told) >= 2  # a plan each
 
 
 @pytest.mark.parametrize("deterministic", (False, True))

@@ -5,15 +5,20 @@ from dataclasses import replace
 
 import pytest
 import torch
-from schedule.graphs import Make, compare
+from schedule.graphs import Make, compare, on_gpu, random_input, same
+from schedule.loop_interpret import run_plan
 from schedule.test_native import execute
 
+from preheat.bridge.interpret import run
 from preheat.generate.build import build, host_target
+from preheat.generate.products import product_of
 from preheat.ir.graph import Graph
-from preheat.ir.plan import KernelCall, LibraryCall, Plan, ProductCall
+from preheat.ir.plan import KernelCall, LibraryCall, Plan, ProductCall, Target
 from preheat.ir.types import tensor
+from preheat.ir.verify import verify
 from preheat.run.executable import Executable
 from preheat.run.load import load
+from preheat.schedule.products import products_of, small_products
 from preheat.schedule.schedule import schedule
 
 
@@ -237,3 +242,112 @@ def test_as_many_rows_together_as_registers_hold(vector_bytes):
     plan = schedule(m.graph(made), target)
     (kernel,) = plan.kernels
     assert tuple(a.extent for a in kernel.axes[kernel.parallel :]) == (8,) * (vector_bytes == 64)
+
+
+# ---------------------------------------------------------------------------- on a GPU
+GPU = Target("cuda", "sm_90")
+
+
+def gpu_plan(graph: Graph) -> Plan:
+    """The plan of `graph` for a GPU, which gives what the graph gives."""
+    verify(graph)
+    plan = schedule(on_gpu(graph), GPU)
+    verify(plan)
+    given = [
+        [random_input(i.type, torch.Generator().manual_seed(k)) for k, i in enumerate(graph.inputs)]
+        for _ in range(2)]
+    for found, expected in zip(run_plan(plan, given[0]), run(graph, given[1]), strict=True):
+        same(found, expected)
+    return plan
+
+
+@pytest.mark.parametrize("dtype", ("float32", "bfloat16", "float16"))
+@pytest.mark.parametrize("rows,is_sum", [(1, True), (3, True), (4, True), (5, False)])
+def test_few_rows_are_a_kernel_on_a_gpu(rows, is_sum, dtype):
+    m = Make()
+    x = m.input(rows, 64, dtype=dtype)
+    plan = gpu_plan(m.graph(m.op("maximum", linear(m, x, 48, dtype), (0.0,))))
+    assert (calls(plan, KernelCall), calls(plan, LibraryCall)) == (1, 0 if is_sum else 1)
+    if 1 < rows and is_sum:  # a row of weights is loaded for all rows of the product
+        (kernel,) = plan.kernels
+        assert [axis.extent for axis in kernel.axes[kernel.parallel :]] == [rows]
+
+
+def test_few_columns_are_few_rows_of_the_transposed():
+    m = Make()
+    plan = gpu_plan(m.graph(linear(m, m.input(200, 32), 2)))
+    assert calls(plan, KernelCall) == len(plan.calls) == 1
+
+
+def test_products_of_one_row_share_a_kernel():
+    m = Make()
+    x = m.input(1, 64, dtype="bfloat16")
+    q, k, v = (linear(m, x, 48, "bfloat16") for _ in range(3))
+    gate = m.op("mul", m.op("sigmoid", q), k)
+    plan = gpu_plan(m.graph(gate, v))
+    assert calls(plan, KernelCall) == len(plan.calls) == 1
+
+
+def test_no_kernel_has_more_rows_than_registers_hold():
+    m = Make()
+    x = m.input(4, 64)
+    plan = gpu_plan(m.graph(*(linear(m, x, 48) for _ in range(3))))
+    assert calls(plan, KernelCall) == len(plan.calls) == 2
+
+
+def test_weights_along_columns_stay_with_the_library_on_a_gpu():
+    m = Make()
+    plan = gpu_plan(m.graph(m.matmul(m.input(1, 64), m.input(64, 48))))
+    assert calls(plan, LibraryCall) == len(plan.calls) == 1
+
+
+def test_what_the_row_is_made_of_is_computed_once():
+    """A norm before the product is a kernel of its own: else each column would compute it again."""
+    m = Make()
+    x = m.input(1, 64)
+    plan = gpu_plan(m.graph(linear(m, m.layer_norm(x, m.input(64), m.input(64)), 48)))
+    assert calls(plan, KernelCall) == len(plan.calls) == 2
+
+
+def test_products_that_are_asked_for_as_kernels_are_no_sums():
+    m = Make()
+    graph = on_gpu(m.graph(m.matmul(m.input(4, 64), m.permute(m.input(48, 64), 1, 0))))
+    for fused in (products_of(graph), ()):
+        (kernel,) = schedule(graph, GPU, fused).kernels
+        assert product_of(kernel) is not None
+
+
+def test_small_products_are_kernels_by_rule():
+    m = Make()
+    x = m.input(128, 256, dtype="bfloat16")
+    y = m.matmul(x, m.permute(m.input(256, 256, dtype="bfloat16"), 1, 0))
+    z = m.matmul(m.input(4096, 256, dtype="bfloat16"), m.permute(x, 1, 0))
+    few = m.matmul(m.input(2, 64), m.permute(m.input(48, 64), 1, 0))
+    graph = on_gpu(m.graph(y, z, few))
+    assert small_products(graph) == {y}
+    m = Make()
+    y = m.matmul(m.input(64, 128), m.input(128, 64))
+    assert small_products(on_gpu(m.graph(y))) == {y}
+    assert not small_products(on_gpu(m.graph(y)), rounds_float32=True)
+    assert calls(schedule(graph, GPU, small_products(graph)), KernelCall) == 2
+
+
+def test_a_layer_after_another_does_its_epilogue_first():
+    """The activation between two products is done once, where the first stores."""
+    m = Make()
+    x = m.input(32, 64, dtype="bfloat16")
+    for _ in range(3):
+        x = m.cast(m.op("maximum", m.cast(linear(m, x, 64, "bfloat16"), "float32"), (0.0,)), "bfloat16")
+    graph = on_gpu(m.graph(x))
+    plan = schedule(graph, GPU, products_of(graph))
+    assert len(plan.calls) == 3 and len(plan.kernels) == 1
+    assert all(b.type.dtype == "bfloat16" for b in plan.buffers)
+
+
+@pytest.mark.parametrize("rows", (1, 3))
+def test_a_long_sum_with_few_results_is_cut(rows):
+    m = Make()
+    x, w = m.input(rows, 1 << 16), m.input(5, 1 << 16)
+    plan = schedule(on_gpu(m.graph(m.matmul(x, m.permute(w, 1, 0)))), GPU)
+    assert calls(plan, LibraryCall) == (rows > 1) and len(plan.calls) == (2 if rows == 1 else 1)
+    assert rows > 1 or plan.calls[0].extent == 40

@@ -1,0 +1,91 @@
+"""Sums of exponentials below a largest value, where both are cut in parts: each part has its own.
+
+    m = max(x: [64, 1048576]); s = sum(exp(x - m))
+      ->
+    p = max(reshape(x): [64, 16, 65536]);  q = sum(exp(x - p))         one pass, 1024 rows
+    m = max(p); s = sum(q * exp(p - m))                                16 of them for each row
+
+So a softmax of few long rows reads them twice, once for both and once for its result, and not three
+times. A part of which all is -inf adds nothing, unless all of the row is: then s is NaN, as it was.
+
+Requires level core. Guarantees: `s` up to the rounding of a scaled sum.
+Source: Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018).
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from preheat.ir.graph import Builder, Graph, Op, Ref
+from preheat.ir.types import TensorType, Type, tensor
+
+FLOATS = ("float32", "float64")
+
+
+class Exponentials(NamedTuple):
+    """total = sum(exp(value - largest)) along one axis of a known size, which all three keep."""
+
+    value: int
+    largest: int
+    total: int
+
+
+class Cut(NamedTuple):
+    """A largest value in parts. value: what the parts are of, with the axis as two; parts: the largest
+    of each."""
+
+    value: int
+    parts: int
+    axis: int
+
+
+def exponentials(graph: Graph, types: Mapping[int, Type]) -> dict[int, Exponentials]:
+    """Those of `graph`, by the sums."""
+    by_value = {op.results[0]: op for op in graph.ops if len(op.results) == 1}
+    found: dict[int, Exponentials] = {}
+    for op in graph.ops:
+        if op.name != "sum" or not op.attr("keepdim") or op.type.dtype not in FLOATS:
+            continue
+        power = by_value.get(op.args[0].id)
+        below = by_value.get(power.args[0].id) if power is not None and power.name == "exp" else None
+        if below is None or below.name != "sub" or not all(isinstance(a, Ref) for a in below.args):
+            continue
+        value, spread = (arg.id for arg in below.args)
+        made = by_value.get(spread)
+        largest = made.args[0].id if made is not None and made.name == "expand" else spread
+        first = by_value.get(largest)
+        is_pair = first is not None and first.name == "max" and first.attr("keepdim") and (
+            first.args == (Ref(value),) and first.attr("axes") == op.attr("axes"))
+        is_one = len(op.attr("axes")) == 1 and isinstance(below.type.sizes[op.attr("axes")[0]], int)
+        if is_pair and is_one and types[value].sizes == below.type.sizes:
+            found[op.result] = Exponentials(value, largest, op.result)
+    return found
+
+
+def write_parts(builder: Builder, op: Op, cut: Cut, largest: int) -> None:
+    """Appends the sum `op` of exponentials below `largest`, which was cut as `cut` says."""
+    axis = cut.axis
+    whole, part = builder.type_of[cut.value], builder.type_of[cut.parts]
+
+    def like(sizes: tuple, dtype: str = part.dtype) -> TensorType:
+        return tensor(dtype, sizes, device=whole.device)
+
+    spread = builder.add("expand", [cut.parts], _expanded(part, whole.sizes))
+    below = builder.add("sub", [cut.value, spread], like(whole.sizes))
+    power = builder.add("exp", [below], like(whole.sizes))
+    sums = builder.add("sum", [power], part, axes=(axis + 1,), keepdim=True)
+    one = (*part.sizes[:axis], 1, *part.sizes[axis + 1 :])
+    most = builder.add("reshape", [largest], like(one))
+    most = builder.add("expand", [most], _expanded(builder.type_of[most], part.sizes))
+    scale = builder.add("exp", [builder.add("sub", [cut.parts, most], part)], part)
+    scaled = builder.add("mul", [sums, scale], part)
+    least = builder.add("full", [], part, value=float("-inf"))
+    is_nothing = builder.add("eq", [cut.parts, least], like(part.sizes, "bool"))
+    zero = builder.add("mul", [most, builder.add("full", [], part, value=0.0)], part)
+    scaled = builder.add("where", [is_nothing, zero, scaled], part)  # NaN if all of the row is -inf
+    total = builder.add("sum", [scaled], like(one), axes=(axis,), keepdim=True)
+    builder.append(Op("reshape", (Ref(total),), op.results, op.types))
+
+
+def _expanded(type: TensorType, sizes: tuple) -> TensorType:
+    strides = tuple(s if n == m else 0 for n, m, s in zip(type.sizes, sizes, type.strides))
+    return TensorType(type.dtype, sizes, strides, type.device)
