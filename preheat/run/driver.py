@@ -251,7 +251,8 @@ class Frames:
         self._made[:] = [frame for frame in self._made if frame[0][single] != _SPENT]
         _release(spent, self._lenses)
         words = (ctypes.c_int64 * self._words)()
-        arena = new_arena(self._arena_bytes, self._device if self.is_streamed else "cpu")
+        is_seen = self.is_streamed or self._pinned  # an empty arena, too, is where its tensors are
+        arena = new_arena(self._arena_bytes, self._device if is_seen else "cpu")
         tensors = {
             n: show_bytes(arena, at, type) for n, at, type in self._arena if n in self._pinned
         }

@@ -200,7 +200,7 @@ def test_small_products(sizes, dtype):
 @pytest.mark.parametrize("sizes,axis", (((3, 200_000), 1), ((200_000, 3), 0), ((40, 131072), 1), ((200, 131072), 1)))
 def test_softmax_of_few_long_rows(sizes, axis, dtype):
     x = cuda(*sizes, dtype=dtype)
-    x[0, 5] = float("-inf")
+    x.select(1 - axis, 0)[5] = float("-inf")
     by_rule(lambda x: x.softmax(axis), x)
     by_rule(lambda x: x.logsumexp(axis), x)
     x.select(1 - axis, 0)[: sizes[axis] // 2] = float("-inf")  # a part of which nothing counts

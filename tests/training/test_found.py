@@ -5,6 +5,7 @@ import torch
 
 import preheat
 from tests.training.check import check
+from tests.training.place import DEVICE
 
 
 def outcomes(fn, use, count=4):
@@ -274,3 +275,13 @@ def test_a_copy_of_what_is_saved_may_be_written_to():
         return leaf.grad
 
     assert not any(isinstance(row, str) for row in agree(f, use))
+
+
+def test_a_gradient_that_is_zero_without_memory():
+    """Torch's formula of `sgn` gives zeros that have no memory, which kernels read all the same."""
+    compiled = preheat.compile(torch.sgn, options={"cache": False})
+    for seed in range(4):
+        torch.manual_seed(seed)
+        x = torch.randn(5, 5, device=DEVICE, requires_grad=True)
+        (found,) = torch.autograd.grad(compiled(x * 1), x, torch.randn(5, 5, device=DEVICE))
+        assert torch.equal(found, torch.zeros_like(x))

@@ -71,6 +71,7 @@ _SOURCES = (
     "zeros.default",
     "zeros_like.default",
     "zero.default",
+    "_efficientzerotensor.default",  # torch's has no memory at all, which no kernel could read
 )
 
 NUMBER_ROWS = frozenset((
