@@ -20,7 +20,6 @@ from preheat.bridge.padding import grads_of, resized
 from preheat.bridge.tensors import Tensor
 from preheat.dispatch import Compiled
 from preheat.module import CompiledModule
-from preheat.run.sized_calls import CALLS_BEFORE_OWN
 
 # Passes over the inputs until one captures nothing: the first meets a size, the second another one,
 # which makes it a symbol, the third is served.
@@ -69,8 +68,7 @@ def warmup(
         if number and before == [holder.variants for holder in holders]:
             break
     graphs = [holder.graphs for holder in holders if holder.graphs is not None]
-    # where sizes change, a size has tables of its own first
-    for args, kwargs in calls * max((asked.calls + CALLS_BEFORE_OWN for asked in graphs), default=0):
+    for args, kwargs in calls * max((asked.most_calls for asked in graphs), default=0):
         compiled(*args, **kwargs)
 
 

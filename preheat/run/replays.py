@@ -37,6 +37,7 @@ from preheat.run.recording import Recording, Roles, record
 
 # Native calls before one is recorded: the first, one that shows where its inputs lie, the third.
 CALLS_BEFORE_GRAPH = 3
+CALLS_BEFORE_OWN = 3  # at the same sizes, before a plan that may be a graph is one of them alone
 _CALLS_AGAIN = 2  # direct calls after which a graph that did not fit them is recorded anew
 _LONGEST_WAIT = 1 << 16  # for one that had to make room again and again
 _MOST_ATTEMPTS = 8
@@ -50,9 +51,10 @@ _FEWEST_LAUNCHES = 2  # below, there is nothing to save
 
 class Graphs:
     """What a compiled function asks for: graphs of its plans, within `limit_bytes` of memory for all
-    that share a stream. `name` is what people call the function; a plan has its graph after `calls`."""
+    that share a stream. `name` is what people call the function; a plan has its graph after `calls`, and
+    one of sizes that change after `most_calls` at the same."""
 
-    calls = CALLS_BEFORE_GRAPH
+    calls, most_calls = CALLS_BEFORE_GRAPH, CALLS_BEFORE_OWN + CALLS_BEFORE_GRAPH
 
     def __init__(self, name: str, limit_bytes: int, lanes: Lanes | None = None):
         self.name, self.limit_bytes = name, limit_bytes

@@ -19,12 +19,12 @@ from preheat.run.entry import EntryStencil
 from preheat.run.executable import Executable
 from preheat.run.reach import Origin, Reach, reach
 from preheat.run.recipes import Rebuild, compile_recipe
+from preheat.run.replays import CALLS_BEFORE_OWN
 from preheat.run.sized import Instance, Planned, Sized, Template
 
 # Estimates (what is worth giving the GIL away for) are good for sizes that differ by as many bits.
 _SIZE_CLASS_BITS = 3
 _MOST_STENCILS = 3  # of one class: what is kept in memory hangs on sizes
-CALLS_BEFORE_OWN = 3  # at the same sizes, before a plan that may be a graph is one of them alone
 CALLS_IN_A_ROW = 64  # at the same sizes, before these get an entry that checks them natively
 
 
