@@ -197,4 +197,4 @@ def test_lengths_in_training_are_captured_once():
         for a, b in zip(*found):
             torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
     captures, breaks = (a - b for a, b in zip(count("captures", "breaks"), before))
-    assert captures <= 2 and breaks == 0
+    assert captures <= (2 if torch.__version__ >= "2.13" else 3) and breaks == 0
