@@ -157,7 +157,10 @@ class Lesson:
             core = compact(_lowered(joined.graph, JOINED), joined)
             ahead, backwards = halves(core, joined, partition(core, joined, self.budget))
             plan, image = _compiled(ahead.graph, self.bench)
-            made = tuple(_backward(half, self.handover, self.bench) for half in backwards)
+            classes = known.wiring.classes
+            made = tuple(
+                _backward(half, classes[half.joint.number][0], self.handover, self.bench)
+                for half in backwards)
             plans = (plan, *(stage.plan for backward in made for stage in backward.stages))
             event.set(
                 kernels=sum(len(p.kernels) for p in plans), calls=sum(len(p.calls) for p in plans))
@@ -264,10 +267,12 @@ def _lowered(graph: Graph, passes: tuple[Pass, ...]) -> Graph:
         observe=lambda step, made: stage(step.name, made))
 
 
-def _backward(half: Half, handover: int, bench: Bench | None) -> Backward:
+def _backward(
+    half: Half, arguments: Sequence[Given], handover: int, bench: Bench | None,
+) -> Backward:
     """The compiled stages of `half`, the first of which leads to the others."""
     joint, made = half.joint, None
-    for stage in reversed(stages(half, handover)):
+    for stage in reversed(stages(half, arguments, handover)):
         made = Backward(
             joint.number, joint.key, *_compiled(stage.graph, bench), stage.takes, stage.grads,
             half.watched, half.can_raise, then=made, carries=stage.carries)

@@ -26,7 +26,7 @@ from preheat.bridge.interpret import define
 from preheat.bridge.ops import HIDDEN_WRITES, decode, overload, schema, unseen_values
 from preheat.bridge.tensors import is_plain, type_of, unusual_keys
 from preheat.capture.recorder import Recorder
-from preheat.ir.graph import CARRY, Graph, Input, Op
+from preheat.ir.graph import CARRY, Graph, Input, Op, Ref
 from preheat.ir.training import Division, Joint
 from preheat.ir.types import TensorType
 
@@ -61,9 +61,10 @@ class Nested:
             values = self._run(inputs)
             if writes:
                 self._write(inputs, values)
+        unwritten = () if writes else self._unwritten(values)
         self._locals = [[values[v] for v in one.results] for one in division.classes]
         self.values = [self._plain(values[v]).detach() for v in division.values]
-        self._forward = self._forward_graph([values[v] for v in division.values])
+        self._forward = self._forward_graph([values[v] for v in division.values], unwritten)
 
     def _listening(self, outside: Callable, fail: Callable) -> Recorder:
         return Recorder(outside, fail, no_constant, no_test)
@@ -175,16 +176,33 @@ class Nested:
                     # through `.data` its version stays, as in eager where the op hides its write
                     (tensor.data if value in unseen else tensor).copy_(values[value])
 
-    def _forward_graph(self, values: Sequence[torch.Tensor]) -> Graph | None:
+    def _unwritten(self, values: dict[int, torch.Tensor]) -> list[tuple[int, torch.Tensor]]:
+        """What `_write` would have written: places of inputs, and what they would hold."""
+        graph = self.division.graph
+        committed = {place for place, _ in self.division.commits}
+        place_of = {given.id: place for place, given in enumerate(graph.inputs)}
+        return [
+            (place_of[target], values[value]) for target, value in graph.writes
+            if place_of[target] not in committed]
+
+    def _forward_graph(
+        self, values: Sequence[torch.Tensor], unwritten: Sequence[tuple[int, torch.Tensor]],
+    ) -> Graph | None:
         recorder = self._recorder
         outputs = [recorder.value_of(self._plain(value)) for value in values]
-        if self.why_not_recorded or None in outputs:
+        written = [recorder.value_of(self._plain(value)) for _, value in unwritten]
+        if self.why_not_recorded or None in outputs or None in written:
             return None
         known = {s: given.id for s, given in zip(recorder.input_sources, recorder.builder.inputs)}
         given = tuple(
             Input(known.get(place, -1 - place), original.type, original.name, original.alias_set)
             for place, original in enumerate(self.division.graph.inputs))
-        return Graph("aten", given, tuple(recorder.builder.ops), tuple(outputs))
+        writes = tuple(
+            Op("aten.copy_.default", (Ref(given[place].id), Ref(value)), (given[place].id,),
+               (given[place].type,), writes=(given[place].id,), aliases=(given[place].id,),
+               is_grad_enabled=False)
+            for (place, _), value in zip(unwritten, written))
+        return Graph("aten", given, (*recorder.builder.ops, *writes), tuple(outputs))
 
     # ------------------------------------------------------------------ what formulas see
     def _shown(self, tensor: torch.Tensor, type: TensorType) -> torch.Tensor:

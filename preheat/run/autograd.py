@@ -186,7 +186,10 @@ class Join:
         self, source: Source, inputs: Sequence[torch.Tensor], values: list,
     ) -> list[torch.Tensor]:
         """The outputs of the call. `values` are those of the division; results of classes among
-        them are replaced by what has a history."""
+        them are replaced by what has a history, even if the node begins under `no_grad`."""
+        if not torch.is_grad_enabled():
+            with torch.enable_grad():
+                return self(source, inputs, values)
         joining = _Joining(self, inputs, values)
         for number, (arguments, results) in enumerate(self.classes):
             given, apart = [*map(joining.find, arguments)], None

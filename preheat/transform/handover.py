@@ -10,7 +10,8 @@ there. What later stages need is carried on, apart from movement and constants, 
 
 Requires the backward of one joint at level core, gradients in the order in which they are made.
 Guarantees: each op runs in one stage, in the order that it had; a gradient that has left is read by
-no later stage, since who has got it may change it.
+no later stage, since who has got it may change it, and neither is the tensor that it is of: a hook
+may update a parameter.
 """
 
 from collections.abc import Iterable, Sequence
@@ -40,14 +41,14 @@ class Stage:
     carries: tuple[Given, ...] = ()
 
 
-def stages(half: Half, most_bytes: int) -> tuple[Stage, ...]:
-    """`half`, cut wherever `most_bytes` of gradients have come together; whole for 0, and where an error
+def stages(half: Half, arguments: Sequence[Given], most_bytes: int) -> tuple[Stage, ...]:
+    """`half` of a class with these `arguments`, cut wherever `most_bytes` of gradients have come together; whole for 0, and where an error
     may have to arise, which needs all that the half was given."""
     groups = _groups(half, most_bytes) if most_bytes and not half.can_raise else []
     if len(groups) < 2:
         return (Stage(half.graph, half.takes, half.grads),)
-    cut = _Cut(half, groups)
-    return tuple(map(cut.stage, range(len(groups))))
+    cut = _Cut(half, arguments, groups)
+    return tuple(map(cut.stage, range(len(cut.groups))))
 
 
 def _groups(half: Half, most_bytes: int) -> list[list[int]]:
@@ -69,21 +70,37 @@ def _groups(half: Half, most_bytes: int) -> list[list[int]]:
 class _Cut:
     """A half and what each stage of it computes, needs and hands on."""
 
-    def __init__(self, half: Half, groups: Sequence[Sequence[int]]):
-        self.half, self.groups, self.types = half, groups, half.graph.types()
+    def __init__(
+        self, half: Half, arguments: Sequence[Given], groups: Sequence[Sequence[int]],
+    ):
+        self.half, self.types = half, half.graph.types()
         self.maker = {result: op for op in half.graph.ops for result in op.results if result != -1}
+        self.groups: list[list[int]] = []  # of gradients that leave together
         self.ops: list[tuple[Op, ...]] = []
         self.made: list[frozenset[int]] = []  # by the ops of a stage
         done: set[int] = set()
+        readers, waiting = self._readers(arguments), [value for group in groups for value in group]
         for group in groups:
-            ops = self._ops(group, done)
-            made = frozenset(result for op in ops for result in op.results if result != -1)
+            leaving = [value for value in group if value in waiting]
+            while leaving:  # what has to be computed by then may be gradients itself
+                wanted = (*leaving, *(value for end in leaving for value in readers.get(end, ())))
+                ops = self._ops(wanted, done)
+                made = frozenset(result for op in ops for result in op.results if result != -1)
+                more = [value for value in waiting if value in made and value not in leaving]
+                if not more:
+                    break
+                leaving += more
+            if not leaving:
+                continue
+            waiting = [value for value in waiting if value not in leaving]
             done |= {v for v in made if CORE[self.maker[v].name].kind not in _DONE_AGAIN}
+            self.groups.append(leaving)
             self.ops.append(ops)
             self.made.append(made)
         self.needs = [
             [*dict.fromkeys(ref for op in ops for ref in op.refs() if ref not in made)]
             for ops, made in zip(self.ops, self.made)]
+        groups = self.groups
         # what is carried from a stage to the next: what that one and those after it need
         self.carried: list[list[int]] = [[] for _ in groups]
         for number in range(len(groups) - 2, -1, -1):
@@ -120,6 +137,25 @@ class _Cut:
                 found.add(id(self.maker[value]))
                 stack += self.maker[value].refs()
         return tuple(op for op in self.half.graph.ops if id(op) in found)
+
+    def _readers(self, arguments: Sequence[Given]) -> dict[int, list[int]]:
+        """For each gradient what is computed from the very tensor that it is of, by where it is made."""
+        graph = self.half.graph
+        input_of = {given: one.id for given, one in zip(self.half.takes, graph.inputs)}
+        found: dict[int, list[int]] = {}
+        for argument, exit in zip(arguments, self.half.grads):
+            if exit is None or exit.given.kind != "plan" or argument not in input_of:
+                continue
+            seen, readers = {input_of[argument]}, []
+            for op in graph.ops:
+                if not seen.isdisjoint(op.refs()):
+                    made = [result for result in op.results if result != -1]
+                    if CORE[op.name].kind in _DONE_AGAIN:
+                        seen.update(made)
+                    else:
+                        readers += made[:1]
+            found.setdefault(graph.outputs[exit.given.index], []).extend(readers)
+        return found
 
     def _given(self, number: int, value: int) -> Given:
         """Where stage `number` finds a value that it does not make."""

@@ -388,3 +388,30 @@ def test_a_budget_of_memory_holds_at_all_sizes(budget):
     for number, n in enumerate((3, 4, 5, *[6] * (CALLS_BEFORE_PLAN + 3))):
         x = torch.randn(n, 8)
         grads_alike(compiled, eager, lambda one: one(x).square().sum(), number)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_what_a_body_writes_is_written_at_every_size(dynamic):
+    """Buffers, arguments and tensors from outside, once the backward is known for all sizes, too."""
+    def make():
+        torch.manual_seed(0)
+        norm, total = torch.nn.BatchNorm1d(3), torch.zeros(3)
+
+        def fn(x, rest):
+            total.add_(x.sum(0))
+            rest[: x.shape[0]] = x
+            return norm(x).mul(2).sum(1).square().mean()
+
+        return norm, total, fn
+
+    sides = make(), make()
+    compiled = preheat.compile(sides[1][2], dynamic=dynamic, options={"cache": False})
+    for number, size in enumerate((8, 8, 8, 3, 8, 8, 5, 6, 8, 3, 3, 3, 3, 3)):
+        seen = []
+        for (norm, total, fn), call in zip(sides, (sides[0][2], compiled)):
+            generator = torch.Generator().manual_seed(number)
+            rest = torch.zeros(9, 3)
+            call(torch.randn(size, 3, generator=generator), rest).backward()
+            seen.append((total.clone(), rest, *(buffer.clone() for buffer in norm.buffers())))
+        for mine, eager in zip(*seen):
+            torch.testing.assert_close(mine, eager)

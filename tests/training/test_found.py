@@ -285,3 +285,30 @@ def test_a_gradient_that_is_zero_without_memory():
         x = torch.randn(5, 5, device=DEVICE, requires_grad=True)
         (found,) = torch.autograd.grad(compiled(x * 1), x, torch.randn(5, 5, device=DEVICE))
         assert torch.equal(found, torch.zeros_like(x))
+
+
+@pytest.mark.parametrize("how", ["item", "decorated", "writes"])
+def test_a_part_that_begins_under_no_grad_and_ends_outside(how):
+    w = torch.ones(3, requires_grad=True, device=DEVICE)
+    state = {}
+
+    @torch.no_grad()
+    def looked_at(x):
+        return x.norm().item()
+
+    def fn(x):
+        if how == "decorated":
+            looked_at(x)
+        else:
+            with torch.no_grad():
+                if how == "item":
+                    x.norm().item()
+                else:
+                    state["seen"] = x.norm()
+                    state["again"] = state["seen"] * 2
+        return (x * w).sum()
+
+    compiled = preheat.compile(fn, options={"cache": False})
+    for number in range(5):
+        (found,) = torch.autograd.grad(compiled(torch.full((3,), float(number), device=DEVICE)), w)
+        assert found.tolist() == [number] * 3
