@@ -22,7 +22,7 @@ from preheat.base.errors import UserError, nearest
 from preheat.base.events import emit
 from preheat.base.options import Buckets
 from preheat.bridge import padding
-from preheat.bridge.tensors import Tensor
+from preheat.bridge.tensors import Tensor, call_facts, without_sizes
 
 Lengths = tuple[int, ...]  # one a name
 
@@ -44,7 +44,8 @@ class Bucketed:
         self.settings, buckets = dict(settings), settings["options"]["buckets"]
         self.names, self.buckets = tuple(buckets), tuple(buckets.values())
         self._signature = inspect.signature(getattr(target, "forward", target))
-        self._axes: dict[tuple, list] = {}  # of results, by name; by bucket and grad mode
+        # by bucket and kind of call: the axes of results, by name, and the variants that there were then
+        self._checks: dict[tuple, tuple[list, tuple]] = {}
         known = tuple(self._signature.parameters)
         for own in self.buckets:
             for name in (*own.dims, *own.fill):
@@ -61,7 +62,7 @@ class Bucketed:
         return self.dynamic.name
 
     def reset(self) -> None:
-        self._axes.clear()
+        self._checks.clear()
         for part in self.parts:
             part.reset()
 
@@ -81,11 +82,23 @@ class Bucketed:
             return self.dynamic(*args, **kwargs)
         if lengths == chosen:
             return self.by_lengths[chosen](*bound.args, **bound.kwargs)
-        key = chosen, padding.is_grad_on()
-        if key not in self._axes:
-            self._axes[key] = self._checked(bound, lengths, chosen)
-        result = self._run(self.by_lengths[chosen], bound, chosen)
-        return self._cut(result, self._axes[key], lengths)
+        part, key = self.by_lengths[chosen], (chosen, self._kind(bound))
+        axes, known = self._checks.get(key, (None, part.variants))
+        if axes is None or known != part.variants:
+            axes, known = self._checked(bound, lengths, chosen), None
+        result = self._run(part, bound, chosen)
+        if known is not None and known != part.variants:  # it went a way of its own
+            axes = self._checked(bound, lengths, chosen)
+        self._checks[key] = axes, part.variants
+        return self._cut(result, axes, lengths)
+
+    def _kind(self, bound: inspect.BoundArguments) -> tuple:
+        """What may tell one way through the program from another: modes, and the arguments but for sizes
+        and elements."""
+        plain = tuple(
+            value for value in bound.arguments.values() if type(value) in (bool, int, float, str))
+        return (padding.is_grad_on(), getattr(self.target, "training", None), plain,
+                without_sizes(tuple(call_facts((bound.args, bound.kwargs)))))
 
     def examples(self, args: tuple, kwargs: dict) -> Iterator[tuple[tuple, dict]]:
         """The call at every bucket, and just below it, where it is padded."""

@@ -149,4 +149,6 @@ class Fetch:
 def _found(origin: Origin, arguments: tuple, deep: tuple) -> Any:
     if origin.kind == "object":
         return origin.value
+    if origin.kind == "member":
+        return getattr(*origin.value)
     return (arguments if origin.kind == "argument" else deep)[origin.value]

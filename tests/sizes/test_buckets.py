@@ -323,3 +323,25 @@ def test_dropout_draws_nothing_in_evaluation_and_is_refused_in_training():
         with pytest.raises(preheat.UserError, match=r"padding would draw some.*model.eval\(\)"):
             preheat.bucketed(model.train(), **options)(x)
         assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_each_way_through_the_program_is_checked():
+    """Another way through the same bucket: by an argument, by a mode, by another batch size."""
+    class Net(torch.nn.Module):
+        def forward(self, x, mean=False):
+            if mean or not self.training or x.shape[0] == 3:
+                return x.mean(1)
+            return x.sum(1)
+
+    ways = (
+        lambda net, call: call(torch.ones(2, 3), mean=True),
+        lambda net, call: (net.eval(), call(torch.ones(2, 3))),
+        lambda net, call: call(torch.ones(3, 3)),
+    )
+    for way in ways:
+        net = Net().train()
+        compiled = preheat.bucketed(net, lengths=[4], dims={"x": 1}, fill={"x": 0})
+        for size in (3, 2, 1):
+            assert compiled(torch.ones(2, size)).tolist() == [size] * 2
+        with pytest.raises(preheat.UserError, match="reaches the results"):
+            way(net, compiled)

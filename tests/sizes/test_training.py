@@ -415,3 +415,19 @@ def test_what_a_body_writes_is_written_at_every_size(dynamic):
             seen.append((total.clone(), rest, *(buffer.clone() for buffer in norm.buffers())))
         for mine, eager in zip(*seen):
             torch.testing.assert_close(mine, eager)
+
+
+def test_a_step_that_reads_its_gradients_at_every_size():
+    w = torch.ones(3, requires_grad=True)
+
+    def step(x):
+        if w.grad is not None:
+            w.grad.zero_()
+        loss = (x * w).sum()
+        loss.backward()
+        return loss.detach()
+
+    compiled = preheat.compile(step, options={"cache": False})
+    for size in (2, 3, 4, 5, 3, 3, 3, 7):
+        assert compiled(torch.ones(size, 3)).item() == 3 * size
+        assert w.grad.tolist() == [size] * 3
