@@ -19,7 +19,7 @@ from preheat.base.events import emit, timed, wants
 from preheat.bridge.ops import unseen_inputs
 from preheat.bridge.switches import rounds_float32
 from preheat.capture import capture as captures
-from preheat.differentiate import Lesson
+from preheat.differentiate import Aims, Lesson
 from preheat.generate.build import host_target
 from preheat.generate.emit import module_text
 from preheat.generate.runtime import build_runtime
@@ -154,12 +154,11 @@ def _learning(trace: Trace, name: str) -> Artifact | None:
 
 
 def lesson_of(
-    graph: Graph, known: Training | None = None, budget: float = 1.0, handover: int = 0,
-    bench: Bench | None = None,
+    graph: Graph, known: Training | None = None, **asked: Any,
 ) -> Lesson | SizedLesson:
-    """What is to be learned of a differentiable body; see `Lesson.of`. Raises Unsupported if it cannot
+    """What is to be learned of a differentiable body. asked: see `Aims`. Raises Unsupported if it cannot
     be divided."""
-    return (SizedLesson if graph.symbols else Lesson).of(graph, known, budget, handover, bench)
+    return (SizedLesson if graph.symbols else Lesson).of(graph, known, Aims(**asked))
 
 
 def _sized(trace: Trace, name: str, bench: Bench | None) -> Artifact:

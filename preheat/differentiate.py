@@ -15,6 +15,7 @@ from dataclasses import replace
 import torch
 
 from preheat.base.collector import paused_collector
+from preheat.base.dataclass import dataclass
 from preheat.base.errors import Unsupported, is_strict
 from preheat.base.events import timed
 from preheat.bridge import interpret
@@ -24,7 +25,7 @@ from preheat.bridge.history import check_saved, history, require_version
 from preheat.bridge.ops import schema
 from preheat.capture.joint import Nested
 from preheat.ir.bench import Bench
-from preheat.ir.graph import CARRY, Graph, Op, Ref, device_of
+from preheat.ir.graph import CARRY, Graph, Op, copied_into, device_of
 from preheat.ir.plan import Image, Plan
 from preheat.ir.text import stage
 from preheat.ir.training import Backward, Division, Given, Joint, Training
@@ -45,25 +46,29 @@ from preheat.tuning import tuned
 Tensors = Sequence[torch.Tensor | None]
 
 
+@dataclass(frozen=True)
+class Aims:
+    """What is asked of the compiled halves.
+
+    budget     the share of what torch's formulas save that may be saved, see `transform/partition.py`
+    handover   the bytes of gradients that leave a backward together, 0 for all of them
+    bench      what the fastest kernels are searched with; None: no search
+    """
+
+    budget: float = 1.0
+    handover: int = 0
+    bench: Bench | None = None
+
+
 class Lesson:
     """A differentiable body, and what has been recorded of it so far."""
 
-    def __init__(
-        self, division: Division, training: Training, budget: float = 1.0, handover: int = 0,
-        bench: Bench | None = None,
-    ):
-        self.division, self.training = division, training
-        self.budget, self.handover, self.bench = budget, handover, bench
+    def __init__(self, division: Division, training: Training, aims: Aims = Aims()):
+        self.division, self.training, self.aims = division, training, aims
 
     @classmethod
-    def of(
-        cls, graph: Graph, known: Training | None = None, budget: float = 1.0, handover: int = 0,
-        bench: Bench | None = None,
-    ) -> "Lesson":
-        """`budget`: see `transform/partition.py`; `handover`: the bytes of gradients that leave a
-        backward together, 0 for all; `bench`: what the fastest kernels of both halves are searched with.
-        Raises Unsupported for a body whose gradients cannot be divided
-        exactly."""
+    def of(cls, graph: Graph, known: Training | None = None, aims: Aims = Aims()) -> "Lesson":
+        """Raises Unsupported for a body whose gradients cannot be divided exactly."""
         if not all(isinstance(given.type, TensorType) for given in graph.inputs):
             raise Unsupported("number_with_gradient", "a number that changes from call to call")
         refuse_quiet_views(graph)
@@ -71,7 +76,7 @@ class Lesson:
         division = divide(functionalize(graph))
         draws = any(op.name != CARRY and schema(op.name).is_random for op in division.graph.ops)
         fresh = Training(wire(division), replaced=division.replaced, draws=draws)
-        return cls(division, known if known is not None else fresh, budget, handover, bench)
+        return cls(division, known if known is not None else fresh, aims)
 
     @property
     def device(self) -> str:
@@ -155,12 +160,11 @@ class Lesson:
             forward = known.forward if known.forward is not None else _unrecorded(self.division)
             joined = whole(forward, known.joints, known.replaced, known.wiring.commits)
             core = compact(_lowered(joined.graph, JOINED), joined)
-            ahead, backwards = halves(core, joined, partition(core, joined, self.budget))
-            plan, image = _compiled(ahead.graph, self.bench)
+            ahead, backwards = halves(core, joined, partition(core, joined, self.aims.budget))
+            plan, image = _compiled(ahead.graph, self.aims.bench)
             classes = known.wiring.classes
             made = tuple(
-                _backward(half, classes[half.joint.number][0], self.handover, self.bench)
-                for half in backwards)
+                _backward(half, classes[half.joint.number][0], self.aims) for half in backwards)
             plans = (plan, *(stage.plan for backward in made for stage in backward.stages))
             event.set(
                 kernels=sum(len(p.kernels) for p in plans), calls=sum(len(p.calls) for p in plans))
@@ -236,15 +240,10 @@ def once_again(device: str, state: States | None) -> Iterator[None]:
 def _unrecorded(division: Division) -> Graph:
     """The forward alone: no backward has been seen."""
     graph = division.graph
-    committed = {graph.inputs[place].id for place, _ in division.commits}
-    types = graph.types()
     ops = [
         Op("aten.clone.default", op.args[:1], op.results, op.types) if op.name == CARRY else op
         for op in graph.ops]
-    ops += [
-        Op("aten.copy_.default", (Ref(target), Ref(value)), (target,), (types[target],),
-           writes=(target,), aliases=(target,))
-        for target, value in graph.writes if target not in committed]
+    ops += [copied_into(graph.inputs[place], value) for place, value in division.plain_writes]
     return Graph("aten", graph.inputs, tuple(ops), division.values)
 
 
@@ -267,14 +266,12 @@ def _lowered(graph: Graph, passes: tuple[Pass, ...]) -> Graph:
         observe=lambda step, made: stage(step.name, made))
 
 
-def _backward(
-    half: Half, arguments: Sequence[Given], handover: int, bench: Bench | None,
-) -> Backward:
+def _backward(half: Half, arguments: Sequence[Given], aims: Aims) -> Backward:
     """The compiled stages of `half`, the first of which leads to the others."""
     joint, made = half.joint, None
-    for stage in reversed(stages(half, arguments, handover)):
+    for stage in reversed(stages(half, arguments, aims.handover)):
         made = Backward(
-            joint.number, joint.key, *_compiled(stage.graph, bench), stage.takes, stage.grads,
+            joint.number, joint.key, *_compiled(stage.graph, aims.bench), stage.takes, stage.grads,
             half.watched, half.can_raise, then=made, carries=stage.carries)
     return made
 

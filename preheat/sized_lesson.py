@@ -20,8 +20,7 @@ from preheat.base.errors import Unsupported, is_strict
 from preheat.base.events import emit
 from preheat.bridge.generators import States
 from preheat.capture.sized_joint import SizedNested
-from preheat.differentiate import Lesson, Tensors, once_again
-from preheat.ir.bench import Bench
+from preheat.differentiate import Aims, Lesson, Tensors, once_again
 from preheat.ir.graph import Graph, device_of
 from preheat.ir.plan import Image, Plan
 from preheat.ir.scalar import apply, symbol
@@ -36,19 +35,14 @@ _MOST_TAUGHT = 64
 class SizedLesson:
     """See the module docstring. `training.taught` grows; `generation` counts how often it has."""
 
-    def __init__(
-        self, division: Division, training: Training, budget: float, handover: int,
-        bench: Bench | None,
-    ):
-        self.division, self.training = division, training
-        self.budget, self.handover, self.bench = budget, handover, bench
+    def __init__(self, division: Division, training: Training, aims: Aims):
+        self.division, self.training, self.aims = division, training, aims
         self.generation = 0
         self._halves: dict[int, tuple[Taught, Graph, tuple[Split, ...]]] = {}  # by id of what is taught
 
     @classmethod
     def of(
-        cls, graph: Graph, known: Training | None = None, budget: float = 1.0, handover: int = 0,
-        bench: Bench | None = None,
+        cls, graph: Graph, known: Training | None = None, aims: Aims = Aims(),
     ) -> "SizedLesson":
         """See `Lesson.of`."""
         try:
@@ -57,8 +51,7 @@ class SizedLesson:
             if is_strict():
                 raise
             raise Unsupported("symbolic_gradient", str(why)) from why
-        training = known if known is not None else lesson.training
-        return cls(lesson.division, training, budget, handover, bench)
+        return cls(lesson.division, known if known is not None else lesson.training, aims)
 
     def at(self, sizes: Sizes) -> "LessonAt":
         """The body at these sizes."""
@@ -125,8 +118,7 @@ class SizedLesson:
         training = replace(
             self._training_at(sizes), forward=evaluated(taught.forward, sizes),
             joints=evaluated(taught.joints, sizes))
-        here = Lesson(evaluated(self.division, sizes), training, self.budget, self.handover, self.bench)
-        return here.compiled(name)
+        return Lesson(evaluated(self.division, sizes), training, self.aims).compiled(name)
 
     def _training_at(self, sizes: Sizes) -> Training:
         return evaluated(replace(self.training, taught=()), sizes)
@@ -147,8 +139,7 @@ class LessonAt(Lesson):
     """The lesson at some sizes. What it learns, it hands to the one for all."""
 
     def __init__(self, whole: SizedLesson, sizes: Sizes):
-        super().__init__(
-            evaluated(whole.division, sizes), whole._training_at(sizes), whole.budget, whole.handover)
+        super().__init__(evaluated(whole.division, sizes), whole._training_at(sizes), whole.aims)
         self.whole, self.sizes = whole, dict(sizes)
 
     def repeat(

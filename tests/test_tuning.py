@@ -306,7 +306,7 @@ def test_both_halves_of_a_training_step_are_searched(monkeypatch):
 
     x, w = torch.ones(64, 96), torch.ones(96, requires_grad=True)
     body = capture(layer, (x, w), {}, limits=None).captured.trace.nodes[0].body
-    lesson = differentiate.Lesson.of(body, bench=bench)
+    lesson = differentiate.Lesson.of(body, aims=differentiate.Aims(bench=bench))
     lesson.run([x, w]).backward(0, [torch.ones(64, 96)], [], False)
     told = []
     stop = bus.subscribe(told.append, {"tune"})

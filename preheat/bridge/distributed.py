@@ -10,12 +10,9 @@ _MEGABYTE = 1 << 20
 
 
 def training_settings(options: Mapping[str, Any], target: Callable) -> dict[str, Any]:
-    """What `options` ask of the training of `target`, as `compiler.lesson_of` takes it; {} for the
-    defaults.
-
-    budget     the share of what torch's formulas save that may be saved
-    handover   bytes of gradients that leave a backward together: as asked for, or as many as DDP sends
-               together where it runs `target` now, or is it
+    """What `options` ask of the training of `target`, by the names of `differentiate.Aims`; {} for
+    the defaults. Where no `handover` is asked for, it is what DDP sends together if it runs `target` now, or
+    is it.
     """
     found: dict[str, Any] = {}
     budget, megabytes = options.get("memory_budget", 1.0), options.get("gradient_bucket_mb", 0.0)

@@ -58,9 +58,11 @@ def _normal(target: Tensor) -> Tensor:
 
 
 def _is_covered(target: Tensor) -> bool:
-    return (
-        target.dtype in _FRACTION_BITS and target.layout is torch.strided
-        and target.device.type in ("cpu", "cuda"))
+    return target.dtype in _FRACTION_BITS and _is_there(target)
+
+
+def _is_there(target: Tensor) -> bool:
+    return target.layout is torch.strided and target.device.type in ("cpu", "cuda")
 
 
 # ---------------------------------------------------------------------------- one kind of op each
@@ -99,10 +101,6 @@ def _made_like(numbers: Callable[[Tensor], Tensor]) -> Callable:
         return run
 
     return draw
-
-
-def _is_there(self: Tensor) -> bool:
-    return self.layout is torch.strided and self.device.type in ("cpu", "cuda")
 
 
 def _bernoulli(func: Any, self: Tensor, p: Any = 0.5, generator: None = None) -> Callable | None:

@@ -13,9 +13,8 @@ from collections.abc import Sequence
 
 import torch
 
-ROUNDS = 10
-MULTIPLIERS = 0xD2511F53, 0xCD9E8D57
-KEY_STEPS = 0x9E3779B9, 0xBB67AE85
+from preheat.ir.philox import KEY_STEPS, MULTIPLIERS, ROUNDS
+
 SCALE = 2.0 ** -24
 _LOW = 0xFFFFFFFF
 

@@ -17,16 +17,17 @@ keep the graph; a joint that cannot be recorded is None, with a reason, and its 
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 
 import torch
 
 from preheat.base.errors import Unsupported
 from preheat.bridge.ambient import is_autocast_on
 from preheat.bridge.interpret import define
-from preheat.bridge.ops import HIDDEN_WRITES, decode, overload, schema, unseen_values
+from preheat.bridge.ops import decode, overload, unseen_values, writes_unseen
 from preheat.bridge.tensors import is_plain, type_of, unusual_keys
 from preheat.capture.recorder import Recorder
-from preheat.ir.graph import CARRY, Graph, Input, Op, Ref
+from preheat.ir.graph import CARRY, Graph, Input, Op, copied_into
 from preheat.ir.training import Division, Joint
 from preheat.ir.types import TensorType
 
@@ -61,7 +62,7 @@ class Nested:
             values = self._run(inputs)
             if writes:
                 self._write(inputs, values)
-        unwritten = () if writes else self._unwritten(values)
+        unwritten = [] if writes else [(place, values[value]) for place, value in division.plain_writes]
         self._locals = [[values[v] for v in one.results] for one in division.classes]
         self.values = [self._plain(values[v]).detach() for v in division.values]
         self._forward = self._forward_graph([values[v] for v in division.values], unwritten)
@@ -165,29 +166,18 @@ class Nested:
 
     def _write(self, inputs: Sequence[torch.Tensor], values: dict[int, torch.Tensor]) -> None:
         """What the body writes to its inputs outside of autograd."""
-        graph = self.division.graph
-        committed = {place for place, _ in self.division.commits}
-        place_of = {given.id: place for place, given in enumerate(graph.inputs)}
-        unseen = unseen_values(graph)
+        unseen = unseen_values(self.division.graph)
         with torch.no_grad():
-            for target, value in graph.writes:
-                if place_of[target] not in committed:
-                    tensor = inputs[place_of[target]]
-                    # through `.data` its version stays, as in eager where the op hides its write
-                    (tensor.data if value in unseen else tensor).copy_(values[value])
-
-    def _unwritten(self, values: dict[int, torch.Tensor]) -> list[tuple[int, torch.Tensor]]:
-        """What `_write` would have written: places of inputs, and what they would hold."""
-        graph = self.division.graph
-        committed = {place for place, _ in self.division.commits}
-        place_of = {given.id: place for place, given in enumerate(graph.inputs)}
-        return [
-            (place_of[target], values[value]) for target, value in graph.writes
-            if place_of[target] not in committed]
+            for place, value in self.division.plain_writes:
+                # through `.data` its version stays, as in eager where the op hides its write
+                tensor = inputs[place].data if value in unseen else inputs[place]
+                tensor.copy_(values[value])
 
     def _forward_graph(
         self, values: Sequence[torch.Tensor], unwritten: Sequence[tuple[int, torch.Tensor]],
     ) -> Graph | None:
+        """What was recorded, and at its end the writes that this run did not make: places of inputs, and
+        what they would hold."""
         recorder = self._recorder
         outputs = [recorder.value_of(self._plain(value)) for value in values]
         written = [recorder.value_of(self._plain(value)) for _, value in unwritten]
@@ -198,9 +188,7 @@ class Nested:
             Input(known.get(place, -1 - place), original.type, original.name, original.alias_set)
             for place, original in enumerate(self.division.graph.inputs))
         writes = tuple(
-            Op("aten.copy_.default", (Ref(given[place].id), Ref(value)), (given[place].id,),
-               (given[place].type,), writes=(given[place].id,), aliases=(given[place].id,),
-               is_grad_enabled=False)
+            replace(copied_into(given[place], value), is_grad_enabled=False)
             for (place, _), value in zip(unwritten, written))
         return Graph("aten", given, (*recorder.builder.ops, *writes), tuple(outputs))
 
@@ -221,12 +209,9 @@ class Nested:
         return type_of(tangent)
 
     def _call(self, op: Op, operands: dict[int, torch.Tensor]) -> object:
+        if not self._writes:
+            operands = operands | {value: operands[value].clone() for value in writes_unseen(op)}
         args = [decode(arg, operands) for arg in op.args]
-        if op.name in HIDDEN_WRITES and not self._writes:
-            named = dict(zip((p.name for p in schema(op.name).parameters), args))
-            unseen = [named[key] for key in HIDDEN_WRITES[op.name][1]]
-            args = [
-                arg.clone() if any(arg is one for one in unseen if one is not None) else arg for arg in args]
         return (MEANINGS.get(op.name) or overload(op.name))(
             *args, **{key: decode(arg, operands) for key, arg in op.attrs})
 

@@ -10,10 +10,8 @@ places are computed one group a lane. The same numbers as `bridge/uniform.py`, b
 """
 
 from preheat.generate.llvm import Builder, Value
+from preheat.ir.philox import KEY_STEPS, MULTIPLIERS, ROUNDS
 
-ROUNDS = 10
-MULTIPLIERS = 0xD2511F53, 0xCD9E8D57
-KEY_STEPS = 0x9E3779B9, 0xBB67AE85
 GROUP = 4  # words of one counter
 _LOW = 0xFFFFFFFF
 

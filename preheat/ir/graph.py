@@ -11,7 +11,7 @@ op is a row of `ops.CORE` (or `library`, an ATen overload kept whole), nothing i
 `Graph.writes` says what is stored back into the inputs at the end.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TypeAlias, Union
 
@@ -310,9 +310,33 @@ class Builder:
         return Graph(self.level, tuple(self.inputs), tuple(self.ops), tuple(outputs), tuple(writes))
 
 
+def copied_into(given: Input, value: int) -> Op:
+    """The op of level aten that copies `value` into an input."""
+    return Op(
+        "aten.copy_.default", (Ref(given.id), Ref(value)), (given.id,), (given.type,),
+        writes=(given.id,), aliases=(given.id,))
+
+
 def with_ops(graph: Graph, ops) -> Graph:
     """`graph` with other ops."""
     return replace(graph, ops=tuple(ops))
+
+
+def with_replaced(
+    graph: Graph, is_chosen: Callable[[Op], bool], append: Callable[[Builder, Op], None],
+) -> Graph:
+    """`graph` (level core) with what `append` appends in place of each op that `is_chosen`: it gives the
+    op's own values. The very same graph if none is."""
+    chosen = {id(op) for op in graph.ops if is_chosen(op)}
+    if not chosen:
+        return graph
+    builder = Builder("core", next_id=graph.next_id(), type_of=dict(graph.types()))
+    for op in graph.ops:
+        if id(op) in chosen:
+            append(builder, op)
+        else:
+            builder.ops.append(op)
+    return with_ops(graph, builder.ops)
 
 
 def tensor_type(type: Type) -> TensorType:

@@ -50,6 +50,15 @@ class Division:
     commits: tuple[tuple[int, int], ...]
     replaced: tuple[int, ...] = ()
 
+    @property
+    def plain_writes(self) -> tuple[tuple[int, int], ...]:
+        """(input place, value): the other writes, which the body itself makes outside of autograd."""
+        committed = {place for place, _ in self.commits}
+        place_of = {given.id: place for place, given in enumerate(self.graph.inputs)}
+        return tuple(
+            (place_of[target], value) for target, value in self.graph.writes
+            if place_of[target] not in committed)
+
 
 @dataclass(frozen=True, slots=True)
 class Given:

@@ -51,10 +51,10 @@ _FEWEST_LAUNCHES = 2  # below, there is nothing to save
 
 class Graphs:
     """What a compiled function asks for: graphs of its plans, within `limit_bytes` of memory for all
-    that share a stream. `name` is what people call the function; a plan has its graph after `calls`, and
-    one of sizes that change after `most_calls` at the same."""
+    that share a stream. `name` is what people call the function; a plan has its graph after `most_calls`
+    at the same sizes."""
 
-    calls, most_calls = CALLS_BEFORE_GRAPH, CALLS_BEFORE_OWN + CALLS_BEFORE_GRAPH
+    most_calls = CALLS_BEFORE_OWN + CALLS_BEFORE_GRAPH
 
     def __init__(self, name: str, limit_bytes: int, lanes: Lanes | None = None):
         self.name, self.limit_bytes = name, limit_bytes

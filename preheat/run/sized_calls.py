@@ -56,8 +56,8 @@ class SizedCalls:
         self.sized, self.rebuild, self.found = sized, rebuild, found
         self._entry_at, self._stencil, self._settle = entry_at, stencil, settle
         self._last, self._streak = None, 0
-        # by template, and how much there is to do; () where tables cannot be made for many sizes
-        self._stencils: dict[tuple[Template, int], tuple[EntryStencil, ...]] = {}
+        # by template, and how much there is to do; None where tables cannot be made for many sizes
+        self._stencils: dict[tuple[Template, int], tuple[EntryStencil, ...] | None] = {}
         self.live = tuple(live)
         self.symbols = tuple(node.inputs[place] for place in sized.places)
         self.inputs = tuple(node.inputs[place] for place in sized.bodies)
@@ -107,15 +107,15 @@ class SizedCalls:
     def _stamped(self, run: Planned) -> Callable | None:
         """The entry of a template at some sizes, from tables that it shares with others."""
         key = run.template, math.prod(run.values).bit_length() // _SIZE_CLASS_BITS
-        known = self._stencils.get(key, (None,))
-        for stencil in known:
-            call = stencil.at(run.sizes) if stencil is not None else None
+        known = self._stencils.get(key, ())
+        for stencil in known or ():
+            call = stencil.at(run.sizes)
             if call is not None:
                 return call
-        if not known or len(known) > _MOST_STENCILS:
+        if known is None or len(known) > _MOST_STENCILS:
             return None
         made = self._new_stencil(run)
-        self._stencils[key] = () if made is None else (*filter(None, known), made)
+        self._stencils[key] = None if made is None else (*known, made)
         return None if made is None else made.at(run.sizes)
 
     def _new_stencil(self, run: Planned) -> EntryStencil | None:

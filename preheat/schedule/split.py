@@ -45,14 +45,14 @@ def split_reductions(
     ops: list[Op] = []
     builder = Builder("core", ops=ops, next_id=graph.next_id(), type_of=types)
     rows = _row_shapes(graph, types) if target.is_gpu else frozenset()
-    pairs = exponentials(graph, types) if target.is_gpu else {}
+    largest_of = exponentials(graph, types) if target.is_gpu else {}
     cuts: dict[int, Cut] = {}  # by the value that was cut
     pending = list(reversed(graph.ops))
     while pending:
         op = pending.pop()
-        pair = pairs.get(op.results[0])
-        if pair is not None and pair.largest in cuts:
-            write_parts(builder, op, cuts[pair.largest], pair.largest)
+        largest = largest_of.get(op.results[0])
+        if largest in cuts:
+            write_parts(builder, op, cuts[largest], largest)
             continue
         if target.is_gpu and op.results[0] not in whole and _is_open(op, types):
             pending += reversed(_in_turn(builder, op, types))

@@ -75,6 +75,7 @@ class _Cut:
     ):
         self.half, self.types = half, half.graph.types()
         self.maker = {result: op for op in half.graph.ops for result in op.results if result != -1}
+        self.given_of = dict(zip((given.id for given in half.graph.inputs), half.takes))
         self.groups: list[list[int]] = []  # of gradients that leave together
         self.ops: list[tuple[Op, ...]] = []
         self.made: list[frozenset[int]] = []  # by the ops of a stage
@@ -100,10 +101,9 @@ class _Cut:
         self.needs = [
             [*dict.fromkeys(ref for op in ops for ref in op.refs() if ref not in made)]
             for ops, made in zip(self.ops, self.made)]
-        groups = self.groups
         # what is carried from a stage to the next: what that one and those after it need
-        self.carried: list[list[int]] = [[] for _ in groups]
-        for number in range(len(groups) - 2, -1, -1):
+        self.carried: list[list[int]] = [[] for _ in self.groups]
+        for number in range(len(self.groups) - 2, -1, -1):
             later = [v for v in self.carried[number + 1] if v not in self.made[number + 1]]
             self.carried[number] = [*dict.fromkeys((*self.needs[number + 1], *later))]
 
@@ -141,7 +141,7 @@ class _Cut:
     def _readers(self, arguments: Sequence[Given]) -> dict[int, list[int]]:
         """For each gradient what is computed from the very tensor that it is of, by where it is made."""
         graph = self.half.graph
-        input_of = {given: one.id for given, one in zip(self.half.takes, graph.inputs)}
+        input_of = {given: value for value, given in self.given_of.items()}
         found: dict[int, list[int]] = {}
         for argument, exit in zip(arguments, self.half.grads):
             if exit is None or exit.given.kind != "plan" or argument not in input_of:
@@ -161,8 +161,7 @@ class _Cut:
         """Where stage `number` finds a value that it does not make."""
         if number:
             return Given("carried", self.carried[number - 1].index(value))
-        place = next(k for k, given in enumerate(self.half.graph.inputs) if given.id == value)
-        return self.half.takes[place]
+        return self.given_of[value]
 
     def _grads(self, number: int) -> tuple[Exit | None, ...]:
         outputs, group = self.half.graph.outputs, self.groups[number]

@@ -6,7 +6,7 @@ from torch import nn
 
 import preheat
 from preheat.capture.capture import capture
-from preheat.differentiate import Lesson
+from preheat.differentiate import Aims, Lesson
 from preheat.ir.artifact import artifact, from_bytes, to_bytes
 from preheat.run import trained
 from preheat.run.autograd import Later
@@ -174,7 +174,7 @@ def test_stages_are_stored():
     args = [torch.randn(8, 8, requires_grad=True) for _ in range(3)]
     outcome = capture(fn, args, {}, limits=None)
     trace = outcome.captured.trace
-    lesson = Lesson.of(trace.nodes[0].body, handover=1)
+    lesson = Lesson.of(trace.nodes[0].body, aims=Aims(handover=1))
     source = lesson.run(args)
     source.backward(0, [torch.ones(())], [], False)
     plan, image, training = lesson.compiled("test")

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 import preheat
 from preheat.capture.capture import capture
-from preheat.differentiate import Lesson
+from preheat.differentiate import Aims, Lesson
 from preheat.run.executable import Executable
 from tests.training.test_steps import near, trains_alike
 
@@ -23,7 +23,7 @@ def learned(fn, *args, budget=1.0):
     """The lesson of `fn` once its first backward has been seen, and what a compiled form saves: the
     types of the values that are none of the results."""
     body = capture(fn, args, {}, limits=None).captured.trace.nodes[0].body
-    lesson = Lesson.of(body, budget=budget)
+    lesson = Lesson.of(body, aims=Aims(budget=budget))
     source = lesson.run(list(body_inputs(body, args)))
     (number,) = range(len(lesson.training.wiring.classes))
     source.backward(number, [torch.ones_like(v) for v in source.values[:1]], [], False)
