@@ -110,20 +110,18 @@ def accumulate(writer: Any, op: LoopOp, wide: str, mask: str | None) -> None:
         whole = writer.whole(wide, writer.values[op.args[0]])
         if writer.is_flat:
             writer.emit(f"g{op.id} = tl.reshape({whole}, [{writer.tile.columns // LANE}, {LANE}])")
-            writer.emit(f"n{op.id} = larger(a{op.id}, tl.reduce(g{op.id}, 1, larger))")
-            writer.emit(f'b{op.id} = tl.where(n{op.id} == float("-inf"), 0.0, n{op.id})')
-            return
-        writer.emit(f"n{op.id} = larger(a{op.id}, {writer.joined(whole, 'larger')})")
+            largest = f"tl.reduce(g{op.id}, 1, larger)"
+        else:
+            largest = writer.joined(whole, "larger")
+        writer.emit(f"n{op.id} = larger(a{op.id}, {largest})")
         writer.emit(f'b{op.id} = tl.where(n{op.id} == float("-inf"), 0.0, n{op.id})')
         return
-    _, largest, _ = op.args
+    (_, largest, _), added = op.args, f"w{op.id}"
     if writer.is_flat:
         writer.emit(f"w{op.id} = tl.sum(tl.exp(g{largest} - b{largest}[:, None]), 1)")
-        writer.emit(f"a{op.id} = a{op.id} * tl.exp(a{largest} - b{largest}) + w{op.id}")
-        writer.emit(f"a{largest} = n{largest}")
-        return
-    writer.emit(f"w{op.id} = tl.exp({wide} - b{largest})")
-    added = f"tl.where({mask}, w{op.id}, 0.0)" if mask else f"w{op.id}"
+    else:
+        writer.emit(f"w{op.id} = tl.exp({wide} - b{largest})")
+        added = f"tl.where({mask}, w{op.id}, 0.0)" if mask else added
     writer.emit(f"a{op.id} = a{op.id} * tl.exp(a{largest} - b{largest}) + {added}")
     writer.emit(f"a{largest} = n{largest}")
 

@@ -14,9 +14,7 @@ nothing where a kernel reads them; no weight is copied, as it would be to pad it
 Requires level core. Guarantees: the same sums in float32, rounded once.
 """
 
-from dataclasses import replace
-
-from preheat.ir.graph import Arg, Builder, Graph, Op, Ref
+from preheat.ir.graph import Arg, Builder, Graph, Op, Ref, with_replaced
 from preheat.ir.plan import Target
 from preheat.ir.scalar import Scalar
 from preheat.ir.types import HALVES, TensorType, Type, tensor
@@ -33,21 +31,17 @@ LAUNCHES_US = 10
 
 def aligned_products(graph: Graph, target: Target) -> Graph:
     """`graph` with each large product of unaligned columns in two parts."""
-    types = graph.types()
     if not target.is_gpu:
         return graph
-    ops: list[Op] = []
-    builder = Builder("core", ops=ops, next_id=graph.next_id(), type_of=dict(types))
-    for op in graph.ops:
-        product = product_in(op, types)
-        if product is not None and _gains(product, types):
-            _append(builder, product)
-        else:
-            ops.append(op)
-    return replace(graph, ops=tuple(ops))
+    types = graph.types()
+    return with_replaced(
+        graph, lambda op: _gains(product_in(op, types), types),
+        lambda builder, op: _append(builder, product_in(op, types)))
 
 
-def _gains(product: Product, types: dict[int, Type]) -> bool:
+def _gains(product: Product | None, types: dict[int, Type]) -> bool:
+    if product is None:
+        return False
     type, a, b = product.op.type, types[product.a], types[product.b]
     known = (*type.sizes, *a.sizes, *b.sizes, *a.strides, *b.strides)
     if type.dtype not in HALVES or any(isinstance(n, Scalar) for n in known):

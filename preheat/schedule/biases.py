@@ -14,7 +14,7 @@ Source: aten/src/ATen/native/Convolution.cpp, at::_convolution: `output.add_(res
 
 from dataclasses import replace
 
-from preheat.ir.graph import Builder, Graph, Op, Ref
+from preheat.ir.graph import Builder, Graph, Op, Ref, with_replaced
 from preheat.ir.plan import Target
 from preheat.ir.scalar import Scalar
 from preheat.ir.types import HALVES, TensorType, tensor
@@ -25,17 +25,10 @@ DTYPES = ("float32", "float64", *HALVES)
 
 def biases_apart(graph: Graph, target: Target) -> Graph:
     """`graph` with the bias of each convolution added by an op of its own."""
-    types = graph.types()
-    if not target.is_gpu or not any(_has_bias(op, types) for op in graph.ops):
+    if not target.is_gpu:
         return graph
-    ops: list[Op] = []
-    builder = Builder("core", ops=ops, next_id=graph.next_id(), type_of=dict(types))
-    for op in graph.ops:
-        if _has_bias(op, types):
-            _append(builder, op)
-        else:
-            ops.append(op)
-    return replace(graph, ops=tuple(ops))
+    types = graph.types()
+    return with_replaced(graph, lambda op: _has_bias(op, types), _append)
 
 
 def _has_bias(op: Op, types: dict[int, TensorType]) -> bool:

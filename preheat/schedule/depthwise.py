@@ -20,7 +20,7 @@ strides; they are sums of the same products in another order.
 
 from dataclasses import replace
 
-from preheat.ir.graph import Builder, Graph, Op, Ref
+from preheat.ir.graph import Builder, Graph, Op, Ref, with_replaced
 from preheat.ir.plan import Target
 from preheat.ir.scalar import Scalar
 from preheat.ir.types import TensorType, tensor
@@ -36,17 +36,10 @@ _BYTE_NS, _FRESH_BYTE_NS = 0.04, 0.4
 
 def channels_first(graph: Graph, target: Target) -> Graph:
     """`graph` with the gradients of depthwise convolutions over few positions channels first."""
-    types = graph.types()
-    if target.is_gpu or not any(_is_chosen(op, types) for op in graph.ops):
+    if target.is_gpu:
         return graph
-    ops: list[Op] = []
-    builder = Builder("core", ops=ops, next_id=graph.next_id(), type_of=dict(types))
-    for op in graph.ops:
-        if _is_chosen(op, types):
-            _append(builder, op)
-        else:
-            ops.append(op)
-    return replace(graph, ops=tuple(ops))
+    types = graph.types()
+    return with_replaced(graph, lambda op: _is_chosen(op, types), _append)
 
 
 def _is_chosen(op: Op, types: dict[int, TensorType]) -> bool:

@@ -21,14 +21,6 @@ from preheat.ir.types import TensorType, Type, tensor
 FLOATS = ("float32", "float64")
 
 
-class Exponentials(NamedTuple):
-    """total = sum(exp(value - largest)) along one axis of a known size, which all three keep."""
-
-    value: int
-    largest: int
-    total: int
-
-
 class Cut(NamedTuple):
     """A largest value in parts. value: what the parts are of, with the axis as two; parts: the largest
     of each."""
@@ -38,10 +30,11 @@ class Cut(NamedTuple):
     axis: int
 
 
-def exponentials(graph: Graph, types: Mapping[int, Type]) -> dict[int, Exponentials]:
-    """Those of `graph`, by the sums."""
+def exponentials(graph: Graph, types: Mapping[int, Type]) -> dict[int, int]:
+    """The sums of exp(value - largest) along one axis of a known size, which all three keep: the largest of
+    each."""
     by_value = {op.results[0]: op for op in graph.ops if len(op.results) == 1}
-    found: dict[int, Exponentials] = {}
+    found: dict[int, int] = {}
     for op in graph.ops:
         if op.name != "sum" or not op.attr("keepdim") or op.type.dtype not in FLOATS:
             continue
@@ -57,7 +50,7 @@ def exponentials(graph: Graph, types: Mapping[int, Type]) -> dict[int, Exponenti
             first.args == (Ref(value),) and first.attr("axes") == op.attr("axes"))
         is_one = len(op.attr("axes")) == 1 and isinstance(below.type.sizes[op.attr("axes")[0]], int)
         if is_pair and is_one and types[value].sizes == below.type.sizes:
-            found[op.result] = Exponentials(value, largest, op.result)
+            found[op.result] = largest
     return found
 
 
