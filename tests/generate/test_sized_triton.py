@@ -1,14 +1,9 @@
 """Kernels for a GPU whose sizes are arguments, without one: text, binaries, Triton's interpreter."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 from generate.sized_programs import FIRST, PROGRAMS, TARGET, planned
-from generate.test_triton import needs_triton
+from generate.test_triton import interpret, needs_triton
 
 from preheat.generate import rungs
 from preheat.generate.cubin import build_gpu, gpu_target
@@ -97,9 +92,4 @@ def test_binaries(name, monkeypatch):
 @needs_triton
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_interpreted(name):
-    folder = Path(__file__).parent.parent
-    done = subprocess.run(
-        [sys.executable, "-m", "generate.sized_cases", name], cwd=folder, capture_output=True,
-        text=True, env={**os.environ, "PYTHONPATH": os.pathsep.join([str(folder.parent), *sys.path])},
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    interpret("generate.sized_cases", name)

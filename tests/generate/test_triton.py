@@ -346,13 +346,17 @@ def test_a_number_of_the_host_is_passed_by_value():
 
 
 # ---------------------------------------------------------------------------- the interpreter
+def interpret(module: str, case: str) -> None:
+    """Runs `module` for a case in a process of its own, in which Triton interprets its kernels."""
+    folder = Path(__file__).parent.parent
+    done = subprocess.run(
+        [sys.executable, "-m", module, case], cwd=folder, capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(folder.parent), *sys.path])})
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
 @needs_triton
 @pytest.mark.parametrize(
     "group", ("few", "parts", "products", "rows", "movement", "elementwise", "graphs", "folds", "random"))
 def test_interpreted(group):
-    folder = Path(__file__).parent.parent
-    done = subprocess.run(
-        [sys.executable, "-m", "generate.triton_cases", group], cwd=folder, capture_output=True,
-        text=True, env={**os.environ, "PYTHONPATH": os.pathsep.join([str(folder.parent), *sys.path])},
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    interpret("generate.triton_cases", group)

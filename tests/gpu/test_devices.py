@@ -1,8 +1,6 @@
 """Several GPUs in one process, and one process for each: `make test-gpu`, on a machine with two."""
 
 import copy
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -11,6 +9,7 @@ from torch import nn
 import preheat
 from gpu.threads import at_once
 from preheat.base.events import bus
+from tests.training import ddp
 
 pytestmark = [
     pytest.mark.gpu,
@@ -124,45 +123,6 @@ def test_a_thread_for_each_gpu():
     at_once(work, nets)
 
 
-PROGRAM = """
-import copy, sys, torch, preheat
-import torch.distributed as dist
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel as DDP
-
-rank = int(sys.argv[1])
-torch.cuda.set_device(rank)
-dist.init_process_group("nccl", init_method="file://" + sys.argv[2], rank=rank, world_size=2)
-torch.manual_seed(0)
-plain = nn.Sequential(nn.Linear(8, 32), nn.GELU(), nn.LayerNorm(32), nn.Linear(32, 4)).to(rank)
-inner, outer = copy.deepcopy(plain), copy.deepcopy(plain)
-wrapped = DDP(preheat.compile(outer, options={"cache": False}), device_ids=[rank])
-holding = preheat.compile(DDP(inner, device_ids=[rank]), options={"cache": False})
-reference = DDP(plain, device_ids=[rank])
-for step in range(6):
-    x = torch.randn(6, 8, generator=torch.Generator().manual_seed(10 * step + rank)).to(rank)
-    grads = []
-    for net, model in ((reference, plain), (wrapped, outer), (holding, inner)):
-        model.zero_grad()
-        net(x).pow(2).sum().backward()
-        grads.append([p.grad.clone() for p in model.parameters()])
-    for other in grads[1:]:
-        for a, b in zip(grads[0], other, strict=True):
-            torch.testing.assert_close(b, a, rtol=1e-4, atol=1e-5)
-print("equal", flush=True)
-dist.destroy_process_group()
-"""
-
-
 def test_ddp_on_two_gpus(tmp_path):
     """A compiled model in DDP and DDP in a compiled model: gradients of every step are plain DDP's."""
-    (tmp_path / "program.py").write_text(PROGRAM)
-    command = [sys.executable, str(tmp_path / "program.py")]
-    workers = [
-        subprocess.Popen(
-            [*command, str(rank), str(tmp_path / "store")], stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, text=True)
-        for rank in range(2)]
-    for worker in workers:
-        printed, errors = worker.communicate(timeout=120)
-        assert "equal" in printed, errors
+    ddp.run_two(tmp_path, "cuda")
