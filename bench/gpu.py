@@ -11,7 +11,6 @@ bytes that the program must move, measured in the same process. What fails or ru
 """
 
 import argparse
-import inspect
 import json
 import math
 import statistics
@@ -25,24 +24,12 @@ import torch
 import torch.nn.functional as F
 
 import preheat
+from bench.gpu_models import Row, models, tensor, trained_models
 from preheat.base.events import bus
 
 SECONDS = 0.25  # of timed calls a backend
 MOST_CALLS = 200
 COPY_BYTES = 1 << 30
-
-
-@dataclass
-class Row:
-    """`make` gives the program and its arguments; `moved`: bytes it must read and write; `graphs`:
-    also in mode reduce-overhead."""
-
-    name: str
-    make: Callable[[], tuple[Callable, tuple]]
-    moved: int = 0
-    host: bool = False  # what counts is the time of submitting
-    trains: bool = False  # a forward and a backward
-    graphs: bool = False
 
 
 @dataclass
@@ -58,10 +45,6 @@ class Measured:
 
 
 # ---------------------------------------------------------------------------- rows
-def tensor(*sizes: int, dtype: torch.dtype = torch.bfloat16, scale: float = 1.0) -> torch.Tensor:
-    return (torch.randn(sizes, device="cuda") * scale).to(dtype)
-
-
 def softmax(columns: int) -> Row:
     rows = (1 << 27) // columns
     return Row(
@@ -107,127 +90,6 @@ def norm_backward(x, g, w):
     rstd = (x.float().var(-1, unbiased=False, keepdim=True) + 1e-5).rsqrt()
     return torch.ops.aten.native_layer_norm_backward(
         g, x, [x.shape[-1]], mean, rstd, w, w, [True, True, True])
-
-
-def models() -> Iterator[Row]:
-    """Models of transformers with random weights; rows that need it are left out without it."""
-    try:
-        import transformers as t
-    except ImportError:
-        return
-
-    def bert():
-        config = t.BertConfig()
-        model = t.BertModel(config).cuda().bfloat16().eval()
-        ids = torch.randint(0, 30000, (16, 128), device="cuda")
-        return (lambda ids: model(ids).last_hidden_state), (ids,)
-
-    def gpt2():
-        model = t.GPT2LMHeadModel(t.GPT2Config(use_cache=False)).cuda().bfloat16().eval()
-        ids = torch.randint(0, 50000, (8, 512), device="cuda")
-        return (lambda ids: model(ids).logits), (ids,)
-
-    def llama():
-        config = t.LlamaConfig(
-            hidden_size=2048, intermediate_size=5632, num_hidden_layers=16, num_attention_heads=16,
-            num_key_value_heads=16, vocab_size=32000, use_cache=False)
-        model = t.LlamaForCausalLM(config).cuda().bfloat16().eval()
-        ids = torch.randint(0, 32000, (4, 512), device="cuda")
-        return (lambda ids: model(ids).logits), (ids,)
-
-    def decode():
-        config = t.LlamaConfig(
-            hidden_size=2048, intermediate_size=5632, num_hidden_layers=16, num_attention_heads=16,
-            num_key_value_heads=16, vocab_size=32000)
-        model = t.LlamaForCausalLM(config).cuda().bfloat16().eval()
-        named = "cache" if "cache" in inspect.signature(model.forward).parameters else (
-            "past_key_values")
-        past = [(tensor(1, 16, 512, 128), tensor(1, 16, 512, 128)) for _ in range(16)]
-
-        def step(ids, past):
-            cache = t.DynamicCache()
-            for layer, (keys, values) in enumerate(past):
-                cache.update(keys, values, layer)
-            return model(ids, use_cache=True, **{named: cache}).logits
-
-        return step, (torch.randint(0, 32000, (1, 1), device="cuda"), past)
-
-    def vit():
-        model = t.ViTModel(t.ViTConfig()).cuda().bfloat16().eval()
-        pixels = tensor(32, 3, 224, 224)
-        return (lambda p: model(p).last_hidden_state), (pixels,)
-
-    def resnet():
-        model = t.ResNetModel(t.ResNetConfig()).cuda().bfloat16().eval()
-        return (lambda p: model(p).last_hidden_state), (tensor(32, 3, 224, 224),)
-
-    yield Row("BERT-base 16x128 bf16", bert)
-    yield Row("GPT-2 8x512 bf16", gpt2)
-    yield Row("Llama 16 layers of 2048, 4x512 bf16", llama)
-    yield Row("Llama decode, 1 token after 512 bf16", decode, graphs=True)
-    yield Row("ViT-B 32 bf16", vit)
-    yield Row("ResNet-50 32 bf16", resnet)
-
-
-class Loss(torch.nn.Module):
-    """`model` and its loss, under autocast to `dtype` (None: as it is)."""
-
-    def __init__(self, model: torch.nn.Module, loss: Callable, dtype: torch.dtype | None):
-        super().__init__()
-        self.model, self.loss, self.dtype = model, loss, dtype
-
-    def forward(self, *args: torch.Tensor) -> torch.Tensor:
-        with torch.autocast("cuda", dtype=self.dtype, enabled=self.dtype is not None):
-            return self.loss(self.model, *args)
-
-
-def trained_models() -> Iterator[Row]:
-    """A forward and a backward in training mode, dropout included, float32 weights under bf16 autocast."""
-    try:
-        import transformers as t
-    except ImportError:
-        return
-
-    def language(make: Callable, batch: int, length: int, words: int) -> Callable:
-        def made():
-            ids = torch.randint(0, words, (batch, length), device="cuda")
-
-            def loss(model, ids):
-                logits = model(ids).logits
-                return F.cross_entropy(logits[:, :-1].flatten(0, 1).float(), ids[:, 1:].flatten())
-
-            return Loss(make().cuda().train(), loss, torch.bfloat16), (ids,)
-
-        return made
-
-    def resnet(dtype: torch.dtype | None, is_last: bool) -> Callable:
-        def made():
-            layout = torch.channels_last if is_last else torch.contiguous_format
-            model = t.ResNetForImageClassification(t.ResNetConfig(num_labels=1000)).cuda().train()
-            pixels = tensor(32, 3, 224, 224, dtype=torch.float32).to(memory_format=layout)
-            labels = torch.randint(0, 1000, (32,), device="cuda")
-
-            def loss(model, pixels, labels):
-                return F.cross_entropy(model(pixels).logits.float(), labels)
-
-            return Loss(model.to(memory_format=layout), loss, dtype), (pixels, labels)
-
-        return made
-
-    llama = t.LlamaConfig(
-        hidden_size=1024, intermediate_size=2816, num_hidden_layers=8, num_attention_heads=16,
-        num_key_value_heads=16, vocab_size=32000, use_cache=False)
-    yield Row(
-        "train GPT-2 8x512 amp",
-        language(lambda: t.GPT2LMHeadModel(t.GPT2Config(use_cache=False)), 8, 512, 50000), trains=True)
-    yield Row(
-        "train BERT-base 16x128 amp",
-        language(lambda: t.BertForMaskedLM(t.BertConfig()), 16, 128, 30000), trains=True)
-    yield Row(
-        "train Llama 8 layers of 1024, 4x512 amp",
-        language(lambda: t.LlamaForCausalLM(llama), 4, 512, 32000), trains=True)
-    yield Row("train ResNet-50 32 amp", resnet(torch.bfloat16, False), trains=True)
-    yield Row("train ResNet-50 32 amp channels_last", resnet(torch.bfloat16, True), trains=True)
 
 
 def trained_kernels() -> Iterator[Row]:
@@ -443,7 +305,9 @@ def _told(event: Any) -> str:
 def _check(
     made: Measured, name: str, call: Callable, args: tuple, truth: Any, first: int,
 ) -> None:
-    """Error, peak memory, and the time of the `first` calls, which compile."""
+    """Error, peak memory beyond what lay there before (weights, arguments), and the time of the `first`
+    calls, which compile."""
+    before = torch.cuda.memory_allocated()
     began = time.perf_counter()
     for _ in range(first):
         call(*args)
@@ -455,7 +319,7 @@ def _check(
     torch.manual_seed(0)
     found = call(*args)
     torch.cuda.synchronize()
-    made.peak_mb[name] = torch.cuda.max_memory_allocated() / 2**20
+    made.peak_mb[name] = (torch.cuda.max_memory_allocated() - before) / 2**20
     if truth is not None:
         made.error[name] = max(map(_error, _tensors(found), truth))
 
