@@ -159,7 +159,7 @@ class Lesson:
         with timed("compile", name=name) as event, paused_collector():
             forward = known.forward if known.forward is not None else _unrecorded(self.division)
             joined = whole(forward, known.joints, known.replaced, known.wiring.commits)
-            core = compact(_lowered(joined.graph, JOINED), joined)
+            core = compact(_lowered(joined.graph, JOINED))
             ahead, backwards = halves(core, joined, partition(core, joined, self.aims.budget))
             plan, image = _compiled(ahead.graph, self.aims.bench)
             classes = known.wiring.classes

@@ -8,7 +8,8 @@ Conventions of level core:
   is bool; comparisons and logical ops yield bool). Broadcasting is an explicit `expand`, promotion
   an explicit `cast`. 16-bit floats are computed in float32: decompose writes cast, op, cast.
   A cast with attr `free=True` was put there by decompose and may be dropped with its inverse
-  (float32 -> bfloat16 -> float32); a cast without it is the user's and rounds. A cast to the
+  (float32 -> bfloat16 -> float32), since one op of the program reads the value (`transform/rounding.py`);
+  a cast without it rounds. A cast to the
   operand's own dtype is a copy: it stands only where the strides of its type are wanted.
 * Integer ops wrap. Float ops follow IEEE; maximum, minimum, max and min propagate NaN.
 * Axes are non-negative. Movement ops never compute; their result types carry the strides that

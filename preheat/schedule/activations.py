@@ -74,8 +74,6 @@ def _relu_of(
         if value in kept or len(reader) != 1 or reader[0].name != step:
             return ()
         (found,) = reader
-        if step == "cast" and not found.attr("free"):
-            return ()
         if step == "maximum" and not _is_zero(found, value, by_value):
             return ()
         steps.append(found)

@@ -57,8 +57,7 @@ def _append(builder: Builder, op: Op) -> None:
         builder.append(Op("add", (Ref(value), Ref(bias)), op.results, op.types))
         return
     total = add("add", [value, bias], wide)
-    attrs = (("dtype", type.dtype), ("free", True))
-    builder.append(Op("cast", (Ref(total),), op.results, op.types, attrs))
+    builder.append(Op("cast", (Ref(total),), op.results, op.types, (("dtype", type.dtype),)))
 
 
 def _wide(builder: Builder, value: int) -> int:

@@ -28,6 +28,7 @@ from preheat.ir.ops import CORE, REDUCE
 from preheat.ir.plan import Target
 from preheat.ir.scalar import product
 from preheat.ir.types import TensorType
+from preheat.rules.algebra import widens
 from preheat.rules.raising import can_raise
 from preheat.schedule import cost
 from preheat.schedule.cost import GPU_FEW_PROGRAMS
@@ -143,8 +144,10 @@ def _settle(problem: Problem, fixed: set[int], shared: Mapping[int, bool]) -> tu
             or found.depth > MOST_DEPTH
             or (shared[value] and not _is_cheap(problem, value, found))
         ):
-            roots.add(value)
-        work[value] = _Work(0.0, frozenset({value})) if value in roots else found
+            narrow = value if value in fixed else _narrow(problem, value)
+            roots.add(narrow)
+            found = work[narrow] = _Work(0.0, frozenset({narrow}))
+        work[value] = found
     return tuple(sorted(roots, key=problem.order.__getitem__))
 
 
@@ -152,6 +155,15 @@ def _is_cheap(problem: Problem, value: int, work: _Work) -> bool:
     """Computing `value` again moves no more bytes than loading it, and little arithmetic."""
     read = sum(_bytes(problem.types[v]) for v in work.reads)
     return work.cycles <= cost.CHEAP_CYCLES and read <= _bytes(problem.types[value])
+
+
+def _narrow(problem: Problem, value: int) -> int:
+    """`value`, or what it is the exact widening of: the same elements in fewer bytes."""
+    op = problem.ops[value]
+    if op.name != "cast" or problem.is_given(op.args[0].id):
+        return value
+    wide, narrow = op.type, problem.types[op.args[0].id]
+    return op.args[0].id if widens(narrow.dtype, wide.dtype) and narrow.itemsize < wide.itemsize else value
 
 
 def _repeats(problem: Problem, value: int, arg: int) -> bool:
