@@ -1,5 +1,8 @@
 """Programs that meet the outside on their way: compiled as chains of nodes, the same as eager."""
 
+import collections
+import collections.abc
+import hashlib
 import os
 import random
 import subprocess
@@ -14,6 +17,7 @@ import pytest
 import torch
 
 import preheat
+from preheat.base.names import c_base, has_hidden_memory, is_function_type, name_of
 from same import Program, is_enabled, same_program
 
 X = torch.linspace(-1.0, 1.0, 8)
@@ -211,6 +215,59 @@ def test_random_numbers_of_all_kinds():
         return x + torch.rand(8) + random.random() + float(numpy.random.rand())
 
     runs(with_x(program))
+
+
+METHODS_OF_C = {
+    "generator": (lambda: numpy.random.default_rng(0), "normal"),
+    "random state": (lambda: numpy.random.RandomState(0), "rand"),
+    "bit generator": (lambda: numpy.random.PCG64(0), "random_raw"),
+    "random": (lambda: random.Random(0), "random"),
+    "hash": (lambda: hashlib.md5(b"h"), "hexdigest"),
+    "array": (lambda: numpy.ones(2), "sum"),
+}
+
+
+@pytest.mark.parametrize("use", ["called", "kept over a host call", "given"])
+@pytest.mark.parametrize("make, name", METHODS_OF_C.values(), ids=METHODS_OF_C)
+def test_methods_of_objects_of_c(make, name, use):
+    """Some become methods as Python's functions do, and nothing can make them again (Cython)."""
+    def program():
+        owner = make()
+
+        def called(x):
+            return x * 2, str(getattr(owner, name)())
+
+        def kept(x):
+            method = getattr(owner, name)
+            y = x * 2
+            print(end="")
+            first = method()
+            return y + 1, str(first), str(method())
+
+        def given(x):
+            return x + 1, getattr(owner, name).__name__, [getattr(owner, name)][0].__self__ is owner
+
+        function = {"called": called, "kept over a host call": kept, "given": given}[use]
+        return Program(function, (X.clone(),))
+
+    runs(program, calls=4)
+
+
+def test_what_c_keeps_of_an_object_is_no_part_of_a_recipe():
+    class Slotted:
+        __slots__ = "a", "__weakref__"
+
+    class Plain(Exception):
+        b = 1
+
+    for kind in (Slotted, Plain, collections.UserDict, collections.namedtuple("Pair", "a b")):
+        base = c_base(kind)
+        assert not has_hidden_memory(kind, base), kind
+    method = type(numpy.random.default_rng(0)).__dict__["normal"]
+    assert c_base(type(method)) is type(method) and is_function_type(type(method))
+    assert name_of(method) == ("numpy.random._generator", "Generator.normal")
+    data = type(collections.abc.Sized.__dict__["_abc_impl"])  # of C, with no `__new__` of its own
+    assert has_hidden_memory(data, object)
 
 
 def test_a_seed_is_set_in_the_middle():

@@ -7,8 +7,8 @@ A name is only given if `find` leads from it to the very same object, so a name 
 object. `find` reads raw dictionaries: no descriptor, `__getattr__` or metaclass takes part, so the
 last part may be a property or a classmethod as it stands in the class. The part `<type>` steps to
 the class of a module: how to reach a class that hides behind an instance of itself in
-`sys.modules`. `mro_of`, `raw_attribute`, `instance_dict`, `is_heap_type` and
-`has_managed_dict` look at classes and objects likewise.
+`sys.modules`. `mro_of`, `raw_attribute`, `instance_dict`, `is_heap_type` and their like look at
+classes and objects in the same way.
 """
 
 import enum
@@ -23,7 +23,11 @@ _MODULE = type.__dict__["__module__"]
 _FLAGS = type.__dict__["__flags__"]
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 _IMMUTABLE_TYPE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE: heap types that C made, such as deque in 3.12
+_NO_INSTANCES = 1 << 7  # Py_TPFLAGS_DISALLOW_INSTANTIATION: only C makes them
+_METHOD_DESCRIPTOR = 1 << 17  # Py_TPFLAGS_METHOD_DESCRIPTOR
 _MANAGED_DICT = 1 << 4  # Py_TPFLAGS_MANAGED_DICT: the pointer to `__dict__` lies before the object
+_MADE_BY = _HEAP_TYPE | _IMMUTABLE_TYPE | _NO_INSTANCES
+_WORD = object.__basicsize__ // 2
 _MISSING = object()
 _IN_TYPES = {value: name for name, value in vars(types).items() if isinstance(value, type)}
 
@@ -74,9 +78,27 @@ def has_managed_dict(cls: type) -> bool:
 def c_base(cls: type) -> type:
     """The nearest class along the MRO of `cls` that no class statement made."""
     for base in _MRO.__get__(cls):
-        if _FLAGS.__get__(base) & (_HEAP_TYPE | _IMMUTABLE_TYPE) != _HEAP_TYPE:
+        if _FLAGS.__get__(base) & _MADE_BY != _HEAP_TYPE:
             return base
     raise LookupError(f"{cls!r} has no class of C among its bases")
+
+
+def has_hidden_memory(cls: type, base: type) -> bool:
+    """Whether instances of `cls` have memory beside that of `base`, their dict, their weak
+    references and their slots: C keeps something there."""
+    known = base.__basicsize__
+    for own in _MRO.__get__(cls)[: _MRO.__get__(cls).index(base)]:
+        members = _NAMESPACE.__get__(own).values()
+        known += _WORD * sum(type(member) is types.MemberDescriptorType for member in members)
+    for offset in ("__dictoffset__", "__weakrefoffset__"):
+        known += _WORD * (getattr(cls, offset) > max(0, getattr(base, offset)))
+    return cls.__basicsize__ - known >= _WORD and not base.__itemsize__
+
+
+def is_function_type(kind: type) -> bool:
+    """Whether objects of `kind` become methods where a class has them, as functions do: those of
+    Python and C, and of what compiles to C with a type of its own (Cython)."""
+    return bool(_FLAGS.__get__(kind) & _METHOD_DESCRIPTOR)
 
 
 def instance_dict(value: object) -> Mapping[str, Any] | None:
@@ -132,6 +154,8 @@ def _guesses(value: object):
         owner = value.__objclass__
         yield _module_of(owner), f"{owner.__qualname__}.{value.__name__}"
         yield "types", f"{_IN_TYPES.get(owner)}.{value.__name__}"
+    elif is_function_type(kind):
+        yield getattr(value, "__module__", None), getattr(value, "__qualname__", None)
     elif isinstance(value, enum.Enum):
         name = (instance_dict(value) or {}).get("_name_")  # none while the member is being made
         yield _module_of(kind), f"{kind.__qualname__}.{name}"

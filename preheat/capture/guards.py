@@ -24,7 +24,7 @@ from dataclasses import replace
 from typing import Any
 
 from preheat.base.digest import code_digest
-from preheat.base.names import instance_dict, is_heap_type, mro_of, raw_attribute
+from preheat.base.names import instance_dict, is_function_type, is_heap_type, mro_of, raw_attribute
 from preheat.base.numbers import has_copies
 from preheat.bridge.calls import IDENTITY_TYPES, VALUE_TYPES
 from preheat.bridge.symint import is_available
@@ -588,4 +588,5 @@ def has_identity(value: Any, kind: type) -> bool:
 
 @functools.lru_cache(maxsize=None)
 def _has_identity(kind: type) -> bool:
-    return kind in _ALWAYS_ONE or issubclass(kind, (type, enum.Enum, types.ModuleType))
+    return kind in _ALWAYS_ONE or is_function_type(kind) or issubclass(
+        kind, (type, enum.Enum, types.ModuleType))

@@ -21,7 +21,9 @@ from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from preheat.base.names import instance_dict, is_heap_type, mro_of, raw_attribute
+from preheat.base.names import (
+    c_base, has_hidden_memory, instance_dict, is_heap_type, mro_of, raw_attribute,
+)
 from preheat.bridge.tensors import Device, Size, Tensor
 from preheat.capture import exceptions
 from preheat.capture.bytecode import OWN_FOLDER
@@ -171,7 +173,7 @@ class Planner:
         row = _BY_BASE.get(base)
         if row is None and issubclass(base, BaseException):
             row = exceptions.instance
-        if row is None:
+        if row is None or has_hidden_memory(kind, base):
             raise GiveUp("no_recipe", f"{kind.__module__}.{kind.__qualname__}")
         make = self.plan(raw_attribute(base, "__new__"))
         place = row(self, value, base, make, self.plan(kind))
@@ -204,9 +206,10 @@ class Planner:
 
 def _c_base(kind: type) -> type:
     """The class of C that makes instances of `kind`."""
+    end = c_base(kind)
     for base in mro_of(kind):
         made = type.__dict__["__dict__"].__get__(base).get("__new__")
-        if type(made) is types.BuiltinFunctionType or not is_heap_type(base):
+        if type(made) is types.BuiltinFunctionType or base is end:
             return base
     return object
 
