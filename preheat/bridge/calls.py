@@ -110,6 +110,9 @@ _SETTERS = (
     torch.autocast_decrement_nesting, torch.clear_autocast_cache,
 )
 _NOTHING = (_C._log_api_usage_once,)
+# Its guard sets aside all that is entered in this thread, a dispatch mode included.
+_INFERENCE_MODE = tuple(getattr(f, "__func__", f) for f in (
+    _C._InferenceMode, _C._InferenceMode.__enter__, _C._InferenceMode.__exit__))
 # These look at the types of their arguments only.
 BY_TYPES = (
     _C._has_torch_function, _C._has_torch_function_unary, _C._has_torch_function_variadic,
@@ -152,7 +155,7 @@ _PARTIAL_ROWS = {
     **{f: Call("pure") for f in _PURE},
     **{f: Call("reader") for f in _OVERLOADS},
     _C._len_torch_dispatch_stack: Call("dispatch_depth"),
-    _C._InferenceMode: Call("inference_mode"),
+    **{f: Call("inference_mode") for f in _INFERENCE_MODE},
     **{f: Call("reader") for f in (torch.tensor, torch.as_tensor, torch.asarray)},
 }
 

@@ -21,6 +21,7 @@ from preheat.bridge.ambient import AMBIENT, WHEN_READ
 from preheat.bridge.calls import Call, reads_memory
 from preheat.bridge.tensors import Tensor
 from preheat.capture.guards import has_identity
+from preheat.capture.modes import SameInferenceMode
 from preheat.capture.observer import GiveUp
 from preheat.capture.policies import CALLING_BACK, CALLING_C, is_bound, is_fresh_iterator, policy
 from preheat.capture.sources import PRIMITIVES
@@ -343,9 +344,11 @@ def _signature(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call
 
 
 def _inference_mode(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
-    if not args or args[0] is not watcher.is_inference:
+    """The mode that is on already: what is left of it. Another one, and one that the program entered
+    before, would take the recorder's own mode away or bring it back."""
+    if kwargs or len(args) != 1 or args[0] is not watcher.is_inference:
         raise GiveUp("inference_mode_inside")
-    return watcher.perform(function, args, {})
+    return SameInferenceMode(*args)
 
 
 def _set_context(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
