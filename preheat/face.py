@@ -13,7 +13,7 @@ import itertools
 import os
 import types
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, overload
 
 from preheat.base import marks
@@ -98,8 +98,8 @@ def compile(
     options    a dict checked against `preheat.options()`
     disable    returns `model` as it is, as does PREHEAT_DISABLE=1
 
-    Raises UserError for an unknown backend, mode or option (naming the nearest) or a target that
-    cannot be called.
+    Raises UserError for an unknown backend, mode or option (naming the nearest), a mode beside another
+    backend, or a target that cannot be called.
     """
     settings = {
         "fullgraph": _checked_bool("fullgraph", fullgraph),
@@ -108,9 +108,10 @@ def compile(
         "mode": checked_mode(mode),
         "options": checked_options(options),
     }
+    _checked_bool("disable", disable)
+    if settings["backend"] != "preheat" and settings["mode"] != "default":
+        raise UserError(f"mode={mode!r} is for the backend 'preheat': others have no modes here")
     if callable(settings["backend"]):
-        if settings["mode"] != "default":
-            raise UserError(f"mode={mode!r} is for the backend 'preheat': others have no modes here")
         settings["options"]["cache"] = False  # what a backend from outside makes cannot be kept
     if model is None:
         return functools.partial(_compile, settings=settings, is_disabled=disable)
@@ -143,9 +144,15 @@ def mark_dynamic(
     within `min` and `max`: it is a symbol from the first capture on.
 
     A program that is captured for one size of it alone raises UserError, with the line and the
-    reason. Raises UserError for an axis that there is not, and for a size out of the bounds.
+    reason. Raises UserError for an axis that there is not, for bounds that are no sizes, and for a
+    size that is not within them.
     """
     axes = _axes(tensor, dim)
+    for name, bound in (("min", min), ("max", max)):
+        if bound is not None and (type(bound) is not int or bound < 0):
+            raise UserError(f"{name} must be a size, an int that is not negative, got {bound!r}")
+    if min is not None and max is not None and min > max:
+        raise UserError(f"min={min} is more than max={max}: no size is within them")
     for axis in axes:
         size = tensor.shape[axis]
         if min is not None and size < min or max is not None and size > max:
@@ -156,16 +163,17 @@ def mark_dynamic(
 def mark_static(tensor: Any, dim: int | Sequence[int] | None = None) -> None:
     """Says that the size of axis `dim` of `tensor` (of all axes, if None) is no symbol: each of its
     values is a variant of its own. Raises UserError for an axis that there is not."""
-    mark(tensor, static=_axes(tensor, range(tensor.dim()) if dim is None else dim))
+    mark(tensor, static=_axes(tensor, range(getattr(tensor, "ndim", 0)) if dim is None else dim))
 
 
 def _axes(tensor: Any, dim: int | Sequence[int]) -> tuple[int, ...]:
     if not isinstance(tensor, Tensor):
         raise UserError(f"sizes of a tensor can be marked, not of a {type(tensor).__name__}")
-    axes = (dim,) if isinstance(dim, int) else tuple(dim)
-    rank = tensor.dim()
+    if not isinstance(dim, Iterable):
+        dim = (dim,)
+    axes, rank = tuple(dim), tensor.dim()
     for axis in axes:
-        if not isinstance(axis, int) or not -rank <= axis < rank:
+        if type(axis) is not int or not -rank <= axis < rank:
             raise UserError(f"there is no axis {axis!r} of {list(tensor.shape)}")
     return tuple(axis % rank for axis in axes)
 
@@ -174,9 +182,11 @@ def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None
     """`fn` (a function, module or class), never captured: plain Python, callees included.
 
     Also a decorator, with or without arguments; `reason` is for the reader. A module is changed in
-    place and returned. Raises UserError for recursive=False.
+    place and returned. Raises UserError for recursive=False, and for what cannot be called.
     """
-    if not recursive:
+    if reason is not None and not isinstance(reason, str):
+        raise UserError(f"reason must be a text, got {reason!r}")
+    if not _checked_bool("recursive", recursive):
         raise UserError(
             "disable(recursive=False) is not there yet: disable the callees' caller whole"
         )
@@ -204,8 +214,10 @@ def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None
 def explain(fn: Any) -> Callable[..., Explanation]:
     """A function that calls `fn` once, compiling it anew, and returns the `Explanation`.
 
-    `fn` may be compiled already; its own variants and the cache on disk are left alone.
+    `fn` may be compiled already; its own variants and the cache on disk are left alone. Raises
+    UserError for what cannot be called.
     """
+    _check_callable("explain", fn)
     target, settings = _unwrapped(fn)
     settings = settings or {"options": checked_options(None)}
     fresh = _made(

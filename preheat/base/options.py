@@ -6,6 +6,7 @@
 Guarantees that whoever reads options later finds each key with a value of its type.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -55,7 +56,7 @@ OPTIONS: dict[str, Option] = {
     "cache": Option(bool, True, "keep compiled programs in PREHEAT_CACHE_DIR and look there first"),
     "on_miss": Option(
         str, "eager", "what a call does that a sealed function has not been prepared for: it runs "
-        "\"eager\", or raises an \"error\""
+        "\"eager\", or raises an \"error\"", choices=("eager", "error"),
     ),
     "memory_budget": Option(
         float, 1.0, "in training, the bytes that a forward may keep for its backward, as a share of what "
@@ -140,8 +141,10 @@ def checked_options(given: Mapping[str, Any] | None) -> dict[str, Any]:
                 f"got {value!r} ({type(value).__name__})"
             )
         if option.choices and value not in option.choices:
-            raise UserError(f"option {name!r} is one of {', '.join(option.choices)}: "
-                            f"{nearest(value, option.choices)}, not {value!r}")
+            raise UserError(f"option {name!r} is one of {', '.join(option.choices)}, "
+                            f"not {value!r}: {nearest(value, option.choices)}")
+        if option.type is float and not math.isfinite(value):
+            raise UserError(f"option {name!r} takes a finite number, got {value!r}")
         if option.minimum is not None and not value >= option.minimum:
             raise UserError(f"option {name!r} must be at least {option.minimum}, got {value!r}")
         if option.maximum is not None and not value <= option.maximum:

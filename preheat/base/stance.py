@@ -98,7 +98,7 @@ for _method in (stance.__init__, stance.__enter__, stance.__exit__, stance.__cal
 
 
 def _checked(name: Any, skips_guards: bool, backend: Any) -> str:
-    if name in _NOT_THERE:
+    if isinstance(name, str) and name in _NOT_THERE:
         raise UserError(f"stance {name!r} is not needed: {_NOT_THERE[name]}")
     if not isinstance(name, str) or name not in STANCES:
         raise UserError(f"unknown stance {name!r}: {nearest(name, STANCES)}")

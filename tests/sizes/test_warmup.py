@@ -73,6 +73,3 @@ def test_only_what_is_compiled_can_be_prepared():
         preheat.warmup(program, [])
     with pytest.raises(preheat.UserError, match="is not compiled"):
         preheat.seal(program)
-    compiled = preheat.compile(program, options={"on_miss": "never"})
-    with pytest.raises(preheat.UserError, match="on_miss must be one of"):
-        preheat.seal(compiled)
