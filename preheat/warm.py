@@ -11,11 +11,12 @@ RecompileError (options={"on_miss": "error"}); `preheat.counters()` shows that n
 
 import inspect
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from preheat.base import marks
-from preheat.base.errors import UserError, nearest
+from preheat.base.errors import UserError
+from preheat.base.signatures import check_arguments, signature_of
 from preheat.bridge.padding import grads_of, resized
 from preheat.bridge.tensors import Tensor
 from preheat.dispatch import Compiled
@@ -43,28 +44,30 @@ def warmup(
              one axis number of several arguments together. These get no plans of their own: they run
              op by op until they come again and again, or, once sealed, for good
 
-    Raises UserError for what is not compiled or is sealed, and for a name that is no argument.
+    Raises UserError for what is not compiled or is sealed, for inputs that are no list, and for ranges
+    that are not of this form or of which an input has no tensor or axis: then nothing has run. What
+    the program raises is given on, with a note that says for which input.
     """
     tops = _compiled(compiled)
     holders = _parts(tops)
     if any(holder.sealed for holder in holders):
         raise UserError(f"{tops[0].name} is sealed: warm it up before preheat.seal")
-    if isinstance(inputs, Tensor | dict) or not isinstance(inputs, Iterable):
+    if isinstance(inputs, Tensor | dict | str | bytes) or not isinstance(inputs, Iterable):
         raise UserError(
             f"warmup takes a list of inputs, got {type(inputs).__name__}: write [(x,)] for one call with x")
     calls = [_call(one) for one in inputs]
     calls = [each for args, kwargs in calls for each in _with_buckets(tops, args, kwargs)]
-    moved = [each for call in calls for each in _in_ranges(tops[0].target, call, ranges or {})]
+    moved = _in_ranges(tops[0].target, calls, {} if ranges is None else ranges)
     for number in range(_MOST_PASSES):
         before = [holder.variants for holder in holders]
         _set_patience(holders, 0)
         try:
-            for args, kwargs in calls:
-                _run(compiled, args, kwargs)
+            for place, (args, kwargs) in enumerate(calls):
+                _run(compiled, args, kwargs, f"input {place} of {len(calls)}")
         finally:
             _set_patience(holders)
         for args, kwargs in moved:
-            _run(compiled, args, kwargs)
+            _run(compiled, args, kwargs, "an input at a size of ranges")
         if number and before == [holder.variants for holder in holders]:
             break
     graphs = [holder.graphs for holder in holders if holder.graphs is not None]
@@ -72,9 +75,20 @@ def warmup(
         compiled(*args, **kwargs)
 
 
-def _run(compiled: Any, args: tuple, kwargs: dict) -> None:
+def _run(compiled: Any, args: tuple, kwargs: dict, which: str) -> None:
     """A call; where grad mode is on, its backward too, which leaves no gradients behind."""
-    grads_of(compiled(*args, **kwargs))
+    try:
+        grads_of(compiled(*args, **kwargs))
+    except Exception as error:
+        given = ", ".join([*map(_shown, args), *(f"{k}={_shown(v)}" for k, v in kwargs.items())])
+        error.add_note(f"preheat.warmup has called it with {which}: ({given})")
+        raise
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)} on {value.device}"
+    return repr(value) if isinstance(value, int | float | str | None) else type(value).__name__
 
 
 def _with_buckets(tops: Sequence[Any], args: tuple, kwargs: dict) -> Iterable[tuple[tuple, dict]]:
@@ -84,27 +98,53 @@ def _with_buckets(tops: Sequence[Any], args: tuple, kwargs: dict) -> Iterable[tu
 
 
 def _in_ranges(
-    target: Any, call: tuple[tuple, dict], ranges: Mapping[str, Mapping[int, Iterable[int]]],
-) -> Iterator[tuple[tuple, dict]]:
-    """The call at all sizes of `ranges`."""
-    if not ranges:
-        return
-    signature = inspect.signature(getattr(target, "forward", target))
-    for name in ranges:
-        if name not in signature.parameters:
-            raise UserError(f"there is no argument {name!r}: {nearest(name, signature.parameters)}")
-    bound = signature.bind(*call[0], **call[1])
+    target: Any, calls: Sequence[tuple[tuple, dict]], ranges: Mapping[str, Mapping[int, Iterable[int]]],
+) -> list[tuple[tuple, dict]]:
+    """The calls at all sizes of `ranges`. Raises UserError for what they cannot be made of."""
+    axes = _checked_axes(ranges)
+    if not axes:
+        return []
+    signature = signature_of(target)
+    check_arguments(signature, ranges)
+    made = []
+    for place, (args, kwargs) in enumerate(calls):
+        bound = signature.bind(*args, **kwargs)
+        for name, own in ranges.items():
+            value = bound.arguments.get(name)
+            if not isinstance(value, Tensor):
+                raise UserError(
+                    f"ranges[{name!r}]: in input {place} it is {_shown(value)}, no tensor that has sizes")
+            for axis in own:
+                if not -value.dim() <= axis < value.dim():
+                    raise UserError(
+                        f"ranges[{name!r}]: there is no axis {axis} of {list(value.shape)}, input {place}")
+        for chosen in itertools.product(*axes.values()):
+            arguments = dict(bound.arguments)
+            for axis, size in zip(axes, chosen):
+                for name, own in ranges.items():
+                    if axis in own:
+                        arguments[name] = resized(arguments[name], axis, size, 0)
+            moved = inspect.BoundArguments(signature, arguments)
+            made.append((moved.args, moved.kwargs))
+    return made
+
+
+def _checked_axes(ranges: Any) -> dict[int, list[int]]:
+    """The sizes of each axis. Raises UserError for anything that is not of the form of `ranges`."""
     axes: dict[int, list[int]] = {}
-    for own in ranges.values():
-        for axis, sizes in own.items():
-            axes.setdefault(axis, list(sizes))
-    for chosen in itertools.product(*axes.values()):
-        made = inspect.BoundArguments(signature, dict(bound.arguments))
-        for axis, size in zip(axes, chosen):
-            for name, own in ranges.items():
-                if axis in own and isinstance(made.arguments.get(name), Tensor):
-                    made.arguments[name] = resized(made.arguments[name], axis, size, 0)
-        yield made.args, made.kwargs
+    if not isinstance(ranges, Mapping) or not all(isinstance(own, Mapping) for own in ranges.values()):
+        raise UserError(f"ranges must be {{argument: {{axis: sizes}}}}, such as "
+                        f"{{'ids': {{1: range(1, 513)}}}}, got {ranges!r}")
+    for name, own in ranges.items():
+        for axis, given in own.items():
+            sizes = [*given] if isinstance(given, Iterable) else []
+            if type(axis) is not int or not sizes or not all(type(n) is int and n >= 0 for n in sizes):
+                raise UserError(f"ranges[{name!r}] must be {{axis: sizes}} of ints that are not negative, "
+                                f"such as {{1: range(1, 513)}}, got {own!r}")
+            if axes.setdefault(axis, sizes) != sizes:
+                raise UserError(f"ranges[{name!r}]: axis {axis} of another argument has other sizes: "
+                                f"those of one axis number change together")
+    return axes
 
 
 def seal(compiled: Any) -> None:

@@ -20,6 +20,13 @@ def asked(**options):
     return lambda: preheat.compile(f, options=options)
 
 
+X = torch.ones(3, 4)
+
+
+def ranging(ranges):
+    return lambda: preheat.warmup(compiled(), [(X,)], ranges=ranges)
+
+
 def marked(*args, mark=preheat.mark_dynamic, **bounds):
     return lambda: mark(torch.ones(3, 4), *args, **bounds)
 
@@ -82,6 +89,28 @@ WRONG = {
         (lambda: preheat.disable(f, recursive="no"), "recursive must be True or False"),
         (lambda: preheat.disable(f, reason=3), "reason must be a text, got 3"),
     ],
+    "warmup": [
+        (lambda: preheat.warmup(f, []), "f is not compiled"),
+        (lambda: preheat.warmup(int, []), "int is not compiled"),
+        (lambda: preheat.seal(3), "int is not compiled"),
+        (lambda: preheat.warmup(compiled(), None), "takes a list of inputs, got NoneType"),
+        (lambda: preheat.warmup(compiled(), X), r"got Tensor: write \[\(x,\)\]"),
+        (lambda: preheat.warmup(compiled(), "abc"), "got str"),
+        (lambda: preheat.warmup(compiled(), {"x": X}), "got dict"),
+        (ranging(3), "ranges must be"),
+        (ranging([]), "ranges must be"),
+        (ranging({"x": 3}), "ranges must be"),
+        (ranging({"x": {0: 3}}), r"ranges\['x'\] must be \{axis: sizes\}"),
+        (ranging({"x": {0: []}}), "must be {axis: sizes}"),
+        (ranging({"x": {0: [-1]}}), "not negative"),
+        (ranging({"x": {0: ["a"]}}), "must be {axis: sizes}"),
+        (ranging({"x": {"0": [1]}}), "must be {axis: sizes}"),
+        (ranging({"x": {0: [1.0]}}), "must be {axis: sizes}"),
+        (ranging({"x": {5: [1]}}), r"no axis 5 of \[3, 4\], input 0"),
+        (ranging({"z": {0: [1]}}), "no argument 'z'"),
+        (ranging({"y": {0: [1]}}), r"ranges\['y'\]: in input 0 it is None, no tensor"),
+        (ranging({"x": {0: [1, 2]}, "y": {0: [2, 3]}}), "change together"),
+    ],
     "stance": [
         (lambda: preheat.stance("fail_on_recompiles"), "did you mean 'fail_on_recompile'"),
         (lambda: preheat.stance(["default"]), "unknown stance"),
@@ -106,3 +135,23 @@ def test_every_option_refuses_what_is_not_of_its_type():
         for value in (None, object(), [1], b"x"):
             with pytest.raises(preheat.UserError, match=f"option '{name}' takes {option.type.__name__}"):
                 preheat.compile(f, options={name: value})
+
+
+def test_an_error_of_the_program_in_warmup_says_for_which_input():
+    for inputs, kind in (
+            ([(X,), (X, 1, 2)], TypeError), ([X, {"z": X}], TypeError), ([X, ()], TypeError),
+            ([X, None], TypeError), ([(X,), (X, X.to("meta"))], RuntimeError)):
+        program = preheat.compile(lambda x, y=1.0: x * 2 + y, options={"cache": False})
+        with torch.no_grad(), pytest.raises(kind) as error:
+            preheat.warmup(program, inputs)
+        assert "warmup has called it with input 1 of 2: (" in error.value.__notes__[0]
+        preheat.warmup(program, inputs[:1])
+        assert torch.equal(program(X), X * 2 + 1)
+
+
+def test_inputs_of_warmup_may_come_from_anywhere():
+    for inputs in ((X,), [X], iter([(X,)]), ((X,) for _ in range(2))):
+        program = compiled(on_miss="error")
+        preheat.warmup(program, inputs)
+        preheat.seal(program)
+        assert torch.equal(program(X), X * 2)
