@@ -8,8 +8,8 @@
 A program may be run so only if what stands in the padding never reaches the rest of its results: the
 program masks it (`attention_mask`), or no op mixes positions. That is checked, not believed: the first
 call of each bucket also runs as it is, with the padding, and with other elements in it; where results
-differ, or gradients, UserError says so. What is longer than the last bucket runs with sizes that
-change, reported. Of several names each call is padded along all.
+differ, or gradients, UserError says so. What is longer than the last bucket, and what has no length,
+runs with sizes that change, reported. Of several names each call is padded along all.
 """
 
 import bisect
@@ -18,9 +18,10 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from preheat.base.errors import UserError, nearest
+from preheat.base.errors import UserError
 from preheat.base.events import emit
 from preheat.base.options import Buckets
+from preheat.base.signatures import check_arguments, signature_of
 from preheat.bridge import padding
 from preheat.bridge.tensors import Tensor, call_facts, without_sizes
 
@@ -43,14 +44,11 @@ class Bucketed:
         self.target, self.by_lengths, self.dynamic = target, by_lengths, dynamic
         self.settings, buckets = dict(settings), settings["options"]["buckets"]
         self.names, self.buckets = tuple(buckets), tuple(buckets.values())
-        self._signature = inspect.signature(getattr(target, "forward", target))
-        # by bucket and kind of call: the axes of results, by name, and the variants that there were then
-        self._checks: dict[tuple, tuple[list, tuple]] = {}
-        known = tuple(self._signature.parameters)
+        self._signature = signature_of(target)
+        # by bucket and kind of call: the axes of results, by name, and the ways known then
+        self._checks: dict[tuple, tuple[list, int]] = {}
         for own in self.buckets:
-            for name in (*own.dims, *own.fill):
-                if name not in known:
-                    raise UserError(f"there is no argument {name!r}: {nearest(name, known)}")
+            check_arguments(self._signature, own.dims)
 
     @property
     def parts(self) -> tuple[Any, ...]:
@@ -71,25 +69,29 @@ class Bucketed:
             part.tell_all()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        bound = self._signature.bind(*args, **kwargs)
+        try:
+            bound = self._signature.bind(*args, **kwargs)
+        except TypeError:
+            return self.dynamic(*args, **kwargs)  # raises the program's own
         lengths = tuple(self._length(own, bound.arguments) for own in self.buckets)
         chosen = tuple(map(_bucket, self.buckets, lengths))
         if None in chosen:
             place = chosen.index(None)
-            emit("fallback", what=self.name,
-                 why=f"{self.names[place]} {lengths[place]} is beyond the last bucket, "
-                     f"{self.buckets[place].lengths[-1]}: its sizes are symbols")
+            length, last = lengths[place], self.buckets[place].lengths[-1]
+            emit("fallback", what=self.name, why=f"{self.names[place]} {length} is " + (
+                f"beyond the last bucket, {last}: its sizes are symbols" if length else
+                "nothing that could be padded: it runs as it is"))
             return self.dynamic(*args, **kwargs)
         if lengths == chosen:
             return self.by_lengths[chosen](*bound.args, **bound.kwargs)
         part, key = self.by_lengths[chosen], (chosen, self._kind(bound))
-        axes, known = self._checks.get(key, (None, part.variants))
-        if axes is None or known != part.variants:
+        axes, known = self._checks.get(key, (None, part.ways))
+        if axes is None or known != part.ways:
             axes, known = self._checked(bound, lengths, chosen), None
         result = self._run(part, bound, chosen)
-        if known is not None and known != part.variants:  # it went a way of its own
+        if known is not None and known != part.ways:  # it went a way of its own
             axes = self._checked(bound, lengths, chosen)
-        self._checks[key] = axes, part.variants
+        self._checks[key] = axes, part.ways
         return self._cut(result, axes, lengths)
 
     def _kind(self, bound: inspect.BoundArguments) -> tuple:
@@ -113,18 +115,22 @@ class Bucketed:
 
     # ------------------------------------------------------------------ lengths
     def _length(self, own: Buckets, given: Mapping[str, Any]) -> int:
-        """The one length of the arguments that are padded. Raises UserError if they differ, or for an
-        axis that there is not."""
+        """The one length of the arguments that are padded. Raises UserError if they differ, if there is
+        none, or for an axis that there is not."""
+        found = {}
         for name, axis in own.dims.items():
             value = given.get(name)
-            if isinstance(value, Tensor) and not -value.dim() <= axis < value.dim():
-                raise UserError(f"there is no axis {axis} of {name}, which is {list(value.shape)}")
-        found = {
-            name: given[name].shape[axis] for name, axis in own.dims.items()
-            if isinstance(given.get(name), Tensor)
-        }
+            if not isinstance(value, Tensor):
+                continue
+            if not -value.dim() <= axis < value.dim():
+                raise UserError(
+                    f"{self.name}: there is no axis {axis} of {name}, which is {list(value.shape)}")
+            found[name] = value.shape[axis]
+        if not found:
+            raise UserError(f"{self.name}: none of the arguments {', '.join(own.dims)}, which are padded, "
+                            f"is a tensor in this call: call what is not compiled")
         if len(set(found.values())) != 1:
-            raise UserError(f"the arguments {', '.join(own.dims)} need one length, not {found}")
+            raise UserError(f"{self.name}: the arguments {', '.join(own.dims)} need one length, not {found}")
         return next(iter(found.values()))
 
     def _resized(
@@ -145,7 +151,11 @@ class Bucketed:
         is_random: bool = False,
     ) -> Any:
         longer = self._resized(bound, lengths, is_random)
-        return function(*longer.args, **longer.kwargs)
+        try:
+            return function(*longer.args, **longer.kwargs)
+        except Exception as error:
+            error.add_note(f"{self.name} was called with arguments that buckets have padded to {lengths}")
+            raise
 
     def _cut(self, result: Any, axes: Sequence, lengths: Lengths) -> Any:
         for own, length in zip(axes, lengths):
@@ -158,18 +168,20 @@ class Bucketed:
     ) -> list:
         """The axes of the results that are cut, if the padding is without effect on the rest.
 
-        Raises UserError if it is not. Buffers and random state are left as they were.
+        Raises UserError if it is not. Buffers, arguments and random state are left as they were.
         """
-        state, draws = padding.state_of(self.target), padding.draw_state()
+        state = padding.state_of(self.target, (bound.args, bound.kwargs))
+        draws = padding.draw_state()
         try:
             alone = self.target(*bound.args, **bound.kwargs)
+            self._refuse_writes(bound, padding.written(state))
             if not padding.is_same_state(padding.draw_state(), draws):
                 raise UserError(
                     f"{self.name} draws random numbers: padding would draw some, too, and what is not "
                     f"padded would get others than in eager. Buckets are for programs that draw none "
                     f"(dropout in model.eval(), or with p=0)")
             expected = padding.grads_of(alone)
-            axes = []
+            axes, zeros = [], None
             for place, (length, bucket) in enumerate(zip(lengths, chosen)):
                 if length == bucket:
                     axes.append(None)
@@ -177,13 +189,16 @@ class Bucketed:
                 longer = (*lengths[:place], bucket, *lengths[place + 1:])
                 padding.put_back(state)
                 made = self._run(self.target, bound, longer)
-                axes.append(padding.grown(alone, made, length, bucket))
+                axes.append(padding.grown(alone, made, length, bucket, f"{self.name}: the result"))
+                zeros = made if longer == chosen else zeros
             where = ", ".join(
                 f"{name} {length} of {bucket}" for name, length, bucket in zip(
                     self.names, lengths, chosen))
             for is_random, what in ((False, "the padding"), (True, "what stands in the padding")):
-                padding.put_back(state)
-                made = self._cut(self._run(self.target, bound, chosen, is_random), axes, lengths)
+                if zeros is None or is_random:
+                    padding.put_back(state)
+                    zeros = self._run(self.target, bound, chosen, is_random)
+                made = self._cut(zeros, axes, lengths)
                 self._refuse(padding.largest_difference(made, alone), padding.tolerance(alone),
                              f"{what} reaches the results", where)
                 found = padding.grads_of(made)
@@ -195,6 +210,15 @@ class Bucketed:
             padding.set_draw_state(draws)
         return axes
 
+    def _refuse_writes(self, bound: inspect.BoundArguments, written: frozenset[int]) -> None:
+        """What is padded is a copy: the caller would not see what is written to it."""
+        for own in self.buckets:
+            for name in own.dims:
+                if id(bound.arguments.get(name)) in written:
+                    raise UserError(
+                        f"{self.name} writes to its argument {name!r}, which is padded: the caller would "
+                        f"not see it. Write to a clone, or do not use buckets for this program")
+
     def _refuse(self, error: float, tolerance: float, what: str, where: str) -> None:
         if error > tolerance:
             fills = {name: value for own in self.buckets for name, value in own.fill.items()}
@@ -205,6 +229,8 @@ class Bucketed:
 
 
 def _bucket(own: Buckets, length: int) -> int | None:
-    """The next bucket for `length`, None beyond the last."""
+    """The next bucket for `length`; None beyond the last, and where there is nothing to pad."""
     place = bisect.bisect_left(own.lengths, length)
+    if not length:
+        return None
     return own.lengths[place] if place < len(own.lengths) else None

@@ -88,7 +88,8 @@ class Compiled:
         self.options = dict(options or {})
         self.name = name or getattr(target, "__qualname__", type(target).__qualname__)
         self.graphs = Graphs.asked_for(self.name, mode, self.options)
-        self._variants: tuple[Variant, ...] = ()
+        self.variants: tuple[Variant, ...] = ()
+        self.ways = 0  # nodes that were ever captured or found on disk: ways through the program
         self._fronts = Fronts()
         self._kinds: dict[Any, Place] = {}  # the entry, by the facts of the call
         self._other_kinds = Place()
@@ -114,14 +115,10 @@ class Compiled:
         """Why calls ran eager, each reason once."""
         return tuple(self._breaks)
 
-    @property
-    def variants(self) -> tuple[Variant, ...]:
-        return self._variants
-
     def reset(self) -> None:
         """Forgets every variant and every reason to run eager; the cache on disk stays."""
         with self._lock:
-            self._variants, self._kinds, self._points = (), {}, Points()
+            self.variants, self._kinds, self._points = (), {}, Points()
             for known in (self._fronts, self._breaks, self._broke_at):
                 known.clear()
         trim(self.graphs)
@@ -282,6 +279,7 @@ class Compiled:
             following = self._points.at(point, captured.objects) if point is not None else None
             is_stored = not captured.why_not_stored and self._disk is not None and all(
                 map(is_portable, (begin.point, point)))
+            self.ways += 1
             node = Unbound(artifact, captured.objects, following, is_stored)
             begin.unbound = (node, *begin.unbound)
             if captured.why is not None:
@@ -396,6 +394,7 @@ class Compiled:
         if point is not None and (why := why_not_opened(point)):
             return None, why  # nobody could go on where it ends
         following = self._points.at(point) if point is not None else None
+        self.ways += 1
         node = Unbound(artifact, (), following, is_stored=True)
         return self._bind(place, node, args, kwargs), node.why
 
@@ -413,7 +412,7 @@ class Compiled:
             place.moving |= why.moved
             return None
         place.add(bound)
-        self._variants = (*self._variants, bound.variant)
+        self.variants = (*self.variants, bound.variant)
         bound.variant.may_compile = lambda: not self.sealed
         bound.variant.keep = self._stored(place) if node.is_stored else None
         bound.variant.announce = functools.partial(self._announced, place, bound)

@@ -130,11 +130,18 @@ def bucketed(
             call of each length
     The same as `compile` with options={"buckets": {"length": {"lengths": ..., "dims": ..., "fill":
     ...}}}, which takes several names: batches and lengths, say. Raises UserError where the padding
-    reaches the rest of the results or gradients, for arguments of different lengths, and for lengths
-    that are no positive integers. Sizes beyond the last bucket are symbols.
+    reaches the rest of the results or gradients, for arguments of different lengths, for lengths
+    that are no positive integers, and for `options` with buckets of their own. Sizes beyond the last
+    bucket are symbols.
     """
-    own = {"lengths": lengths, "dims": dims, "fill": fill or {}}
-    return compile(model, options={**(options or {}), "buckets": {"length": own}})
+    _check_callable("compile", model)
+    others = checked_options(options)
+    if others["buckets"]:
+        raise UserError(
+            "bucketed(lengths, dims) is one name of options={'buckets': ...}, and was given others beside "
+            "it: give all of them to preheat.compile(model, options={'buckets': {...}})")
+    own = {"lengths": lengths, "dims": dims, "fill": {} if fill is None else fill}
+    return compile(model, options={**others, "buckets": {"length": own}})
 
 
 def mark_dynamic(

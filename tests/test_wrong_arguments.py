@@ -5,6 +5,7 @@ import torch
 
 import preheat
 
+BUCKET = {"lengths": [4], "dims": {"x": 0}}
 INF, NAN = float("inf"), float("nan")
 
 
@@ -25,6 +26,10 @@ X = torch.ones(3, 4)
 
 def ranging(ranges):
     return lambda: preheat.warmup(compiled(), [(X,)], ranges=ranges)
+
+
+def padded(model=f, **rest):
+    return lambda: preheat.bucketed(model, **{"lengths": [4], "dims": {"x": 0}, **rest})
 
 
 def marked(*args, mark=preheat.mark_dynamic, **bounds):
@@ -110,6 +115,26 @@ WRONG = {
         (ranging({"z": {0: [1]}}), "no argument 'z'"),
         (ranging({"y": {0: [1]}}), r"ranges\['y'\]: in input 0 it is None, no tensor"),
         (ranging({"x": {0: [1, 2]}, "y": {0: [2, 3]}}), "change together"),
+    ],
+    "buckets": [
+        (padded(None), "cannot compile None"),
+        (padded(torch.relu), "says no names of its arguments"),
+        (padded(len), "no argument 'x'"),
+        (padded(lengths=None), "lengths must be positive integers"),
+        (padded(lengths="48"), "lengths must be positive integers"),
+        (padded(lengths=[True]), "lengths must be positive integers"),
+        (padded(dims=None), "dims must be {argument: axis}"),
+        (padded(dims={"x": True}), "dims must be {argument: axis}"),
+        (padded(dims={3: 0}), "no argument 3"),
+        (padded(fill=3), r"fill must be \{argument: number\}, such as \{'x': 0\}, got 3"),
+        (padded(fill=[1]), "fill must be"),
+        (padded(fill=0), "fill must be"),
+        (padded(fill={"x": None}), "fill of 'x' must be a number, got None"),
+        (padded(fill={"y": 0}), "no axis that is padded"),
+        (padded(options=3), "options must be a dict, got int"),
+        (padded(options={"buckets": {"b": {"lengths": [2], "dims": {"y": 0}}}}), "give all of them to"),
+        (asked(buckets=[]), "takes dict"),
+        (asked(buckets={"a": BUCKET, "b": BUCKET}), "axis 0 of 'x' is padded by"),
     ],
     "stance": [
         (lambda: preheat.stance("fail_on_recompiles"), "did you mean 'fail_on_recompile'"),

@@ -154,8 +154,18 @@ def checked_options(given: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def checked_buckets(given: Mapping[str, Any]) -> dict[str, Buckets]:
-    """Option "buckets" as data. Raises UserError for anything that is not of its form."""
-    return {name: _checked_bucket(name, one) for name, one in given.items()}
+    """Option "buckets" as data. Raises UserError for anything that is not of its form, and for an axis
+    that two of them are about."""
+    made = {name: _checked_bucket(name, one) for name, one in given.items()}
+    owners: dict[tuple[str, int], str] = {}
+    for name, own in made.items():
+        for place in own.dims.items():
+            other = owners.setdefault(place, name)
+            if other != name:
+                raise UserError(
+                    f"buckets[{name!r}]: axis {place[1]} of {place[0]!r} is padded by "
+                    f"buckets[{other!r}]: give each axis to one of them")
+    return made
 
 
 def _checked_bucket(name: str, one: Any) -> Buckets:
@@ -168,7 +178,7 @@ def _checked_bucket(name: str, one: Any) -> Buckets:
     for key in one:
         if key not in Buckets._fields:
             raise UserError(f"buckets[{name!r}]: unknown {key!r}: {nearest(key, Buckets._fields)}")
-    lengths, dims, fill = one.get("lengths", ()), one.get("dims", {}), one.get("fill") or {}
+    lengths, dims, fill = one.get("lengths", ()), one.get("dims", {}), one.get("fill", {})
     is_list = isinstance(lengths, Sequence | range)
     if not is_list or not lengths or not all(type(n) is int and n > 0 for n in lengths):
         raise UserError(
@@ -176,6 +186,9 @@ def _checked_bucket(name: str, one: Any) -> Buckets:
     if not isinstance(dims, Mapping) or not dims or not all(
             type(axis) is int for axis in dims.values()):
         raise UserError(f"buckets[{name!r}]: dims must be {{argument: axis}}, got {dims!r}")
+    if not isinstance(fill, Mapping):
+        raise UserError(f"buckets[{name!r}]: fill must be {{argument: number}}, such as "
+                        f"{{{next(iter(dims))!r}: 0}}, got {fill!r}")
     for argument, value in fill.items():
         if argument not in dims:
             raise UserError(

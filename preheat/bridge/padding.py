@@ -6,7 +6,9 @@
     grads_of(result)                  gradients of a result for random tangents, by leaf
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import functools
+import math
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -19,16 +21,41 @@ Tensor = torch.Tensor
 
 
 def padded(tensor: Tensor, axis: int, size: int, value: float | bool | None) -> Tensor:
-    """`tensor` with `value` behind it along `axis`, `size` long in all. None: random elements."""
+    """`tensor` with `value` behind it along `axis`, `size` long in all. None: random elements.
+
+    Raises UserError for a value that its dtype does not hold.
+    """
     axis %= tensor.dim()
+    if value is not None:
+        _check_fits(tensor.dtype, value)
     sizes = list(tensor.shape)
     sizes[axis] = size - sizes[axis]
     behind = _random(tensor, sizes) if value is None else tensor.new_full(sizes, value)
     return torch.cat([tensor, behind], axis)
 
 
+@functools.lru_cache(maxsize=256, typed=True)
+def _check_fits(dtype: torch.dtype, value: float | complex | bool) -> None:
+    if dtype.is_complex:
+        return
+    if isinstance(value, complex):
+        fits = False
+    elif dtype.is_floating_point:
+        fits = not math.isfinite(value) or abs(value) <= torch.finfo(dtype).max
+    elif dtype is torch.bool:
+        fits = value in (0, 1)
+    else:
+        limits = torch.iinfo(dtype)
+        fits = math.isfinite(value) and value == int(value) and limits.min <= value <= limits.max
+    if not fits:
+        name = str(dtype).removeprefix("torch.")
+        raise UserError(f"the fill value {value!r} is none of {name}, which the padded argument holds")
+
+
 def _random(tensor: Tensor, sizes: list[int]) -> Tensor:
     """Elements like those of `tensor`: normal ones of its scale, or some of its own."""
+    if not tensor.numel():
+        return tensor.new_zeros(sizes)
     generator = torch.Generator().manual_seed(0)  # the program's own draws stay what they are
     detached = tensor.detach()
     if tensor.is_floating_point() or tensor.is_complex():
@@ -46,44 +73,71 @@ def resized(tensor: Tensor, axis: int, size: int, value: float | bool | None) ->
     return made.clone(memory_format=torch.contiguous_format) if tensor.is_contiguous() else made
 
 
-def grown(short: Any, long: Any, length: int, bucket: int) -> Axes:
+def grown(short: Any, long: Any, length: int, bucket: int, path: str = "the result") -> Axes:
     """For each tensor in a result the axes that are `bucket` long in that of a longer call.
 
     Raises UserError for results that differ in anything else, and for objects that cannot be cut.
     """
+    where = f"{path} at length {length} and at {bucket}"
     if isinstance(short, Tensor):
         if not isinstance(long, Tensor) or short.dim() != long.dim():
-            raise UserError("a result is another one when its input is longer")
+            raise UserError(f"{where} is {_kind(short)} and {_kind(long)}: it cannot be cut back")
         axes = tuple(axis for axis, n in enumerate(short.shape) if long.shape[axis] != n)
         for axis in axes:
             if (short.shape[axis], long.shape[axis]) != (length, bucket):
                 raise UserError(
-                    f"axis {axis} of a result is {short.shape[axis]} long at length {length} and "
-                    f"{long.shape[axis]} at {bucket}: it cannot be cut back. Return it with the "
-                    f"length as an axis of its own")
+                    f"axis {axis} of {where} is {short.shape[axis]} and {long.shape[axis]} long: it "
+                    f"cannot be cut back. Return it with the length as an axis of its own")
         return axes
-    if _is_sequence(short):
-        return [grown(*pair, length, bucket) for pair in zip(short, long, strict=True)]
-    if isinstance(short, Mapping) and type(short) is type(long):
-        return {key: grown(part, long[key], length, bucket) for key, part in short.items()}
-    if isinstance(short, (int, float, bool, str, type(None))) and short == long:
-        return None
-    raise UserError(f"a result of type {type(short).__name__} cannot be cut")
+    if type(short) is not type(long):
+        raise UserError(f"{where} is {_kind(short)} and {_kind(long)}: it cannot be cut back")
+    if _is_sequence(short) or isinstance(short, Mapping):
+        keys = range(len(short)) if _is_sequence(short) else [*short]
+        if len(short) != len(long) or not _is_sequence(short) and keys != [*long]:
+            raise UserError(f"{where} has other parts ({len(short)} and {len(long)}): it cannot be cut back")
+        parts = {key: grown(short[key], long[key], length, bucket, f"{path}[{key!r}]") for key in keys}
+        return [*parts.values()] if _is_sequence(short) else parts
+    if isinstance(short, (int, float, complex, str, bytes, torch.Size, torch.dtype, torch.device, type(None))):
+        if short == long or short != short and long != long:
+            return None
+        raise UserError(
+            f"{where} is {short!r} and {long!r}: what follows from the length cannot be cut back. Return "
+            f"tensors, and take their sizes where they are used")
+    raise UserError(
+        f"{path} is {_kind(short)}, which cannot be cut back: return tensors, in tuples, lists or dicts")
+
+
+def _kind(value: Any) -> str:
+    return str(list(value.shape)) if isinstance(value, Tensor) else f"a {type(value).__name__}"
 
 
 def cut(result: Any, axes: Axes, size: int) -> Any:
-    """`result` with the axes that `grown` found cut to `size`."""
+    """`result` with the axes that `grown` found cut to `size`: dense where it was, as it is without
+    padding."""
     if axes is None:
         return result
     if isinstance(result, Tensor):
+        made = result
         for axis in axes:
-            result = result.narrow(axis, 0, size)
-        return result
+            made = made.narrow(axis, 0, size)
+        if axes and not made.is_contiguous() and is_dense(result):
+            return made.clone(memory_format=torch.preserve_format)
+        return made
     if _is_sequence(result):
         parts = [cut(part, own, size) for part, own in zip(result, axes, strict=True)]
         return type(result)(*parts) if hasattr(result, "_fields") else type(result)(parts)
     parts = {key: cut(part, axes[key], size) for key, part in result.items()}
     return parts if type(result) is dict else type(result)(**parts)
+
+
+def is_dense(tensor: Tensor) -> bool:
+    """Whether it has all of its memory in some order of its axes, no element twice."""
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape)):
+        if size != 1 and stride != expected:
+            return False
+        expected *= size
+    return True
 
 
 def largest_difference(found: Any, expected: Any) -> float:
@@ -141,18 +195,25 @@ def grads_of(result: Any) -> dict[int, Tensor]:
     return {key: grad for key, grad in zip(leaves, found) if grad is not None}
 
 
-def state_of(target: Any) -> list[tuple[Tensor, Tensor]]:
-    """The buffers of a module (or of the one that a method is bound to), each with a copy."""
+def state_of(target: Any, arguments: Any) -> list[tuple[Tensor, Tensor]]:
+    """The buffers of a module (or of the one that a method is bound to) and the tensors among
+    `arguments`, each with a copy."""
     owner = getattr(target, "__self__", target)
-    buffers: Sequence[Tensor] = [*owner.buffers()] if isinstance(owner, torch.nn.Module) else ()
-    return [(buffer, buffer.detach().clone()) for buffer in buffers]
+    buffers = owner.buffers() if isinstance(owner, torch.nn.Module) else ()
+    return [(tensor, tensor.detach().clone()) for tensor in (*buffers, *tensors_of(arguments))]
 
 
 def put_back(state: list[tuple[Tensor, Tensor]]) -> None:
-    """Gives the buffers of `state_of` their elements again."""
+    """Gives the tensors of `state_of` that were written to their elements again."""
     with torch.no_grad():
-        for buffer, value in state:
-            buffer.copy_(value)
+        for tensor, value in state:
+            if not is_same_state(tensor, value):
+                tensor.copy_(value)
+
+
+def written(state: list[tuple[Tensor, Tensor]]) -> frozenset[int]:
+    """The ids of the tensors of `state_of` that have other elements now."""
+    return frozenset(id(tensor) for tensor, value in state if not is_same_state(tensor, value))
 
 
 def draw_state() -> Tensor:
@@ -165,7 +226,11 @@ def set_draw_state(state: Tensor) -> None:
 
 
 def is_same_state(first: Tensor, second: Tensor) -> bool:
-    return torch.equal(first, second)
+    """Whether all elements are the same, bit by bit; where that cannot be asked, they are not."""
+    if first.layout is not torch.strided or first.shape != second.shape:
+        return False
+    bits = [tensor.detach().contiguous().flatten().view(torch.uint8) for tensor in (first, second)]
+    return torch.equal(*bits)
 
 
 def is_grad_on() -> bool:

@@ -7,6 +7,7 @@ from torch import nn
 
 import preheat
 from preheat.base.events import subscribe
+from preheat.bridge import padding
 
 
 @pytest.fixture(autouse=True)
@@ -345,3 +346,126 @@ def test_each_way_through_the_program_is_checked():
             assert compiled(torch.ones(2, size)).tolist() == [size] * 2
         with pytest.raises(preheat.UserError, match="reaches the results"):
             way(net, compiled)
+
+
+def rows(function, **rest):
+    """`function` with the first axis of x padded to 4 or 8."""
+    return preheat.bucketed(
+        function, lengths=[4, 8], dims={"x": 0}, options={"cache": False}, **rest)
+
+
+def test_what_has_no_length_runs_as_it_is():
+    for make in (lambda *sizes: torch.randn(sizes), lambda *sizes: torch.ones(sizes, dtype=torch.long)):
+        bucketed = rows(lambda x: (x * 2, x.sum(1)))
+        for sizes in ((0, 3), (2, 0), (0, 0), (3, 3), (0, 3)):
+            x = make(*sizes)
+            for found, expected in zip(bucketed(x), (x * 2, x.sum(1)), strict=True):
+                assert found.shape == expected.shape and torch.equal(found, expected)
+    explanation = preheat.explain(rows(lambda x: x * 2))(torch.ones(0))
+    assert "length 0 is nothing that could be padded" in str(explanation)
+
+
+@pytest.mark.parametrize("result, words", [
+    (lambda x: (x, x.shape[0]), r"the result\[1\] at length 3 and at 4 is 3 and 4: .* take their sizes"),
+    (lambda x: {"a": [x, x.shape]}, r"the result\['a'\]\[1\] at length 3 and at 4 is torch.Size"),
+    (lambda x: [x] * x.shape[0], r"the result at length 3 and at 4 has other parts \(3 and 4\)"),
+    (lambda x: {str(x.shape[0]): x}, "has other parts"),
+    (lambda x: (x, range(3)), r"the result\[1\] is a range, which cannot be cut back"),
+    (lambda x: x if len(x) == 4 else None, r"is a NoneType and \[4, 2\]"),
+    (lambda x: x if len(x) == 4 else x[0], r"is \[2\] and \[4, 2\]: it cannot be cut"),
+])
+def test_results_that_cannot_be_cut_are_named(result, words):
+    bucketed = rows(result)
+    for _ in range(2):
+        with pytest.raises(preheat.UserError, match=words):
+            bucketed(torch.ones(3, 2))
+
+
+def test_plain_parts_of_results_that_do_not_change_are_kept():
+    bucketed = rows(lambda x: (x * 2, 3, "a", None, float("nan"), x.dtype))
+    found = bucketed(torch.ones(3))
+    assert found[1:4] == (3, "a", None) and found[4] != found[4] and found[5] is torch.float32
+
+
+@pytest.mark.parametrize("function", [
+    lambda x: x * 2, lambda x: x.transpose(1, 2) * 2, lambda x: (x * 2).transpose(0, 1),
+    lambda x: (x * 2)[..., :2], lambda x: (x[..., :1] + 0).expand(-1, -1, 3), lambda x: (x * 2).unsqueeze(1),
+    lambda x: x.sum(0), lambda x: x.sum(2).T,
+])
+def test_results_have_the_strides_of_unpadded_ones(function):
+    bucketed = preheat.bucketed(
+        lambda x: function(x), lengths=[4, 8], dims={"x": 1}, options={"cache": False})
+    for length in (3, 4, 5, 2, 7):
+        x = torch.randn(2, length, 3)
+        found, expected = bucketed(x), function(x)
+        torch.testing.assert_close(found, expected)
+        assert found.is_contiguous() == expected.is_contiguous()
+        if padding.is_dense(expected):
+            assert found.stride() == expected.stride()
+
+
+@pytest.mark.parametrize("fill, x", [
+    (0.5, torch.ones(3, dtype=torch.long)), (300, torch.ones(3, dtype=torch.uint8)),
+    (2, torch.ones(3, dtype=torch.bool)), (1j, torch.ones(3)), (float("nan"), torch.ones(3, dtype=torch.int)),
+    (1e9, torch.ones(3, dtype=torch.float16)),
+])
+def test_a_fill_value_is_one_of_the_dtype(fill, x):
+    with pytest.raises(preheat.UserError, match="the fill value .* is none of"):
+        rows(lambda x: x & x if not x.is_floating_point() else x * 2, fill={"x": fill})(x)
+    assert torch.equal(rows(lambda x: x.clone(), fill={"x": True})(x), x)
+
+
+def test_writes_to_what_is_padded_are_refused_and_others_happen_once():
+    x, total = torch.ones(3), torch.zeros(())
+
+    def writes(x):
+        x += 1
+        return x * 2
+
+    with pytest.raises(preheat.UserError, match="writes to its argument 'x', which is padded"):
+        rows(writes)(x)
+    assert x.tolist() == [1.0] * 3
+
+    def counts(x, total):
+        total += 1
+        return x * 2
+
+    bucketed = rows(counts)
+    for number in range(1, 4):
+        assert bucketed(x, total).tolist() == [2.0] * 3 and total == number
+
+
+def test_a_call_that_does_not_fit_raises_the_programs_own_error():
+    def program(x, y=1):
+        return x * y
+
+    for args, kwargs in (((), {}), ((torch.ones(3), 2, 3), {}), ((torch.ones(3),), {"z": 1})):
+        with pytest.raises(TypeError) as expected:
+            program(*args, **kwargs)
+        with pytest.raises(TypeError) as found:
+            rows(program)(*args, **kwargs)
+        assert str(found.value) == str(expected.value)
+    with pytest.raises(preheat.UserError, match="none of the arguments x, which are padded, is a tensor"):
+        rows(program)(3)
+
+
+def test_an_error_of_the_padded_run_says_that_it_was_padded():
+    table = nn.Embedding(3, 2)
+    bucketed = rows(lambda x: x + table(torch.arange(len(x))))
+    with pytest.raises(IndexError) as error:
+        bucketed(torch.ones(3, 2))
+    assert "arguments that buckets have padded to (4,)" in error.value.__notes__[0]
+
+
+def test_how_often_the_program_runs_for_the_first_call_of_a_bucket():
+    calls = []
+
+    def program(x):
+        calls.append(len(x))
+        return x * 2
+
+    bucketed = rows(program)
+    bucketed(torch.ones(3))
+    assert calls == [3, 4, 4, 4]  # as it is, padded twice for the check, and the call itself
+    bucketed(torch.ones(2))
+    assert calls == [3, 4, 4, 4, 4]
