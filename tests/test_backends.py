@@ -120,8 +120,12 @@ def test_examples_are_copies_of_what_is_written():
 @pytest.mark.parametrize("made, words", [
     (lambda gm, inputs: lambda *args: (*gm(*args), 1), "gave 2 results for the graph of layer, which has 1"),
     (lambda gm, inputs: lambda *args: gm(*args)[0], "gave a Tensor"),
-    (lambda gm, inputs: lambda *args: (gm(*args)[0].double(),), r"torch.float64 \[3, 5\] as result 0"),
-    (lambda gm, inputs: lambda *args: (gm(*args)[0][:1],), r"torch.float32 \[1, 5\] as result 0"),
+    (lambda gm, inputs: lambda *args: (gm(*args)[0].double(),), r"torch.float64 \[3, 5\] on cpu as result 0"),
+    (lambda gm, inputs: lambda *args: (gm(*args)[0][:1],), r"torch.float32 \[1, 5\] on cpu as result 0"),
+    (lambda gm, inputs: lambda *args: (gm(*args)[0][None],), r"torch.float32 \[1, 3, 5\] on cpu as result 0"),
+    (lambda gm, inputs: lambda *args: (gm(*args)[0].to("meta"),), r"\[3, 5\] on meta as result 0"),
+    (lambda gm, inputs: lambda *args: (gm(*args)[0].to_sparse(),), r"torch.sparse_coo torch.float32 \[3, 5\] on cpu"),
+    (lambda gm, inputs: lambda *args: (None,), "gave a NoneType as result 0"),
     (lambda gm, inputs: None, "gave None for the graph of layer: it has to give a function of the graph's 2"),
     (lambda gm, inputs: inputs[9], "raised IndexError for the graph of layer: list index"),
 ])
@@ -132,6 +136,17 @@ def test_what_is_no_function_of_the_graph_is_an_error(made, words):
         with pytest.raises(BackendError, match=words):
             for _ in range(2):  # the first call runs the program, and may bind the node later
                 compiled(x, w)
+
+
+def test_results_are_compared_with_the_graph_at_each_size():
+    """Sizes are constants of each graph that a backend is given, so its results have them, too."""
+    def shorter(gm, inputs):
+        return lambda *args: (gm(*args)[0][:3],)
+
+    compiled = preheat.compile(lambda x: torch.cat([x, x]), backend=shorter, dynamic=True)
+    compiled(torch.ones(2))
+    with pytest.raises(BackendError, match=r"torch.float32 \[3\] on cpu as result 0 .*, which is f32\[8\]"):
+        compiled(torch.ones(4))
 
 
 def test_a_function_that_raises_changes_nothing_and_is_told():

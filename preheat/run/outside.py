@@ -9,8 +9,9 @@ gradients are those of what the backend gives. Guards, breaks and the chain of n
 Sizes and other numbers that change are constants of each graph: a backend is shown no symbols.
 
 Guarantees: the examples that the graph writes to are copies; another count of results than the
-graph's, or another dtype or size of one, is an error that names the backend; a call that raises changes no input, and
-runs again as plain Python, where the program's own errors arise.
+graph's, or another dtype, device or shape of one, is an error that names the backend (elements, strides and
+what requires a gradient are as it gives them); a call that raises changes no input, and runs again as
+plain Python, where the program's own errors arise.
 """
 
 import threading
@@ -25,7 +26,7 @@ from preheat.base.events import emit, timed
 from preheat.bridge.fx import graph_module, tensor_places
 from preheat.bridge.ops import dtype
 from preheat.ir.graph import Graph, device_of
-from preheat.ir.sized import without_types
+from preheat.ir.sized import at, without_types
 from preheat.ir.types import TensorType
 from preheat.run.interpreted import Interpreted, outside_autocast, written_inputs
 from preheat.run.library import Fault
@@ -66,18 +67,20 @@ class Outside:
         self._tensors = tensor_places(graph)
         self._numbers = tuple(k for k in range(len(graph.inputs)) if k not in self._tensors)
         self._written = written_inputs(graph)
-        types = graph.types()
+        types, symbols = graph.types(), {given for _, given in graph.symbols}
         self._types = tuple(types[value] for value in graph.outputs)
+        self._is_sized = symbols.issuperset(graph.inputs[k].id for k in self._numbers)
         self._context, self._op_by_op = outside_autocast(), Interpreted(graph)
-        self._functions: dict[tuple[str, ...], Callable | None] = {}
+        self._functions: dict[tuple[str, ...], tuple[Callable, tuple] | None] = {}
         self._lock = threading.Lock()
         self._has_warned = False
         self._known(inputs)
 
     def __call__(self, inputs: Sequence) -> list:
-        function = self._known(inputs)
-        if function is None:
+        known = self._known(inputs)
+        if known is None:
             return self._op_by_op(inputs)
+        function, types = known
         try:
             # the graph may leave grad mode switched where it raises
             with self._context(), torch.set_grad_enabled(torch.is_grad_enabled()), kept(
@@ -85,10 +88,11 @@ class Outside:
                 results = function(*[inputs[k] for k in self._tensors])
         except Exception as error:
             raise BackendFault(f"the function of {self._title} raised {error!r}", self._warn) from error
-        return self._checked(results)
+        return self._checked(results, types)
 
-    def _known(self, inputs: Sequence) -> Callable | None:
-        """The function for the numbers of this call; None where they run op by op."""
+    def _known(self, inputs: Sequence) -> tuple[Callable, tuple] | None:
+        """The function for the numbers of this call, and the types of its results; None where they run
+        op by op."""
         key = tuple([_text(inputs[k]) for k in self._numbers])
         if key not in self._functions:
             with self._lock:
@@ -100,11 +104,12 @@ class Outside:
                     self._functions[key] = self._compiled(inputs)
         return self._functions[key]
 
-    def _compiled(self, inputs: Sequence) -> Callable | None:
-        graph = self.graph
+    def _compiled(self, inputs: Sequence) -> tuple[Callable, tuple] | None:
+        graph, types = self.graph, self._types
         numbers = {graph.inputs[k].id: inputs[k] for k in self._numbers}
         if graph.symbols:
-            graph = without_types(graph, {name: numbers[given] for name, given in graph.symbols})
+            values = {name: numbers[given] for name, given in graph.symbols}
+            graph, types = without_types(graph, values), at(types, values)
         with timed("compile", name=self.name, kernels=0), self._context():
             try:
                 module = graph_module(graph, numbers, torch.is_grad_enabled())
@@ -122,20 +127,22 @@ class Outside:
             raise BackendError(
                 f"{self._title} gave {function!r} for the graph of {self.name}: it has to give a "
                 f"function of the graph's {len(self._tensors)} inputs, such as gm.forward")
-        return function
+        return function, types
 
-    def _checked(self, results: Any) -> list:
+    def _checked(self, results: Any, types: tuple) -> list:
         """The results as a list. Raises BackendError where they are not those of the graph."""
-        if not isinstance(results, (tuple, list)) or len(results) != len(self._types):
+        if not isinstance(results, (tuple, list)) or len(results) != len(types):
             count = f"{len(results)} results" if isinstance(results, (tuple, list)) else (
                 f"a {type(results).__name__}")
             raise BackendError(
                 f"the function of {self._title} gave {count} for the graph of {self.name}, which has "
-                f"{len(self._types)}: it has to give them as a tuple, as gm.forward does")
-        for place, (result, said) in enumerate(zip(results, self._types)):
-            if isinstance(said, TensorType) and not _fits(result, said, not self._numbers):
-                what = f"{result.dtype} {list(result.shape)}" if isinstance(result, torch.Tensor) else (
-                    repr(result))
+                f"{len(types)}: it has to give them as a tuple, as gm.forward does")
+        for place, (result, said) in enumerate(zip(results, types)):
+            if isinstance(said, TensorType) and not _fits(result, said, self._is_sized):
+                what = f"a {type(result).__name__}"
+                if isinstance(result, torch.Tensor):
+                    dense = "" if result.layout is torch.strided else f"{result.layout} "
+                    what = f"{dense}{result.dtype} {list(result.shape)} on {result.device}"
                 raise BackendError(
                     f"the function of {self._title} gave {what} as result {place} of the graph of "
                     f"{self.name}, which is {said}")
@@ -157,11 +164,13 @@ def name_of(backend: Callable) -> str:
 
 
 def _fits(result: Any, type: TensorType, is_sized: bool) -> bool:
-    """Whether a result has the dtype and, if `is_sized`, the sizes that the graph says. (Of a graph
-    with numbers they are those of the first ones.)"""
+    """Whether a result has the dtype, the device and, if `is_sized`, the shape that the graph says. (Of
+    a graph with numbers that are no sizes the axes are those of the first ones.)"""
     if not isinstance(result, torch.Tensor) or result.dtype is not dtype(type.dtype):
         return False
-    return not is_sized or tuple(result.shape) == type.sizes
+    if result.layout is not torch.strided or str(result.device) != type.device:
+        return False
+    return tuple(result.shape) == type.sizes if is_sized else result.dim() == len(type.sizes)
 
 
 def _example(tensor: torch.Tensor, is_written: bool) -> torch.Tensor:
