@@ -82,7 +82,8 @@ def compile(
 ) -> Any:
     """`model` compiled: the same results, computed faster. The signature is torch.compile's.
 
-    model      a function, bound method or other callable: returns a function that behaves like it.
+    model      a function, bound method or other callable: returns a function that behaves like it. A
+               staticmethod, classmethod or property: returns one of its compiled function.
                A `torch.nn.Module`: returns a module that shares its parameters, buffers, hooks and
                attributes and is an instance of its class. A class: its instances are called
                compiled; returns the class. Left out: returns a decorator.
@@ -260,6 +261,10 @@ def _compile(model: Any, settings: dict[str, Any], is_disabled: bool) -> Any:
     if isinstance(model, type):
         model.__call__ = _compile(_call_of(model), settings, is_disabled)
         return model
+    if isinstance(model, staticmethod | classmethod):  # whose function is what is called
+        return type(model)(_compile(model.__func__, settings, is_disabled))
+    if isinstance(model, property):
+        return model.getter(_compile(model.fget, settings, is_disabled))
     _check_callable("compile", model)
     compiled = _made(model, settings)
 

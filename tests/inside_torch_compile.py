@@ -45,6 +45,8 @@ def main() -> None:
         around = preheat.compile(torch.compile(target, backend="eager"), options=SETTINGS)
         for _ in range(2):
             torch.testing.assert_close(around(X), target(X))
+    around = preheat.compile(torch.compile(model, backend="eager"), options=SETTINGS)
+    assert isinstance(around, type(model)) and [*around.state_dict()] == [*model.state_dict()]
 
 
 with torch.no_grad():

@@ -60,6 +60,33 @@ def test_forms_of_compile(form):
     assert inspect.signature(compiled) == inspect.signature(plus)
 
 
+def test_decorators_below_and_above_those_of_python():
+    """A staticmethod can be called, so it was compiled to a function, which is a method of the class."""
+    wrap = preheat.compile(options=NO_CACHE)
+
+    class Shape:
+        factor = 2
+
+        above = wrap(staticmethod(lambda x: x + 1))
+        below = staticmethod(wrap(lambda x: x + 1))
+        above_class = wrap(classmethod(lambda cls, x: x * cls.factor))
+        below_class = classmethod(wrap(lambda cls, x: x * cls.factor))
+        above_property = wrap(property(lambda self: X + self.factor, lambda self, value: None, doc="text"))
+        below_property = property(wrap(lambda self: X + self.factor))
+
+    shape = Shape()
+    shape.above_property = 3
+    for call, expected in (
+            (lambda: shape.above(X), X + 1), (lambda: Shape.above(X), X + 1), (lambda: shape.below(X), X + 1),
+            (lambda: shape.above_class(X), X * 2), (lambda: Shape.below_class(X), X * 2),
+            (lambda: shape.above_property, X + 2), (lambda: shape.below_property, X + 2)):
+        for number in range(3):
+            result, captures = counted(call)
+            assert torch.equal(result, expected) and (captures <= 1 if number == 0 else captures == 0)
+    assert Shape.above_property.__doc__ == "text"
+    assert isinstance(vars(Shape)["above"], staticmethod) and isinstance(vars(Shape)["above_class"], classmethod)
+
+
 def test_decorators_on_functions_methods_and_classes():
     @preheat.compile
     def bare(x):

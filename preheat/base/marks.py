@@ -19,7 +19,7 @@ from preheat.base.names import instance_dict
 DISABLE = "__preheat_disable__"
 COMPILED = "__preheat__"
 _OF_TORCH = "_torchdynamo_disable"
-_ORIGINAL_OF_TORCH = "_torchdynamo_orig_callable"
+_ORIGINAL_OF_TORCH, _MODULE_OF_TORCH = "_torchdynamo_orig_callable", "_orig_mod"
 _DISABLING = (DISABLE, _OF_TORCH)
 
 _is_capturing: ContextVar[bool] = ContextVar("preheat_is_capturing", default=False)
@@ -37,9 +37,12 @@ def set_disabled_for_torch(fn: Any) -> None:
 
 
 def compiled_by_torch(fn: Any) -> Any:
-    """What torch.compile made the function `fn` from; None for any other, and for what
+    """What torch.compile made the function or module `fn` from; None for any other, and for what
     torch.compiler.disable made."""
-    return None if is_disabled(fn) else (instance_dict(fn) or {}).get(_ORIGINAL_OF_TORCH)
+    own = instance_dict(fn) or {}
+    if is_disabled(fn) or _ORIGINAL_OF_TORCH not in own:
+        return None
+    return own.get("_modules", {}).get(_MODULE_OF_TORCH, own[_ORIGINAL_OF_TORCH])
 
 
 def compiled_of(fn: Any) -> Any:
