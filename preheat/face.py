@@ -196,7 +196,8 @@ def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None
         raise UserError(f"reason must be a text, got {reason!r}")
     if not _checked_bool("recursive", recursive):
         raise UserError(
-            "disable(recursive=False) is not there yet: disable the callees' caller whole"
+            "disable(recursive=False) is not there: what a disabled function calls is compiled where it is "
+            "decorated with preheat.compile itself: disable the function whole, and decorate those"
         )
     if fn is None:
         return functools.partial(disable, reason=reason)
