@@ -12,6 +12,7 @@ are, `bridge/symint.py` for the boxes.
 
 import operator
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from preheat.bridge.calls import BY_TYPES, Call
@@ -20,6 +21,7 @@ from preheat.bridge.resizing import TENSORS_OF_NUMBERS, full, spelled_out
 from preheat.bridge.symint import is_available, is_safe, plain, reshaped_copy, show, unboxed
 from preheat.bridge.tensors import Parameter, Size, Tensor, tensor_facts
 from preheat.capture.elements import is_followed
+from preheat.capture.folding import spelled_product
 from preheat.capture.guards import Guards
 from preheat.capture.numbers import OPERATIONS
 from preheat.capture.observer import NOT_DONE, GiveUp, Observer
@@ -195,11 +197,12 @@ class Boxing(Observer):
             args = tuple(numbers.bare(arg) for arg in args)
         elif row.kind in _TAKES_BOXES and self._is_open(_owner(function), args, kwargs):
             function, args = self._spelled_out(function, args, kwargs)
-            if not is_safe(_owner(function), args, kwargs):
+            product = self._product(function)
+            if product is not None or not is_safe(_owner(function), args, kwargs):
                 plain, named = tuple(map(numbers.plain, args)), named_of(kwargs, numbers.plain)
                 return self._twice(
                     lambda: call(self, function, plain, named, row),
-                    lambda boxed: lambda: _of_boxed(function, boxed)(
+                    lambda boxed: lambda: (product(boxed) if product else _of_boxed(function, boxed))(
                         *map(boxed, args), **named_of(kwargs, boxed)),
                     (args, kwargs), is_known=not any(map(_is_foreign, (function, *args[:1]))))
             boxes = [numbers.boxed(arg) for arg in args]
@@ -228,15 +231,28 @@ class Boxing(Observer):
         made = args[1] if sizes is None else [numbers.of_size(numbers.normal(n)) for n in sizes]
         return op, (args[0], made, *others)
 
+    def _product(self, function: Any) -> Callable | None:
+        """Of a product: given what turns an argument into what C shall see, what spells it out."""
+        if self.recorder.rules is None:
+            return None
+        owner = _owner(function)
+        is_method = issubclass(type(owner), Tensor)
+        function = getattr(type(owner), function.__name__, None) if is_method else function
+        made = spelled_product(function, self.guards.numbers)
+        if made is None:
+            return None
+        return lambda boxed: partial(made, boxed(owner)) if is_method else made
+
     def _boxed_method(
         self, row: Call, function: Any, args: tuple, kwargs: dict, call: Callable,
     ) -> Any:
         """A method of a tensor with symbols."""
         numbers, owner = self.guards.numbers, function.__self__
+        product = self._product(function)
 
         def method(boxed: Callable) -> tuple:
             boxes, named = tuple(map(boxed, args)), named_of(kwargs, boxed)
-            found = None
+            found = None if product is None else (product(boxed), boxes, named)
             if function.__name__ == "reshape":
                 found = self.reshaping(owner, boxed(owner), boxes, named)
             return found or (getattr(boxed(owner), function.__name__), boxes, named)
@@ -246,7 +262,7 @@ class Boxing(Observer):
             return lambda: made(*boxes, **named)
 
         looked_at = (owner, args, kwargs)
-        if not is_safe(*looked_at):
+        if product is not None or not is_safe(*looked_at):
             plain, named = tuple(map(numbers.plain, args)), named_of(kwargs, numbers.plain)
             return self._twice(lambda: call(self, function, plain, named, row), again, looked_at)
         return self._boxed(
@@ -281,10 +297,12 @@ class Boxing(Observer):
             for arg in args:
                 self.pin_sizes(arg)
             return run(function, args)
-        if not is_safe(*args):
+        product = self._product(function)
+        if product is not None or not is_safe(*args):
             plain = tuple(map(self.guards.numbers.plain, args))
             return self._twice(
-                lambda: run(function, plain), lambda boxed: lambda: function(*map(boxed, args)), args)
+                lambda: run(function, plain),
+                lambda boxed: lambda: (product(boxed) if product else function)(*map(boxed, args)), args)
         # without symbols, tensor and key stay as they are
         kept = 2 if function is operator.setitem and not has_symbols else 0
         numbers = self.guards.numbers

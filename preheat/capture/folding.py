@@ -1,0 +1,118 @@
+"""Products of more than two axes, made of products of matrices.
+
+    x @ w, x: f32[n3, n4, 8]     ->  aten.view(x, (n3*n4, 8)), aten.mm, aten._unsafe_view((n3, n4, 5))
+    a @ b, both of four axes     ->  aten.expand, view or copy, of each; aten.bmm; aten._unsafe_view
+
+C folds the axes of the larger operand into rows, or makes a batch of both. Torch 2.11 looks at plain sizes
+meanwhile, which pins them, and newer ones ask more of symbolic sizes than follows for the result. The functions
+here do the same with tensors as C sees them (`bridge/symint.Shown`). They only ever say what the ops of a
+product that has really run are made of (`rehearsal.py`): where they would do anything else than C has done, the
+sizes are pinned.
+
+Source: `should_fold` and `_matmul_impl` of ATen/native/LinearAlgebra.cpp, `linear` of ATen/native/Linear.cpp.
+Both take a tensor for a subclass while a dispatch mode listens, as ours does.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from preheat.bridge.products import add, linear, matmul, operands_of, unsafe_view, under_autocast
+from preheat.bridge.symint import Shown, box, reshaped_copy
+from preheat.bridge.tensors import type_of
+from preheat.capture.numbers import Numbers
+from preheat.capture.size_call import Call, broadcast
+from preheat.capture.size_views import can_view
+from preheat.ir.dims import normal
+from preheat.ir.scalar import Dim, Scalar, product
+from preheat.ir.types import TensorType
+
+
+def spelled_product(function: Any, numbers: Numbers) -> Callable | None:
+    """What does the same as a function of torch that makes products; None for any other function."""
+    names = operands_of(function)
+    if not names:
+        return None
+    call, made = Call("", {}, {}, (), numbers), _linear if "weight" in names else _matmul
+
+    def spelled(*tensors: Any, **named: Any) -> Any:
+        return made(call, *under_autocast([*tensors, *map(named.get, names[len(tensors):])]))
+
+    return spelled
+
+
+def _linear(call: Call, x: Any, weight: Any, bias: Any = None) -> Any:
+    """x: [..., K], weight: [N, K] or [K], bias: [N]."""
+    if bias is not None and (x.dim() == 2 or x.is_contiguous()):
+        return linear(x, weight, bias)  # C folds it, whatever the sizes
+    made = _matmul(call, x, weight.t())
+    return made if bias is None else add(made, bias)
+
+
+def _matmul(call: Call, a: Any, b: Any) -> Any:
+    """a: [..., M, K] or [K], b: [..., K, N] or [K]; broadcast over what is before."""
+    if a.dim() <= 2 and b.dim() <= 2:
+        return matmul(a, b)
+    is_first_larger = a.dim() >= b.dim()
+    larger, smaller = (a, b) if is_first_larger else (b.mT, a)
+    if larger.dim() >= 3 and smaller.dim() <= 2 and (
+            smaller.requires_grad or a.dim() != 2 and _is_folded(call, _type(larger))):
+        return _folded(call, a, b, is_first_larger)
+    if a.dim() == 3 and b.dim() == 3 and not call.equal(_type(a).sizes[0], _type(b).sizes[0]):
+        if call.is_one(_type(a).sizes[0]):
+            return _matmul(call, a.squeeze(0), b)
+        return _matmul(call, a, b.squeeze(0))
+    return _batched(call, a, b)
+
+
+def _is_folded(call: Call, type: TensorType) -> bool:
+    """Whether all axes but the last are rows without a copy."""
+    sizes, strides = type.sizes, type.strides
+    return 0 in sizes or all(
+        call.equal(strides[k], normal(strides[k + 1] * sizes[k + 1])) for k in range(type.rank - 2))
+
+
+def _folded(call: Call, a: Any, b: Any, is_first_larger: bool) -> Any:
+    """One product of matrices, or of a matrix and a vector."""
+    rows, other = (a, b) if is_first_larger else (b.mT, a.t() if a.dim() == 2 else a)
+    sizes = _type(rows).sizes
+    flat = _reshaped(call, rows, (normal(product(sizes[:-1])), sizes[-1]))
+    if other.dim() == 1:
+        return unsafe_view(flat.mv(other), _boxes(call, sizes[:-1]))
+    made = unsafe_view(flat.mm(other), _boxes(call, (*sizes[:-1], _type(other).sizes[1])))
+    return made if is_first_larger else made.mT.contiguous()
+
+
+def _batched(call: Call, a: Any, b: Any) -> Any:
+    """A batch of products, over all axes before the last two."""
+    first, second = _type(a).sizes, _type(b).sizes
+    batch = broadcast(call, first[:-2], second[:-2])
+    count = normal(product(batch))
+    rows, columns = first[-2:-1], second[-1:] if b.dim() > 1 else ()
+
+    def flat(tensor: Any, kept: tuple[Dim, ...]) -> Any:
+        whole = tensor.expand(_boxes(call, (*batch, *kept)))
+        return _reshaped(call, whole, (count, *kept))
+
+    a = flat(a, ((rows or (1,))[0], first[-1]))
+    if b.dim() == 1:
+        made = a.bmm(flat(b, second).unsqueeze(2)).squeeze(-1)
+    else:
+        made = a.bmm(flat(b, second[-2:]))
+    return unsafe_view(made, _boxes(call, (*batch, *rows, *columns)))
+
+
+def _reshaped(call: Call, tensor: Any, sizes: tuple[Dim, ...]) -> Any:
+    """`reshape`, a view or a copy."""
+    boxes = _boxes(call, sizes)
+    return tensor.view(boxes) if can_view(call, _type(tensor), sizes) else reshaped_copy(tensor, boxes)
+
+
+def _type(tensor: Any) -> TensorType:
+    return tensor.shown_type if type(tensor) is Shown else type_of(tensor)
+
+
+def _boxes(call: Call, sizes: Sequence[Dim]) -> tuple:
+    numbers = call.numbers
+    return tuple([
+        box(n, numbers.value(n), numbers) if isinstance(n, Scalar) else n
+        for n in map(numbers.normal, sizes)])
