@@ -24,6 +24,7 @@ from preheat.capture.guards import has_identity
 from preheat.capture.modes import SameInferenceMode
 from preheat.capture.observer import GiveUp
 from preheat.capture.policies import CALLING_BACK, CALLING_C, is_bound, is_fresh_iterator, policy
+from preheat.capture.size_attention import lengths_apart
 from preheat.capture.sources import PRIMITIVES
 from preheat.ir.trace import Constant
 
@@ -52,7 +53,7 @@ def _op(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> An
     watcher.check(result)
     if type(result) is Tensor and id(result) in watcher.recorder.values:
         return result
-    if not _is_seen(watcher, result):
+    if not _is_seen(watcher, lengths_apart(args, result)):
         detail = f"{describe(function)} gave a {type(result).__qualname__}"
         raise GiveUp("tensor_escape", detail, result)
     return result

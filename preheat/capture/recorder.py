@@ -492,7 +492,11 @@ def _dispatch_boxed(recorder: Recorder, func: Any, types: Any, args: tuple, kwar
     seen, seen_kwargs = (args, kwargs) if recorder.is_stopped else taken(
         func, args, kwargs, size_of)
     out = _run(recorder, func, types, unboxed(args), unboxed(kwargs), seen, seen_kwargs)
-    return recorder.seen_by_c(out) if recorder.rules is not None else out
+    if recorder.rules is None:
+        return out
+    place = len(recorder.builder.ops) - 1
+    is_recorded = place >= 0 and recorder.builder.ops[place].name == facts_of(func).name
+    return recorder.seen_by_c(out, place if is_recorded and not recorder.is_stopped else -1)
 
 
 def _run(

@@ -69,6 +69,8 @@ class Rehearsal:
         self._next += 1
         if place >= 0:
             retype(recorder, place, func, args, kwargs, out)
+            out = recorder.rules.seen(
+                recorder.builder.ops[place], recorder.builder.type_of.__getitem__, out)
         return self.seen(out)
 
     def seen(self, out: Any) -> Any:

@@ -1,12 +1,14 @@
 """Sizes of attention on a GPU: its kernels there are operators of their own.
 
-Rules of `size_rules.py`, for query [B, H, L, E], key [B, G, S, E], value [B, G, S, Ev]. Two of the operators
-give lengths as numbers, which autograd keeps as they are for the backward: where it may, their sizes are
-pinned. Source: aten/src/ATen/native/transformers/cuda/attention.cu and its shape functions in
+Rules of `size_rules.py`, for query [B, H, L, E], key [B, G, S, E], value [B, G, S, Ev]. Some of the operators
+give the lengths as numbers, too, which autograd keeps for their backward: `NUMBERS` says which sizes these are.
+Source: aten/src/ATen/native/transformers/cuda/attention.cu and its shape functions in
 torch/_meta_registrations.py.
 """
 
-from preheat.bridge.ambient import AMBIENT
+from typing import Any
+
+from preheat.bridge.calls import IDENTITY_TYPES
 from preheat.capture.size_call import Call, NoRule, Rule, Shape, broadcast, preserved
 from preheat.ir.dims import normal
 from preheat.ir.graph import Ref
@@ -82,8 +84,6 @@ def _cudnn(call: Call) -> list[Shape | None]:
 
 
 def _in_layout_of_query(call: Call) -> tuple[TensorType, TensorType, TensorType]:
-    if AMBIENT["grad_enabled"]():
-        raise NoRule("lengths are kept as numbers")
     if call.arg("return_debug_mask", False):
         raise NoRule("a debug mask")
     query, key, value = _operands(call)
@@ -91,10 +91,33 @@ def _in_layout_of_query(call: Call) -> tuple[TensorType, TensorType, TensorType]
     return query, key, value
 
 
+def _gradient(call: Call) -> list[Shape]:
+    """Each as its operand."""
+    _operands(call)
+    return [preserved(call, call.type(name)) for name in ("query", "key", "value")]
+
+
 ATTENTION: dict[Rule, str] = {
     _efficient: "_scaled_dot_product_efficient_attention",
     _efficient_gradient: "_scaled_dot_product_efficient_attention_backward",
     _flash: "_scaled_dot_product_flash_attention",
     _cudnn: "_scaled_dot_product_cudnn_attention",
+    _gradient: "_scaled_dot_product_flash_attention_backward _scaled_dot_product_cudnn_attention_backward",
 }
 """Rules, and the ops that they are of."""
+_LENGTHS = {4: ("query", 2), 5: ("key", 2)}
+NUMBERS: dict[str, dict[int, tuple[str, int]]] = {
+    "aten._scaled_dot_product_flash_attention.default": _LENGTHS,
+    "aten._scaled_dot_product_cudnn_attention.default": _LENGTHS,
+}
+"""By the full name of an op: the places of its results that are sizes, and the parameter and axis of each."""
+
+
+def lengths_apart(args: tuple, results: Any) -> Any:
+    """The results of a call whose first argument is an overload, without the numbers among them that are
+    sizes of its operands."""
+    is_overload = type(results) is tuple and args and type(args[0]) in IDENTITY_TYPES
+    places = NUMBERS.get(str(args[0])) if is_overload else None
+    if places is None:
+        return results
+    return tuple([part for place, part in enumerate(results) if place not in places])

@@ -144,8 +144,10 @@ class SizedRecorder:
         self._learn(view, value)
         return view
 
-    def seen_by_c(self, out: Any) -> Any:
-        """What C shall see for what an op gave."""
+    def seen_by_c(self, out: Any, place: int = -1) -> Any:
+        """What C shall see for what an op gave; the op at `place` of the graph, if it is one."""
+        if place >= 0:
+            out = self.rules.seen(self.builder.ops[place], self.builder.type_of.__getitem__, out)
         if type(out) in (list, tuple):
             return type(out)([self.seen_by_c(part) for part in out])
         return self.show(out) if isinstance(out, Tensor) and type(out) is not Shown else out

@@ -18,6 +18,7 @@ from preheat.bridge.ops import arguments
 from preheat.bridge.symint import box, is_box, pin, scalar_of
 from preheat.capture.numbers import Numbers
 from preheat.capture.sources import Sources
+from preheat.capture.size_attention import NUMBERS
 from preheat.capture.size_call import Call, NoRule, row_major
 from preheat.capture.size_compute import pointwise
 from preheat.capture.size_rules import RULES
@@ -163,6 +164,18 @@ class SizeRules:
             self._pin(shown, args)
             return list(real)
         return found
+
+    def seen(self, op: Op, type_of: Callable[[int], Type], results: Any) -> Any:
+        """The `results` of `op` with boxes for the numbers among them that are sizes of its operands."""
+        places = NUMBERS.get(op.name)
+        if places is None or len(results) <= max(places):
+            return results
+        given, seen = arguments(op), list(results)
+        for place, (name, axis) in places.items():
+            size = self.numbers.normal(type_of(given[name].id).sizes[axis])
+            if isinstance(size, Scalar) and self.numbers.value(size) == results[place]:
+                seen[place] = box(size, results[place], self.numbers)
+        return tuple(seen)
 
     def _checked(self, made: tuple | None, real: TensorType) -> TensorType:
         """The type of sizes and strides that a rule gave. Raises NoRule if it is not what torch gave.

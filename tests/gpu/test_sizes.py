@@ -177,9 +177,11 @@ class Words(nn.Module):
         return F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
 
 
-def test_lengths_in_training_are_captured_once():
+@pytest.mark.parametrize("attention", ["EFFICIENT_ATTENTION", "FLASH_ATTENTION", "CUDNN_ATTENTION"])
+def test_lengths_in_training_are_captured_once(attention, told):
     torch.manual_seed(0)
-    model, chance = Words().cuda(), random.Random(1)
+    is_exact = attention == "EFFICIENT_ATTENTION"  # the others take 16 bits
+    model, chance = Words().cuda().to(torch.float32 if is_exact else torch.bfloat16), random.Random(1)
     compiled = preheat.compile(model, options=NO_CACHE)
     before = count("captures", "breaks")
     for k in range(30):
@@ -187,10 +189,11 @@ def test_lengths_in_training_are_captured_once():
         found = []
         for call in (compiled, model):
             model.zero_grad()
-            loss = call(ids)
-            loss.backward()
+            with torch.nn.attention.sdpa_kernel(getattr(torch.nn.attention.SDPBackend, attention)):
+                loss = call(ids)
+                loss.backward()
             found.append((loss.detach(), *(p.grad.clone() for p in model.parameters())))
         for a, b in zip(*found):
-            torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
+            near(a, b, 1e-3 if is_exact else 0.05)
     captures, breaks = (a - b for a, b in zip(count("captures", "breaks"), before))
-    assert (captures, breaks) == (2, 0)
+    assert (captures <= 3, breaks, told) == (True, 0, []), captures
