@@ -44,13 +44,14 @@ fuzz: $(VENV)/installed
 
 # Random programs at sizes that they were not captured at, compared with eager.
 fuzz-sizes: $(VENV)/installed
-	OMP_NUM_THREADS=1 $(PY) -W ignore -m tests.sizes.check $(START) $(COUNT)
-	OMP_NUM_THREADS=1 $(PY) -W ignore -m tests.sizes.gradients $(START) $(COUNT)
+	OMP_NUM_THREADS=1 $(PY) -W ignore -m tests.sizes.check $(START) $(COUNT) -j $(WORKERS)
+	OMP_NUM_THREADS=1 $(PY) -W ignore -m tests.sizes.check $(START) $(COUNT) preheat -j $(WORKERS)
+	OMP_NUM_THREADS=1 $(PY) -W ignore -m tests.sizes.gradients $(START) $(COUNT) -j $(WORKERS)
 
 # The same for programs that are run backward; DEVICE=cuda has their tensors on a GPU.
 DEVICE ?= cpu
 fuzz-training: $(VENV)/installed
-	PREHEAT_TEST_DEVICE=$(DEVICE) OMP_NUM_THREADS=1 $(PY) -m tests.training $(START) $(COUNT)
+	PREHEAT_TEST_DEVICE=$(DEVICE) OMP_NUM_THREADS=1 $(PY) -m tests.training $(START) $(COUNT) -j $(WORKERS)
 
 # Every architecture of transformers, beside torch.compile: writes docs/zoo.md. About half an hour.
 zoo: $(VENV)/installed

@@ -1,5 +1,10 @@
-"""Whether a compiled program does what eager does at sizes that it was not captured at."""
+"""Whether a compiled program does what eager does at sizes that it was not captured at.
 
+    python -m tests.sizes.check START COUNT [preheat] [-j N]    random programs of `grammar.py`, op by op or
+                                                                with generated kernels
+"""
+
+import contextlib
 import random
 import sys
 from collections import Counter
@@ -7,6 +12,8 @@ from collections import Counter
 import torch
 
 import preheat
+from preheat.run.interpreted import Interpreted
+from tests import spread
 from tests.sizes import grammar
 
 SIZES = ((4, 6), (5, 6), (3, 7), (1, 6), (4, 1), (2, 2), (7, 3), (1, 1), (6, 6), (2, 9), (8, 4))
@@ -44,6 +51,17 @@ def differs(found, expected, is_exact: bool) -> str:
     return "" if found == expected else f"{found!r} instead of {expected!r}"
 
 
+@contextlib.contextmanager
+def counted_ops():
+    """A list with an entry for each body that is run op by op meanwhile."""
+    calls, run = [], Interpreted.__call__
+    Interpreted.__call__ = lambda self, inputs: calls.append(self) or run(self, inputs)
+    try:
+        yield calls
+    finally:
+        Interpreted.__call__ = run
+
+
 def check(text: str, sizes, backend: str = "eager", dynamic: bool | None = True) -> Counter:
     """Runs the program at all `sizes`; counts calls, captures, and replays at sizes that are new.
     Raises AssertionError."""
@@ -56,11 +74,14 @@ def check(text: str, sizes, backend: str = "eager", dynamic: bool | None = True)
         args = grammar.arguments(*size)
         expected = outcome(program, args)
         before = preheat.counters()
-        found = outcome(compiled, args)
+        with counted_ops() as calls:
+            found = outcome(compiled, args)
         after = preheat.counters()
         counts["captures"] += after["captures"] - before["captures"]
-        counts["replays"] += size not in seen and not any(
+        is_replay = size not in seen and not any(
             after[name] != before[name] for name in ("captures", "fallbacks", "breaks"))
+        counts["accepted replays"] += is_replay
+        counts["of them op by op"] += is_replay and bool(calls)
         seen.add(size)
         assert found[0] == expected[0], (
             f"at {size}: {found[:3]} instead of {expected[:3]}\n{text}")
@@ -103,6 +124,7 @@ def run_all(start: int, count: int, calls: int, check_one) -> Counter:
     return total
 
 
+COUNTED = ("calls", "captures", "accepted replays", "of them op by op")
+
 if __name__ == "__main__":
-    start, count, *backend = sys.argv[1:]
-    print(dict(run(int(start), int(count), *backend)))
+    sys.exit(spread.main("tests.sizes.check", run, COUNTED, ("backend",)))

@@ -1,6 +1,6 @@
 """Whether gradients of a compiled program are eager's at sizes that it was not captured at.
 
-    python -m tests.sizes.gradients START COUNT      random programs of `grammar.py`, in training
+    python -m tests.sizes.gradients START COUNT [-j N]      random programs of `grammar.py`, in training
 
 x, y and the weights require grad. What does not replay is counted; every value is compared.
 """
@@ -12,8 +12,9 @@ from collections import Counter
 import torch
 
 import preheat
+from tests import spread
 from tests.sizes import grammar
-from tests.sizes.check import differs, run_all
+from tests.sizes.check import COUNTED, counted_ops, differs, run_all
 
 WEIGHTS = ("W", "W1", "C1", "C2", "C3")
 
@@ -59,12 +60,15 @@ def check(text: str, sizes, dynamic: bool | None = None) -> Counter:
     for place, size in enumerate(sizes):
         expected = outcome(program, program, size, place)
         before = preheat.counters()
-        found = outcome(compiled, program, size, place)
+        with counted_ops() as calls:
+            found = outcome(compiled, program, size, place)
         after = preheat.counters()
         counts["captures"] += after["captures"] - before["captures"]
         counts["pinned"] += after["fallbacks"] - before["fallbacks"]
-        counts["replays"] += size not in seen and not any(
+        is_replay = size not in seen and not any(
             after[name] != before[name] for name in ("captures", "fallbacks", "breaks"))
+        counts["accepted replays"] += is_replay
+        counts["of them op by op"] += is_replay and bool(calls)
         seen.add(size)
         where = f"at {size} (after {sizes[:place]})"
         assert found[0] == expected[0], f"{where}: {found[:3]} instead of {expected[:3]}\n{text}"
@@ -106,4 +110,4 @@ def run(start: int, count: int, calls: int = 8) -> Counter:
 
 
 if __name__ == "__main__":
-    print(dict(run(*map(int, sys.argv[1:]))))
+    sys.exit(spread.main("tests.sizes.gradients", run, (*COUNTED, "pinned")))

@@ -1,23 +1,27 @@
-"""python -m tests.training START COUNT: that many random training programs; failures are printed."""
+"""python -m tests.training START COUNT [-j N]: that many random training programs; failures are printed."""
 
 import sys
 import traceback
+from collections import Counter
 
+from tests import spread
 from tests.training.check import check
 
-if __name__ == "__main__":
-    start, count = map(int, sys.argv[1:3])
-    failed = []
+
+def run(start: int, count: int) -> Counter:
+    """Checks the programs of these seeds; prints and counts failures."""
+    counts = Counter(programs=count)
     for seed in range(start, start + count):
-        print(f"seed {seed}", end="\r", file=sys.stderr, flush=True)
         try:
             check(seed)
         except AssertionError as error:
-            failed.append(seed)
+            counts["wrong"] += 1
             print(error, flush=True)
         except Exception:
-            failed.append(seed)
-            print(f"seed {seed} broke the check", flush=True)
-            traceback.print_exc()
-    print(f"{count} programs from seed {start}: {len(failed)} failed {failed}")
-    sys.exit(bool(failed))
+            counts["faults"] += 1
+            print(f"seed {seed} broke the check\n{traceback.format_exc()}", flush=True)
+    return counts
+
+
+if __name__ == "__main__":
+    sys.exit(spread.main("tests.training", run, ()))
