@@ -11,6 +11,7 @@ Imported only when something is learned: a process that finds everything in the 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -29,7 +30,7 @@ from preheat.ir.graph import CARRY, Graph, Op, copied_into, device_of
 from preheat.ir.plan import Image, Plan
 from preheat.ir.text import stage
 from preheat.ir.training import Backward, Division, Given, Joint, Training
-from preheat.ir.types import TensorType
+from preheat.ir.types import ScalarType, TensorType
 from preheat.schedule.products import small_products
 from preheat.schedule.schedule import schedule
 from preheat.targets import image_of, target_of
@@ -44,6 +45,7 @@ from preheat.transform.whole import saved_values, watched, whole, with_views
 from preheat.tuning import tuned
 
 Tensors = Sequence[torch.Tensor | None]
+Inputs = Mapping[int, Any]  # tensors and numbers of a call that are needed again, by place
 
 
 @dataclass(frozen=True)
@@ -69,13 +71,13 @@ class Lesson:
     @classmethod
     def of(cls, graph: Graph, known: Training | None = None, aims: Aims = Aims()) -> "Lesson":
         """Raises Unsupported for a body whose gradients cannot be divided exactly."""
-        if not all(isinstance(given.type, TensorType) for given in graph.inputs):
-            raise Unsupported("number_with_gradient", "a number that changes from call to call")
         refuse_quiet_views(graph)
         refuse_rebuilt_views(graph)
         division = divide(functionalize(graph))
+        _refuse_numbers(division)
         draws = any(op.name != CARRY and schema(op.name).is_random for op in division.graph.ops)
-        fresh = Training(wire(division), replaced=division.replaced, draws=draws)
+        fresh = Training(
+            wire(division), replaced=division.replaced, needed=division.needed, draws=draws)
         return cls(division, known if known is not None else fresh, aims)
 
     @property
@@ -83,28 +85,28 @@ class Lesson:
         """Where the body runs."""
         return device_of(self.division.graph)
 
-    def run(self, inputs: Sequence[torch.Tensor]) -> "Lived":
+    def run(self, inputs: Sequence) -> "Lived":
         """A call: the body runs, op by op, and writes to its inputs what it writes."""
         return Lived(self, inputs)
 
     def run_again(
-        self, inputs: Sequence[torch.Tensor], state: States | None,
+        self, inputs: Inputs, state: States | None,
         connected: tuple[int, Sequence[torch.Tensor]] | None = None,
     ) -> Nested:
-        """A call that was made before, for its gradients alone. `inputs` and the random `state` (of
-        a body that draws) are as they were then; `connected`: see `Nested`."""
+        """A call that was made before, for its gradients alone. The `inputs` that are needed and the
+        random `state` (of a body that draws) are as they were then; `connected`: see `Nested`."""
         with once_again(self.device, state):
             return Nested(self.division, inputs, connected=connected, writes=False)
 
     def repeat(
-        self, inputs: Sequence[torch.Tensor], state: States | None, number: int,
+        self, inputs: Inputs, state: States | None, number: int,
         tangents: Tensors, grads: Tensors,
     ) -> None:
         """A backward of class `number` has just been learned, from the inputs and the random state of
         its call; its gradients were `grads`. (Who learns for other sizes too, records it again.)"""
 
     def differentiable(
-        self, inputs: Sequence[torch.Tensor], state: States | None, number: int,
+        self, inputs: Inputs, state: States | None, number: int,
         arguments: Sequence[torch.Tensor], tangents: Tensors,
     ) -> list[torch.Tensor | None]:
         """The gradients of class `number` as functions of its `arguments`: plain autograd."""
@@ -174,16 +176,17 @@ class Lesson:
 class Lived:
     """A call that ran under autograd. A source of gradients (`run/autograd.Source`)."""
 
-    def __init__(self, lesson: Lesson, inputs: Sequence[torch.Tensor]):
+    def __init__(self, lesson: Lesson, inputs: Sequence):
         self.lesson, division = lesson, lesson.division
-        self._given = given = list(inputs)
+        given = dict(enumerate(inputs))
         for place, _ in division.commits:  # it gets a history that leads here
             given[place] = inputs[place].detach()
-        self.inputs = list(given)
+        self.inputs = {place: given[place] for place in division.needed}
         for place in division.replaced:
             self.inputs[place] = inputs[place].detach().clone()
         self._state = states(lesson.device) if lesson.training.draws else None
         self.nested = Nested(division, given)
+        self._given = {place: given[place] for place in _tensors(division)}
         self.begin()
 
     @property
@@ -194,7 +197,7 @@ class Lived:
 
     def begin(self) -> None:
         """The call is over, its results joined: what is changed from now on is changed by others."""
-        self._versions = [tensor._version for tensor in self._given]
+        self._versions = {place: tensor._version for place, tensor in self._given.items()}
 
     def is_repeatable(self, number: int) -> bool:
         """True: torch refuses a second backward of the nested graph itself."""
@@ -209,14 +212,14 @@ class Lived:
     ) -> list[torch.Tensor | None]:
         """The gradients of a class's arguments; a new kind of backward is learned."""
         grads, joint = self.nested.backward(number, tangents, is_kept)
-        forward, versions = self.nested.forward, tuple(zip(self._given, self._versions))
+        forward, versions = self.nested.forward, self._versions
         self.lesson.learn(forward, joint)
         if joint is None:
             return grads
         for given in self.lesson.watched(forward, joint):
             if given.kind == "input":  # all else is shared with what has saved it
-                require_version(*versions[given.index])
-        if all(tensor._version == version for tensor, version in versions):
+                require_version(self._given[given.index], versions[given.index])
+        if all(tensor._version == versions[place] for place, tensor in self._given.items()):
             self.lesson.repeat(self.inputs, self._state, number, tangents, grads)
         return grads
 
@@ -234,6 +237,20 @@ def once_again(device: str, state: States | None) -> Iterator[None]:
     """A block that runs what has run before: from this random state, if it draws; its casts are ops."""
     with standing_at(device, state), no_autocast()():
         yield
+
+
+def _tensors(division: Division) -> tuple[int, ...]:
+    """The places of the tensors among the inputs that gradients hang on."""
+    inputs = division.graph.inputs
+    return tuple(place for place in division.needed if isinstance(inputs[place].type, TensorType))
+
+
+def _refuse_numbers(division: Division) -> None:
+    graph = division.graph
+    numbers = {given.id for given in graph.inputs if isinstance(given.type, ScalarType)}
+    for op, number in zip(graph.ops, division.class_of) if numbers else ():
+        if number >= 0 and not numbers.isdisjoint(op.refs()):
+            raise Unsupported("number_with_gradient", f"{op.name} of a number that changes")
 
 
 # ---------------------------------------------------------------------------- compilation

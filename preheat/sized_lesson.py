@@ -20,7 +20,7 @@ from preheat.base.errors import Unsupported, is_strict
 from preheat.base.events import emit
 from preheat.bridge.generators import States
 from preheat.capture.sized_joint import SizedNested
-from preheat.differentiate import Aims, Lesson, Tensors, once_again
+from preheat.differentiate import Aims, Inputs, Lesson, Tensors, once_again
 from preheat.ir.graph import Graph, device_of
 from preheat.ir.plan import Image, Plan
 from preheat.ir.scalar import apply, symbol
@@ -75,7 +75,7 @@ class SizedLesson:
         self.generation += 1
 
     def recorded(
-        self, sizes: Sizes, inputs: Sequence[torch.Tensor], state: States | None, number: int,
+        self, sizes: Sizes, inputs: Inputs, state: States | None, number: int,
         tangents: Tensors, grads: Tensors,
     ) -> Taught | None:
         """The same backward with symbols; None, reported, where it is not the same."""
@@ -143,7 +143,7 @@ class LessonAt(Lesson):
         self.whole, self.sizes = whole, dict(sizes)
 
     def repeat(
-        self, inputs: Sequence[torch.Tensor], state: States | None, number: int,
+        self, inputs: Inputs, state: States | None, number: int,
         tangents: Tensors, grads: Tensors,
     ) -> None:
         made = self.whole.recorded(self.sizes, inputs, state, number, tangents, grads)

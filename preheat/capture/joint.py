@@ -1,6 +1,6 @@
 """Joints: the backward of a differentiable body, recorded from torch's own derivative formulas.
 
-    nested = Nested(division, inputs)        the body runs on detached inputs, under autograd, in graphs
+    nested = Nested(division, {0: x, 1: w})  the body runs on detached inputs, under autograd, in graphs
     nested.values                            of its own; what it gives has no history
     grads, joint = nested.backward(0, tangents, is_kept)
                                              those graphs run backward under the true tangents
@@ -8,6 +8,7 @@
 The body is functional and divided in classes (`transform/divide.py`); each class is a graph of
 autograd that begins at leaves of its own, one for each use of a value, and ends at its results. One
 recorder sees the forward and every backward, so what a formula has saved is known by its identity.
+What no gradient hangs on, and what computes with numbers that change, is taken over as it is.
 What the body writes to its inputs outside of autograd is written, once.
 
 Requires: autocast is off (its casts are ops of the body), no foreign mode is active. Guarantees:
@@ -16,8 +17,9 @@ keep the graph; a joint that cannot be recorded is None, with a reason, and its 
 """
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -27,9 +29,9 @@ from preheat.bridge.interpret import define
 from preheat.bridge.ops import decode, overload, unseen_values, writes_unseen
 from preheat.bridge.tensors import is_plain, type_of, unusual_keys
 from preheat.capture.recorder import Recorder
-from preheat.ir.graph import CARRY, Graph, Input, Op, copied_into
+from preheat.ir.graph import CARRY, Graph, Input, Op, Ref, copied_into, map_refs
 from preheat.ir.training import Division, Joint
-from preheat.ir.types import TensorType
+from preheat.ir.types import ScalarType, TensorType
 
 Tensors = Sequence[torch.Tensor | None]
 
@@ -37,18 +39,19 @@ Tensors = Sequence[torch.Tensor | None]
 class Nested:
     """One run of `division` on `inputs`, that can be run backward.
 
+    inputs      tensors and numbers by place; where the body does not write, only those that are `needed`
     connected   (class, its arguments): gradients of this class alone are wanted, and they shall be
                 differentiable functions of these arguments
-    writes      whether to write to the inputs what the body writes
+    writes      whether to write to the inputs what the body writes; else what no gradient hangs on does
+                not run
     """
 
     def __init__(
-        self, division: Division, inputs: Sequence[torch.Tensor], *,
+        self, division: Division, inputs: Mapping[int, Any], *,
         connected: tuple[int, Sequence[torch.Tensor]] | None = None, writes: bool = True,
     ):
         self.division = division
-        self._sources = sources = {id(tensor): place for place, tensor in enumerate(inputs)}
-        self._kept = list(inputs)  # as long as their ids mean them
+        self._sources = sources = {}  # of tangents: places after all inputs
         self._refusals = refusals = []
         # neither function knows this object: a cycle would hold its tensors
         self._recorder = self._listening(
@@ -58,14 +61,19 @@ class Nested:
             [None] * len(one.args) for one in division.classes]
         self._connected, self._writes = connected, writes
         self._numbers: dict[int, int | None] = {}  # of values that are written: what the record calls them
+        # what the record calls inputs, and values that it has not seen made
+        self._renamed = {
+            given.id: self._recorder.new_input(place, given.type, tensor=inputs.get(place))
+            for place, given in enumerate(division.graph.inputs)}
         with self._recorded():
             values = self._run(inputs)
             if writes:
                 self._write(inputs, values)
-        unwritten = [] if writes else [(place, values[value]) for place, value in division.plain_writes]
+        self._kept = [inputs[place] for place in division.needed]  # as long as their ids mean them
         self._locals = [[values[v] for v in one.results] for one in division.classes]
-        self.values = [self._plain(values[v]).detach() for v in division.values]
-        self._forward = self._forward_graph([values[v] for v in division.values], unwritten)
+        # of a run that writes all of them
+        self.values = [self._plain(values[v]).detach() for v in division.values if v in values]
+        self._forward = None if self.why_not_recorded else self._forward_graph(values, writes)
 
     def _listening(self, outside: Callable, fail: Callable) -> Recorder:
         return Recorder(outside, fail, no_constant, no_test)
@@ -90,7 +98,7 @@ class Nested:
         own = [tangents[k].detach() for k in given]
         first, builder = len(self._recorder.builder.ops), self._recorder.builder
         for tangent in own:
-            self._sources[id(tangent)] = len(self._sources)
+            self._sources[id(tangent)] = len(self.division.graph.inputs) + len(self._sources)
         self._kept += own
         with self._recorded():
             grads = torch.autograd.grad(
@@ -121,12 +129,15 @@ class Nested:
         return self._locals[number], self._leaves[number]
 
     # ------------------------------------------------------------------ the forward
-    def _run(self, inputs: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:
+    def _run(self, inputs: Mapping[int, Any]) -> dict[int, Any]:
         division = self.division
         graph, grads, last = division.graph, set(division.graph.grads), _last_uses(division)
+        types = [given.type for given in graph.inputs]
         values = {
-            given.id: self._shown(tensor, given.type)
-            for given, tensor in zip(graph.inputs, inputs, strict=True)}
+            graph.inputs[place].id:
+                self._shown(one, types[place]) if isinstance(types[place], TensorType) else one
+            for place, one in inputs.items()}
+        numbers = {given.id for given in graph.inputs if isinstance(given.type, ScalarType)}
         for place in division.replaced:  # what a formula saves of them must outlast the write
             value = graph.inputs[place].id
             values[value] = values[value].detach().clone()
@@ -135,6 +146,12 @@ class Nested:
             {(value, use): place for place, (value, use) in enumerate(zip(one.args, one.uses))}
             for one in division.classes]
         for position, (op, number) in enumerate(zip(graph.ops, division.class_of)):
+            if position in division.apart or not numbers.isdisjoint(op.refs()):
+                self._take_over(op, values, self._writes or position not in division.apart)
+                self._numbers.update((r, self._renamed.get(r)) for r in written.intersection(op.results))
+                for value in last[position]:
+                    values.pop(value, None)
+                continue
             operands = {value: values[value] for value in op.refs()}
             for value in operands if number >= 0 else ():
                 place = places[number].get((value, position))
@@ -152,6 +169,41 @@ class Nested:
                 del values[value]
         return values
 
+    def _take_over(self, op: Op, values: dict[int, Any], is_run: bool) -> None:
+        """Appends an op without gradients to the record as it is, and runs it unseen."""
+        recorder, renamed = self._recorder, self._renamed
+        if not recorder.is_stopped:
+            def number(value: int) -> Ref:
+                return Ref(self._number(value, values))
+
+            made = _alone(op)
+            args = tuple(map_refs(arg, number) for arg in made.args)
+            attrs = tuple((key, map_refs(arg, number)) for key, arg in made.attrs)
+            renamed.update((result, recorder.builder.fresh()) for result in op.results if result != -1)
+            recorder.take_over(replace(
+                made, args=args, attrs=attrs,
+                results=tuple(renamed.get(result, -1) for result in op.results)))
+        if not is_run:
+            return
+        operands = {
+            value: self._plain(values[value]) if isinstance(values[value], torch.Tensor) else values[value]
+            for value in op.refs()}
+        with recorder.away(), torch.no_grad():
+            define(op, self._computed(op, operands), values)
+            if len(op.results) == 1 and isinstance(op.type, TensorType):
+                self._lay_out(op, values)
+        for result, type in zip(op.results, op.types):
+            if isinstance(type, TensorType) and result != -1:
+                if not recorder.is_stopped:
+                    recorder.learn(values[result], renamed[result])
+                values[result] = self._shown(values[result], type)
+
+    def _number(self, value: int, values: dict[int, Any]) -> int | None:
+        """What the record calls `value` of the division."""
+        if value in values and isinstance(values[value], torch.Tensor):
+            return self._recorder.value_of(self._plain(values[value]))  # of an input, perhaps its copy
+        return self._renamed.get(value)
+
     def _leaf(self, number: int, place: int, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor that a class uses for its argument `place`."""
         if self._connected is not None and self._connected[0] == number:
@@ -164,7 +216,7 @@ class Nested:
         self._leaves[number][place] = leaf
         return leaf
 
-    def _write(self, inputs: Sequence[torch.Tensor], values: dict[int, torch.Tensor]) -> None:
+    def _write(self, inputs: Mapping[int, Any], values: dict[int, Any]) -> None:
         """What the body writes to its inputs outside of autograd."""
         unseen = unseen_values(self.division.graph)
         with torch.no_grad():
@@ -173,26 +225,26 @@ class Nested:
                 tensor = inputs[place].data if value in unseen else inputs[place]
                 tensor.copy_(values[value])
 
-    def _forward_graph(
-        self, values: Sequence[torch.Tensor], unwritten: Sequence[tuple[int, torch.Tensor]],
-    ) -> Graph | None:
-        """What was recorded, and at its end the writes that this run did not make: places of inputs, and
-        what they would hold."""
-        recorder = self._recorder
-        outputs = [recorder.value_of(self._plain(value)) for value in values]
-        written = [recorder.value_of(self._plain(value)) for _, value in unwritten]
-        if self.why_not_recorded or None in outputs or None in written:
+    def _forward_graph(self, values: dict[int, Any], writes: bool) -> Graph | None:
+        """What was recorded, and at its end the writes that this run did not make."""
+        unwritten = () if writes else self.division.plain_writes
+        outputs = [self._number(value, values) for value in self.division.values]
+        written = [self._number(value, values) for _, value in unwritten]
+        if None in outputs or None in written:
             return None
-        known = {s: given.id for s, given in zip(recorder.input_sources, recorder.builder.inputs)}
         given = tuple(
-            Input(known.get(place, -1 - place), original.type, original.name, original.alias_set)
-            for place, original in enumerate(self.division.graph.inputs))
-        writes = tuple(
+            Input(self._renamed[one.id], one.type, one.name, one.alias_set)
+            for one in self.division.graph.inputs)
+        copies = tuple(
             replace(copied_into(given[place], value), is_grad_enabled=False)
             for (place, _), value in zip(unwritten, written))
-        return Graph("aten", given, (*recorder.builder.ops, *writes), tuple(outputs))
+        return Graph("aten", given, (*self._recorder.builder.ops, *copies), tuple(outputs))
 
     # ------------------------------------------------------------------ what formulas see
+    def _computed(self, op: Op, operands: dict[int, Any]) -> object:
+        """What `op` gives, outside of the record."""
+        return self._call(op, operands)
+
     def _shown(self, tensor: torch.Tensor, type: TensorType) -> torch.Tensor:
         """An input, or a tangent, as torch's formulas shall see it."""
         return tensor
@@ -276,6 +328,13 @@ class Nested:
 
 
 # ---------------------------------------------------------------------------- one op
+def _alone(op: Op) -> Op:
+    """`op` outside of autograd, as an op of torch."""
+    if op.name == CARRY:
+        op = replace(op, name="aten.clone.default", args=op.args[:1])
+    return replace(op, is_grad_enabled=False)
+
+
 def _carry(new: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
     made = old.clone()
     with torch.no_grad():

@@ -286,6 +286,29 @@ class Recorder(BranchRecorder, SizedRecorder, ElementRecorder, TorchDispatchMode
             self.fail(reason, detail)
 
     # ------------------------------------------------------------------ values
+    def take_over(self, op: Op) -> None:
+        """One more op of the graph, which runs elsewhere; its results are `fresh` values, in new memory."""
+        self.builder.append(op)
+        self.root.update((result, result) for result in op.results if result != -1)
+
+    def learn(self, tensor: torch.Tensor, value: int) -> None:
+        """`tensor` is the result `value` of an op that was taken over."""
+        self._learn(tensor, value)
+
+    def new_input(
+        self, source: int, type: Type, extent: tuple[int, int] | None = None, name: str = "",
+        tensor: Any = None,
+    ) -> int:
+        """The value of one more input; of a number no `extent`. `tensor`: the object, if it is one."""
+        value = self.builder.input(type, name)
+        self.root[value] = value
+        self.input_sources.append(source)
+        self.input_extents.append(extent)
+        self.source_of_value[value] = source
+        if isinstance(tensor, _Tensor):
+            self._learn(tensor, value)
+        return value
+
     def _spread_fixed(
         self, facts: Overload, args: tuple, attrs: tuple, results: list, writes: tuple,
     ) -> None:
@@ -329,11 +352,8 @@ class Recorder(BranchRecorder, SizedRecorder, ElementRecorder, TorchDispatchMode
             what = str(type_of(tensor)) if is_plain(tensor) else type(tensor).__name__
             self.stop("untracked_tensor", what)
             return -1
-        value = self.builder.input(self.outside_type(source, tensor))
-        self.input_sources.append(source)
-        self.input_extents.append(extent(tensor))
-        self.source_of_value[value] = source
-        self._learn(tensor, value)
+        value = self.new_input(
+            source, self.outside_type(source, tensor), extent(tensor), tensor=tensor)
         self.values[id(tensor)].history = history(tensor)
         return value
 
@@ -441,10 +461,8 @@ class Recorder(BranchRecorder, SizedRecorder, ElementRecorder, TorchDispatchMode
     def _live_constant(self, tensor: torch.Tensor) -> int:
         kept = tensor.detach().clone()
         type = type_of(kept)
-        given = self.builder.input(type, "constant")
-        self.input_sources.append(self.live(kept))
-        self.input_extents.append((0, 0))  # a copy: nothing else has its memory
-        self.source_of_value[given] = self.input_sources[-1]
+        # a copy: nothing else has its memory
+        given = self.new_input(self.live(kept), type, (0, 0), "constant")
         value = self._emit("aten.clone.default", (Ref(given),), type)
         self._learn(tensor, value)
         return value

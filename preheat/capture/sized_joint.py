@@ -1,6 +1,6 @@
 """Sized joints: the backward of a body whose sizes change, recorded once for many sizes.
 
-    nested = SizedNested(division, {"n3": 4}, inputs, missed)
+    nested = SizedNested(division, {"n3": 4}, {0: x, 1: w}, missed)
     grads, joint = nested.backward(0, tangents, is_kept)       a joint whose types have symbols
     nested.taught(joint)                    and what has to hold of sizes, as torch asked for it
 
@@ -41,7 +41,7 @@ class SizedNested(Nested):
     """
 
     def __init__(
-        self, division: Division, values: Mapping[str, int], inputs: Sequence[torch.Tensor],
+        self, division: Division, values: Mapping[str, int], inputs: Mapping[int, Any],
         missed: dict[str, int],
     ):
         self.conditions: dict[tuple[Scalar, bool], None] = {}
@@ -122,6 +122,14 @@ class SizedNested(Nested):
 
     def _type_of(self, tangent: torch.Tensor) -> TensorType:
         return now(self._types[self._sources[id(tangent)]], self.numbers)
+
+    def _computed(self, op: Op, operands: dict[int, torch.Tensor]) -> object:
+        args = [decode(self._now(arg), operands) for arg in op.args]
+        return (MEANINGS.get(op.name) or overload(op.name))(
+            *args, **{key: decode(self._now(arg), operands) for key, arg in op.attrs})
+
+    def _now(self, arg: Arg) -> Any:
+        return mapped(arg, self.numbers.value)
 
     def _call(self, op: Op, operands: dict[int, torch.Tensor]) -> object:
         args = [decode(self._boxed(arg), operands) for arg in op.args]

@@ -34,12 +34,9 @@ class SizedRecorder:
     is_stopped: bool
     values: dict[int, Any]
     fixed_roots: set[int]
-    input_sources: list[int]
-    input_extents: list[tuple[int, int] | None]
-    root: dict[int, int]
     number: Callable[[Scalar], int] | None  # gives a source to a number
     inputs_of_numbers: dict[int, int]  # source -> input value
-    source_of_value: dict[int, int]
+    new_input: Callable[[int, Type], int]
     paused: Callable[[], Any]
     _learn: Callable[[Tensor, int], int]
     rehearsal: Any = None  # of the call under way, if it is made twice: see `rehearsal.py`
@@ -81,11 +78,7 @@ class SizedRecorder:
         source = self.number(scalar)
         value = self.inputs_of_numbers.get(source)
         if value is None:
-            value = self.inputs_of_numbers[source] = self.builder.input(ScalarType(scalar.type))
-            self.root[value] = value
-            self.input_sources.append(source)
-            self.input_extents.append(None)
-            self.source_of_value[value] = source
+            value = self.inputs_of_numbers[source] = self.new_input(source, ScalarType(scalar.type))
         self.scalars[value] = scalar
         return Ref(value)
 

@@ -40,6 +40,8 @@ class Division:
     views     outputs of the graph that require grad and lie in memory of inputs or of other outputs
     commits   (input place, value): writes that autograd sees, made by `copy_` on the input itself
     replaced  places of inputs that are written and whose old elements a later run would need
+    apart     positions of the ops that no gradient hangs on: a run for gradients alone leaves them out
+    needed    places of the inputs that such a run takes, or that hold what it computes
     """
 
     graph: Graph
@@ -49,6 +51,8 @@ class Division:
     views: tuple[int, ...]
     commits: tuple[tuple[int, int], ...]
     replaced: tuple[int, ...] = ()
+    apart: frozenset[int] = frozenset()
+    needed: tuple[int, ...] = ()
 
     @property
     def plain_writes(self) -> tuple[tuple[int, int], ...]:
@@ -192,7 +196,7 @@ class Training:
                 result of the artifact's plan), each that the backwards take, and the old elements
                 of the `replaced` inputs
     forward     what the joints' values are numbered by; None before a backward was recorded
-    replaced    see `Division`;  draws: whether the body draws random numbers
+    replaced, needed   see `Division`;  draws: whether the body draws random numbers
     taught      of a body whose sizes change: what is known, by sizes. Then there are no `forward` and
                 no `joints`, and the wiring has expressions in it
     """
@@ -203,5 +207,6 @@ class Training:
     forward: Graph | None = None
     joints: tuple[Joint, ...] = ()
     replaced: tuple[int, ...] = ()
+    needed: tuple[int, ...] = ()
     draws: bool = False
     taught: tuple[Taught, ...] = ()

@@ -1,6 +1,6 @@
 """Autograd: joins the values of a differentiable node to the graph that torch builds.
 
-    exits = Join(wiring)(source, inputs, values)
+    exits = Join(wiring)(source, {0: x, 1: w}, values)
         class 0   h = Node.apply(source, 0, [h], w, x)         h is computed: apply only names it
         class 1   y = Node.apply(source, 1, [y], h)
     y.backward()   ->   Node.backward of class 1, then of class 0
@@ -183,7 +183,7 @@ class Join:
         self.views = [view_function(exit) if exit.is_view else None for exit in wiring.exits]
 
     def __call__(
-        self, source: Source, inputs: Sequence[torch.Tensor], values: list,
+        self, source: Source, inputs: Mapping[int, Any], values: list,
     ) -> list[torch.Tensor]:
         """The outputs of the call. `values` are those of the division; results of classes among
         them are replaced by what has a history, even if the node begins under `no_grad`."""
@@ -219,7 +219,7 @@ class _Joining:
 
     __slots__ = ("join", "inputs", "values", "before", "exits")
 
-    def __init__(self, join: Join, inputs: Sequence[torch.Tensor], values: list):
+    def __init__(self, join: Join, inputs: Mapping[int, Any], values: list):
         self.join, self.inputs, self.values = join, inputs, values
         self.before = {place: Before.apply(inputs[place]) for place in join.before}
         self.exits: list[torch.Tensor | None] = [None] * len(join.exits)

@@ -52,6 +52,6 @@ class Learning:
                 source = self.lesson().run(inputs)
         except Exception as error:
             raise Fault(f"the graph raised {error!r}") from error
-        exits = self._join(source, inputs, source.values)
+        exits = self._join(source, dict(enumerate(inputs)), source.values)
         source.begin()
         return exits

@@ -18,6 +18,7 @@ import torch
 from preheat.base.errors import Unsupported, is_strict
 from preheat.base.events import emit
 from preheat.bridge.generators import States
+from preheat.bridge.interpret import as_tensor
 from preheat.ir.graph import Graph
 from preheat.ir.plan import Image
 from preheat.ir.training import Taught, Training
@@ -87,7 +88,8 @@ class SizedTraining(Sized):
             return None
         call = callable_of(
             executable(plan, image, torch.is_grad_enabled(), is_lean=True), self._runtime)
-        return self._joined(taught, lambda inputs: call([*inputs]), training, sizes)
+        return self._joined(
+            taught, lambda inputs: call([*map(as_tensor, inputs, plan.inputs)]), training, sizes)
 
     def _joined(
         self, taught: Taught, forward: Callable[[Tensors], Tensors], training: Training,
@@ -95,7 +97,7 @@ class SizedTraining(Sized):
     ) -> "Joined":
         here = functools.cache(lambda: self.lesson().at(sizes))  # only who learns more asks for it
         trained = Trained(training, self._runtime, here, self._state, lambda: None, self.name)
-        return Joined(taught, lambda inputs: trained.join(forward(inputs), inputs))
+        return Joined(taught, lambda inputs: trained.join(forward(inputs), dict(enumerate(inputs))))
 
 
 class Joined:

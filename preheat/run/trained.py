@@ -1,7 +1,7 @@
 """Trained: the compiled halves of a differentiable node, joined at each call.
 
     trained = Trained(training, runtime, lesson, ...)
-    exits = trained.join(results of the forward plan, inputs)       each with its history
+    exits = trained.join(results of the forward plan, {0: x, 2: w})     each with its history
 
 The forward plan gives the division's values and what the known backwards read; a class keeps of it
 what its backwards take, with torch's checks for in-place changes. A backward of a kind that is not
@@ -11,7 +11,7 @@ learned on the way (`relearn`).
 
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -53,11 +53,19 @@ class Trained:
     ):
         self.name = name
         self.wiring, self.values, self.replaced = training.wiring, training.values, training.replaced
+        self.needed = training.needed
         self.results = [place for _, places in self.wiring.classes for place in places]
         self.committed = {place for place, _ in self.wiring.commits}
         exits = [exit.given.index for exit in self.wiring.exits if exit.given.kind == "value"]
         self.own_values = 1 + max((*self.results, *exits), default=-1)  # the rest is only saved
         self.finds = tuple(map(_finder, self.values))
+        given = (
+            *(exit.given for exit in (*self.values, *self.wiring.exits)),
+            *(given for arguments, _ in self.wiring.classes for given in arguments))
+        # of the inputs that autograd has to do with
+        self.places = tuple(sorted({
+            *self.needed, *self.committed,
+            *(one.index for one in given if one.kind in ("input", "before"))}))
         self.lesson, self.state, self.relearn = lesson, state, relearn
         self.halves = {
             (half.number, half.key): _Half(half, runtime, graphs) for half in training.backwards}
@@ -105,9 +113,9 @@ class Trained:
         return found
 
     def join(
-        self, results: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor],
+        self, results: Sequence[torch.Tensor], inputs: Mapping[int, Any],
     ) -> list[torch.Tensor]:
-        """The outputs of a call, given the results of the forward plan."""
+        """The outputs of a call, given the results of the forward plan, and the inputs at `places`."""
         values = [find(inputs, results) for find in self.finds]
         call = Call(self, inputs, values)
         exits = self.joins(call, inputs, values)
@@ -142,17 +150,19 @@ class Trained:
 
 
 def joined(trained: Trained, rebuild: Rebuild, values: int, inputs: Sequence[int]) -> Rebuild:
-    """`rebuild` after the join: a function of the plan's results, the inputs and its own objects.
+    """`rebuild` after the join: a function of the plan's results, of inputs and its own objects.
 
     values    how many results the plan has;  inputs: the sources of the node's inputs
     """
-    end = values + len(inputs)
+    places = trained.places
+    end = values + len(places)
 
     def function(*given: Any) -> Any:
-        exits = trained.join(given[:values], given[values:end])
+        exits = trained.join(given[:values], dict(zip(places, given[values:end])))
         return rebuild.function(*exits, *given[end:])
 
-    return Rebuild(function, values, (*inputs, *rebuild.sources), "rebuild", rebuild.text)
+    sources = (*(inputs[place] for place in places), *rebuild.sources)
+    return Rebuild(function, values, sources, "rebuild", rebuild.text)
 
 
 class Call:
@@ -160,10 +170,10 @@ class Call:
 
     __slots__ = ("trained", "inputs", "values", "versions", "results", "old", "watched", "state")
 
-    def __init__(self, trained: Trained, inputs: Sequence[torch.Tensor], values: list):
+    def __init__(self, trained: Trained, inputs: Mapping[int, Any], values: list):
         self.trained, self.inputs = trained, inputs
         self.values = values  # until the call is over: then the classes hold what they keep of them
-        self.versions: list[int] = []  # of the inputs, once the call has written to them
+        self.versions: dict[int, int] = {}  # of the inputs, once the call has written to them
         self.results: list[weakref.ref] = []  # its own values
         self.old: list[torch.Tensor] = []  # elements of the replaced inputs
         self.watched: dict[int, tuple[torch.Tensor, int]] = {}  # results' versions, without memory
@@ -173,14 +183,15 @@ class Call:
         """The call is over: what is changed from now on is changed by others.
 
         It holds no memory that autograd would not hold: its results are known as long as others hold
-        them. What has got a history of this call is held without it: else the call would hold itself.
+        them, of the inputs only those that gradients hang on. What has got a history of this call is
+        held without it: else the call would hold itself.
         """
         trained = self.trained
-        if trained.committed:
-            self.inputs = [
-                tensor.detach() if place in trained.committed else tensor
-                for place, tensor in enumerate(self.inputs)]
-        self.versions = [tensor._version for tensor in self.inputs]
+        self.inputs = {
+            place: self.inputs[place].detach() if place in trained.committed else self.inputs[place]
+            for place in trained.needed}
+        self.versions = {
+            place: one._version for place, one in self.inputs.items() if isinstance(one, torch.Tensor)}
         self.results = [weakref.ref(tensor) for tensor in self.values[:trained.own_values]]
         self.old = self.values[len(self.values) - len(trained.replaced):]
         for place in trained.watched:
@@ -241,9 +252,9 @@ class Call:
                 self._learned(number, [None if t is None else t.detach() for t in tangents])
         for given in known.half.watched if known is not None else ():
             self._require_unchanged(given)
-        for place, (tensor, version) in enumerate(zip(self.inputs, self.versions)):
+        for place, version in self.versions.items():
             if place not in self.trained.replaced:
-                require_version(tensor, version)
+                require_version(self.inputs[place], version)
         lesson = self.trained.lesson()
         return lesson.differentiable(
             self._inputs_then(), self.state, number, arguments, tangents)
@@ -294,15 +305,12 @@ class Call:
     def _changed(self) -> frozenset[int]:
         """The places of inputs that others have written to since the call."""
         return frozenset(
-            place for place, (tensor, version) in enumerate(zip(self.inputs, self.versions))
-            if tensor._version != version and place not in self.trained.replaced)
+            place for place, version in self.versions.items()
+            if self.inputs[place]._version != version and place not in self.trained.replaced)
 
-    def _inputs_then(self) -> Sequence[torch.Tensor]:
+    def _inputs_then(self) -> dict[int, Any]:
         """The inputs, those that the call itself has written to as they were before."""
-        inputs, replaced = list(self.inputs), self.trained.replaced
-        for place, old in zip(replaced, self.old):
-            inputs[place] = old
-        return inputs
+        return self.inputs | dict(zip(self.trained.replaced, self.old))
 
 
 class _Rest:

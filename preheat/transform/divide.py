@@ -17,6 +17,7 @@ result of a class before it.
 from collections.abc import Iterator, Sequence
 
 from preheat.base.errors import Unsupported
+from preheat.bridge.ops import schema
 from preheat.ir.graph import CARRY, Graph, Op, OutputAlias, Ref
 from preheat.ir.training import Division, Exit, Given, GradClass, Wiring
 from preheat.transform.views import VIEWS
@@ -44,7 +45,8 @@ def divide(graph: Graph) -> Division:
     results = [value for one in classes for value in one.results]
     values = tuple(dict.fromkeys((*fresh, *(v for _, v in commits), *results)))
     replaced = tuple(_replaced(graph, class_of))
-    return Division(graph, class_of, classes, values, views, commits, replaced)
+    apart, needed = _needed(graph, class_of)
+    return Division(graph, class_of, classes, values, views, commits, replaced, apart, needed)
 
 
 def refuse_quiet_views(graph: Graph) -> None:
@@ -137,6 +139,32 @@ def _replaced(graph: Graph, class_of: tuple[int, ...]) -> Iterator[int]:
     for place, given in enumerate(graph.inputs):
         if given.id in written and given.id in needed:
             yield place
+
+
+def _needed(
+    graph: Graph, class_of: tuple[int, ...],
+) -> tuple[frozenset[int], tuple[int, ...]]:
+    """The ops that classes are not computed from, and the places of the inputs that the others take, or
+    where what they give is written. What draws random numbers is no such op: later draws come after it.
+    """
+    needed: set[int] = set()
+    kept: set[int] = set()
+    for place in reversed(range(len(graph.ops))):
+        op = graph.ops[place]
+        is_drawn = op.name != CARRY and schema(op.name).is_random
+        if class_of[place] >= 0 or is_drawn or not needed.isdisjoint(op.results):
+            kept.add(place)
+            needed.update((*op.refs(), *op.results))
+    for place, op in enumerate(graph.ops):  # whose memory it is, the record shall know
+        if op.name in VIEWS and needed.issuperset(op.refs()):
+            kept.add(place)
+            needed.update(op.results)
+    for written, memory in graph.stored:
+        if written in needed:
+            needed.add(memory)
+    needed.update(target for target, value in graph.writes if value in needed)
+    return frozenset(range(len(graph.ops))) - kept, tuple(
+        place for place, given in enumerate(graph.inputs) if given.id in needed)
 
 
 def _reached(graph: Graph, escaping: list[int], views: tuple[int, ...]) -> list[frozenset[int]]:

@@ -25,7 +25,7 @@ from preheat.base.dataclass import dataclass
 from preheat.base.errors import Unsupported
 from preheat.ir.graph import Graph, Op, OutputAlias
 from preheat.ir.ops import CORE
-from preheat.ir.types import TensorType
+from preheat.ir.types import ScalarType, TensorType
 from preheat.rules.raising import can_raise
 from preheat.transform.cleanup import has_effect
 from preheat.transform.mincut import Network
@@ -50,6 +50,8 @@ class Facts:
             (t for part in whole.parts for t in part.tangents), default=len(core.inputs))
         self.input_place = {i.id: k for k, i in enumerate(core.inputs[:self.input_count])}
         self.tangents = {i.id for i in core.inputs[self.input_count:]}
+        self.numbers = {  # no tensors: nothing can keep them
+            i.id for i in whole.graph.inputs if isinstance(i.type, ScalarType)}
         self.aliases = core.output_aliases or (OutputAlias(),) * len(core.outputs)
         self.backward = set(self.tangents)
         for op in core.ops:
@@ -212,6 +214,8 @@ class _Choice:
         if value not in facts.maker or value in self.pinned:
             return False
         op = facts.maker[value]
+        if not facts.numbers.isdisjoint(op.refs()):
+            return False
         if value not in facts.forward:
             return not has_effect(op)  # the formulas compute it in the backward, too
         return CORE[op.name].kind in _CHEAP or value in unlocked
