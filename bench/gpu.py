@@ -216,7 +216,7 @@ def measure(row: Row, with_compile: bool, copy_bytes_per_us: float, mode: str) -
     """The row by every backend, each checked before it is timed; both compilers in `mode`."""
     torch.manual_seed(0)
     program, args = row.make()
-    step = _step(program, args) if row.trains else lambda call: call
+    step = training_step(program, args) if row.trains else lambda call: call
     made = Measured(row.name, row.moved / copy_bytes_per_us)
     told: list[str] = []
     stop = bus.subscribe(lambda event: told.append(_told(event)), {"fallback", "break", "direct"})
@@ -249,7 +249,7 @@ def measure(row: Row, with_compile: bool, copy_bytes_per_us: float, mode: str) -
     return made
 
 
-def _step(program: Callable, args: tuple) -> Callable:
+def training_step(program: Callable, args: tuple) -> Callable:
     """Makes of a callable like `program` one that also runs backward: result and gradients."""
     weights = list(program.parameters()) if isinstance(program, torch.nn.Module) else []
     leaves = [*weights, *(a for a in args if a.requires_grad)]
@@ -287,7 +287,7 @@ def _trained_truth(row: Row, program: Callable, args: tuple) -> list[torch.Tenso
     """Result and gradients in float64; of a model, which may draw random numbers, eager's own."""
     if isinstance(program, torch.nn.Module):
         torch.manual_seed(0)
-        return [v.double() for v in _step(program, args)(program)(*args)]
+        return [v.double() for v in training_step(program, args)(program)(*args)]
     wide = tuple(a.detach().requires_grad_(a.requires_grad) for a in _doubled(args))
     result = program(*wide)
     generator = torch.Generator("cuda").manual_seed(1)

@@ -36,7 +36,7 @@ from preheat.ir.training import Training
 from preheat.schedule.products import small_products
 from preheat.schedule.schedule import schedule
 from preheat.sized_lesson import SizedLesson
-from preheat.targets import image_of, target_of
+from preheat.targets import expect, image_of, target_of
 from preheat.templates import merged, with_other_hints
 from preheat.transform.pipeline import WHOLE, lower
 from preheat.tuning import tuned
@@ -78,6 +78,8 @@ def compile_call(target: Any, args: tuple, kwargs: dict, request: Request) -> Ma
 
     Never raises on its own account for a program it cannot compile: the outcome carries a break.
     """
+    if request.backend == "preheat":
+        expect((*args, *kwargs.values()))
     return _compiled(captures.capture, (target, args, kwargs), request)
 
 

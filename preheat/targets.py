@@ -4,12 +4,12 @@
     image = image_of(plan.kernels, target)
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from preheat.base.errors import Unsupported, UserError
-from preheat.bridge.tensors import architecture
+from preheat.bridge.tensors import architecture, gpu_among
 from preheat.generate.build import build, host_target
-from preheat.generate.cubin import build_gpu, gpu_target
+from preheat.generate.cubin import build_gpu, gpu_target, prepare
 from preheat.ir.graph import Graph, device_of
 from preheat.ir.loop import Kernel
 from preheat.ir.plan import Image, Target
@@ -34,3 +34,11 @@ def target_of(graph: Graph) -> Target:
 def image_of(kernels: Sequence[Kernel], target: Target) -> Image:
     """The machine code of `kernels`."""
     return build_gpu(kernels, target) if target.is_gpu else build(kernels, target)
+
+
+def expect(values: Iterable[object]) -> None:
+    """Says that kernels are about to be generated for the device of the tensors among `values`: what needs time
+    to begin does so now."""
+    device = gpu_among(values)
+    if device:
+        prepare(architecture(device))

@@ -43,6 +43,20 @@ def architecture(device: str) -> str:
     return f"sm_{major}{minor}"
 
 
+def gpu_among(values: Iterable[object], depth: int = 3) -> str:
+    """The device of the first tensor on a GPU among `values` and what lists, tuples and dicts of them hold,
+    "" if there is none."""
+    for value in values:
+        found = ""
+        if isinstance(value, Tensor):
+            found = str(value.device) if value.is_cuda else ""
+        elif depth and type(value) in (list, tuple, dict):
+            found = gpu_among(value.values() if type(value) is dict else value, depth - 1)
+        if found:
+            return found
+    return ""
+
+
 def dtype_name(dtype: torch.dtype) -> str:
     """"float32" of torch.float32."""
     return _DTYPE_NAMES[dtype]

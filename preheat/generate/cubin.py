@@ -1,42 +1,46 @@
-"""Triton source to binaries for a GPU, which need not be there. The only door to Triton.
+"""Triton source to binaries for a GPU, which need not be there.
 
     build_gpu((softmax_0,), gpu_target("sm_90"))
         -> Image with one Binary: a cubin, 32768 programs of 128 threads
 
 What a driver loads is a cubin, not PTX: the PTX of a newer Triton is refused by older drivers
-(research/gpu.md, G6). Kernels that are equal but for the name are compiled once. libdevice keeps
-denormals, as eager's kernels do.
+(research/gpu.md, G6). Kernels that are equal but for the name are compiled once, all of an image side by
+side (`workers`). libdevice keeps denormals, as eager's kernels do.
 """
 
 import functools
-import importlib
-import linecache
-import os
+import importlib.util
 import re
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 from preheat.base.errors import InternalError, UserError
 from preheat.base.events import emit, wants
 from preheat.generate.tiles import Tile
 from preheat.generate.triton import ALIGN_BYTES, Source
+from preheat.generate.triton_worker import Job, Made
 from preheat.generate.variants import sources_of
-from preheat.ir.devices import device_of
+from preheat.generate.workers import WORKERS
+from preheat.ir.devices import DEVICES, device_of
 from preheat.ir.loop import Kernel
 from preheat.ir.pack import digest
 from preheat.ir.plan import Binary, Image, Target
-
-MOST_THREADS = 8
 
 
 @functools.cache
 def gpu_target(arch: str) -> Target:
     """The GPU architecture `arch` ("sm_90"). Raises UserError without Triton or without a row."""
     device = device_of(arch)
-    return Target(device.maker, arch, (), ALIGN_BYTES, f"triton {_triton().__version__}")
+    return Target(device.maker, arch, (), ALIGN_BYTES, f"triton {_version()}")
+
+
+def prepare(arch: str) -> None:
+    """Begins what compiles kernels for `arch`, if that is in other processes."""
+    device = DEVICES.get(arch)
+    if device is not None:
+        WORKERS.start(device.maker, number_of(arch), device.warp)
 
 
 def build_gpu(
@@ -63,73 +67,55 @@ def build_gpu(
     return Image(b"", tuple(entries), target, tuple(_binaries(sources, target)))
 
 
-def _binaries(sources: Sequence[Source], target: Target) -> list[Binary]:
-    """Side by side: most of a kernel's time goes by in LLVM and in ptxas, which leave Python alone."""
-    count = min(len(sources), MOST_THREADS, os.cpu_count() or 1)
-    if count < 2:
-        return [binary(source, target) for source in sources]
-    _triton()  # not from several threads at once
-    with ThreadPoolExecutor(count) as pool:
-        return list(pool.map(lambda source: binary(source, target), sources))
-
-
 def kernel_key(kernel: Kernel) -> str:
     """What kernels have in common that are equal but for the name."""
     return digest(replace(kernel, name=""))
 
 
 def binary(source: Source, target: Target) -> Binary:
-    """The kernel of `source`, compiled. Threads may call at once."""
-    made = compile_source(source, target)
-    parameters = len(re.findall(r"\.param", made.asm["ptx"].split(".entry", 1)[1].split(")", 1)[0]))
-    if made.metadata.global_scratch_size:
+    """The kernel of `source`, compiled. Threads may call at once. Raises InternalError if Triton refuses."""
+    return _binary(source, target, WORKERS.submit(job_of(source, target)).result())
+
+
+def _binaries(sources: Sequence[Source], target: Target) -> list[Binary]:
+    """Side by side, the longest first: it is what the last one waits for."""
+    answers = {
+        number: WORKERS.submit(job_of(sources[number], target))
+        for number in sorted(range(len(sources)), key=lambda number: -len(sources[number].text))}
+    return [_binary(source, target, answers[number].result()) for number, source in enumerate(sources)]
+
+
+def _binary(source: Source, target: Target, made: Made) -> Binary:
+    if made.scratch_bytes:
         raise InternalError(f"{source.name} wants scratch memory, which the launch does not give")
     return Binary(
-        made.asm["cubin"], made.metadata.name, source.tile.programs if source.sizing is None else 0,
-        source.tile.warps * device_of(target.arch).warp, made.metadata.shared,
-        parameters - len(source.signature), source.sizing,
-    )
+        made.cubin, made.name, source.tile.programs if source.sizing is None else 0,
+        source.tile.warps * device_of(target.arch).warp, made.shared_bytes,
+        made.parameters - len(source.signature), source.sizing)
 
 
-def compile_source(source: Source, target: Target) -> Any:
-    """Triton's compiled kernel, with all its stages. Raises InternalError if Triton refuses."""
-    triton, function = _triton(), jit_function(source)
-    multiples = {
-        (k,): [["tt.divisibility", number]] for k, number in enumerate(source.multiples) if number > 1}
-    signature = dict(zip(function.arg_names, source.signature, strict=True))
-    compiler = importlib.import_module("triton.compiler")
-    gpu = compiler.GPUTarget if hasattr(compiler, "GPUTarget") else (
-        importlib.import_module("triton.backends.compiler").GPUTarget)
-    options = {
-        "num_warps": source.tile.warps, "debug": source.has_check, "sanitize_overflow": False,
-        "enable_reflect_ftz": False,
-    }
-    if source.tile.stages:
-        options["num_stages"] = source.tile.stages
+def job_of(source: Source, target: Target) -> Job:
+    """What Triton is asked for `source`."""
     device = device_of(target.arch)
-    try:
-        return triton.compile(
-            compiler.ASTSource(function, signature, {}, multiples),
-            target=gpu(device.maker, int(target.arch.removeprefix("sm_")), device.warp),
-            options=options,
-        )
-    except Exception as error:
-        raise InternalError(f"Triton refused the kernel {source.name}: {error}") from error
+    return Job(
+        source.name, source.text, f"<preheat kernel {source.name} {digest(source.text)}>",
+        source.signature, source.multiples, source.tile.warps, source.tile.stages or 0, source.has_check,
+        device.maker, number_of(target.arch), device.warp)
 
 
-def jit_function(source: Source) -> Any:
-    """The kernel as Triton's function object; Triton reads its text by the file name."""
-    file = f"<preheat kernel {source.name} {digest(source.text)}>"
-    linecache.cache[file] = (len(source.text), None, source.text.splitlines(True), file)
-    names: dict[str, Any] = {"__name__": "preheat.kernels"}
-    exec(compile(source.text, file, "exec"), names)  # noqa: S102 - our own text
-    return names[source.name]
+def number_of(arch: str) -> int:
+    """90 of "sm_90"."""
+    return int(arch.removeprefix("sm_"))
 
 
 @functools.cache
-def _triton() -> Any:
+def _version() -> str:
+    """Triton's. Its import, which costs 0.1 to 0.4 s and is not needed here, is left to who compiles."""
     try:
-        return importlib.import_module("triton")
-    except ImportError as error:
+        place = importlib.util.find_spec("triton")
+        text = Path(place.origin).read_text(encoding="utf-8") if place and place.origin else ""
+        found = re.search(r"""^__version__ = ['"](.+)['"]""", text, re.M)
+        return found[1] if found else importlib.import_module("triton").__version__
+    except (ImportError, ValueError) as error:
         why = f"kernels for a GPU are generated by triton, which is not here: {error}"
         raise UserError(why) from error

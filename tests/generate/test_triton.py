@@ -19,8 +19,9 @@ from schedule.test_fuzz import Program
 from bench.models import MODELS
 from preheat.base.errors import UserError
 from preheat.capture.capture import capture
-from preheat.generate.cubin import build_gpu, compile_source, gpu_target
+from preheat.generate.cubin import binary, build_gpu, gpu_target, job_of
 from preheat.generate.products import product_of
+from preheat.generate.triton_worker import lowered
 from preheat.generate.triton import source_of
 from preheat.generate.tuned import choices, tile_of
 from preheat.ir.devices import DEVICES, device_of
@@ -263,7 +264,7 @@ def test_erf_is_near_only_where_one_is_added():
 def test_blocks_of_a_float32_product_are_added_up_apart():
     """4096 products in a row would be off by ten times what the library is."""
     (kernel,) = fused(linear(16, 4096, 16, "float32"), gpu_target("sm_90")).kernels
-    made = compile_source(source_of(kernel, TARGET), gpu_target("sm_90")).asm["ttgir"]
+    made = lowered(job_of(source_of(kernel, TARGET), gpu_target("sm_90")))[0]["ttgir"]
     (product,) = re.findall(r"(%\S+) = tt\.dot", made)
     assert re.search(rf"arith\.addf %\w+, {re.escape(product)} ", made)
 
@@ -276,8 +277,8 @@ def test_every_tile_that_is_worth_trying_compiles():
             found = choices(kernel, target)
             assert 1 < len(found) <= 12 and next(iter(found.values())) == tile_of(kernel, target)
             for tile in found.values():
-                made = compile_source(source_of(kernel, target, tile), target)
-                assert made.metadata.shared <= device.shared_bytes, tile
+                made = binary(source_of(kernel, target, tile), target)
+                assert made.shared_bytes <= device.shared_bytes, tile
 
 
 @needs_triton
@@ -342,7 +343,7 @@ def test_a_number_of_the_host_is_passed_by_value():
     (kernel,) = plan.kernels
     assert [p.name for p in kernel.params].count(NUMBER) == 1
     assert "fp64" in source_of(kernel, gpu_target("sm_90")).signature
-    compile_source(source_of(kernel, gpu_target("sm_90")), gpu_target("sm_90"))
+    assert binary(source_of(kernel, gpu_target("sm_90")), gpu_target("sm_90")).scratch_words == 2
 
 
 # ---------------------------------------------------------------------------- the interpreter

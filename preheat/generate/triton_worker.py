@@ -1,0 +1,256 @@
+"""The text of one kernel to a cubin, in this process or in one of its own. A door to Triton.
+
+    compiled(job) -> Made(cubin, ...)       here; threads may call at once
+    serve(reader, writer)                   a process of its own: jobs come in, what is made goes out
+
+Linking libdevice and reading the kernel's text hold the interpreter's lock, a third to a half of a
+kernel's time, so threads hardly win. The process that serves has imported Triton and nothing else,
+runs no thread and no GPU, and forks for each job: a job begins with everything warm, and a crash in
+LLVM or ptxas is that job's alone. It is run as a program by the path of this file, so it needs nothing
+of the user's `__main__`, and it imports nothing of Preheat, whose import costs that of torch.
+
+Triton's own `compile` keeps a cache on disk, whose key is a digest of its library of 400 MB: 0.3 to 0.7 s
+of a first call, for what our cache has already. So its stages are run one by one where they take what they
+took when this was written (triton 3.6); elsewhere its `compile` runs.
+"""
+
+import collections
+import functools
+import gc
+import importlib
+import inspect
+import linecache
+import marshal
+import os
+import re
+import select
+import signal
+import sys
+from typing import Any, NamedTuple
+
+SIZE = 4  # bytes of a message's length
+
+# What a process compiles before it takes jobs: after it, all that Triton loads or sets up is there.
+_FIRST = """
+import triton
+import triton.language as tl
+@triton.jit
+def first(p0, p1):
+    x = tl.arange(0, 128)
+    tl.store(p1 + x, tl.load(p0 + x) / tl.sum(tl.load(p0 + x), 0))
+"""
+
+
+class Job(NamedTuple):
+    """A kernel as plain values.
+
+    file        by which Triton finds the text again
+    signature   Triton's type of each parameter
+    multiples   what each parameter is a multiple of, 1 where that is not known
+    stages      loads on their way at a time, 0 for Triton's choice; warp: threads of one
+    """
+
+    name: str
+    text: str
+    file: str
+    signature: tuple[str, ...]
+    multiples: tuple[int, ...]
+    warps: int
+    stages: int
+    has_check: bool
+    maker: str
+    arch: int
+    warp: int
+
+
+class Made(NamedTuple):
+    """What a launch needs to know. `parameters`: of the binary, those that Triton adds included."""
+
+    cubin: bytes
+    name: str
+    parameters: int
+    shared_bytes: int
+    scratch_bytes: int
+
+
+def compiled(job: Job) -> Made:
+    """The binary of `job`. Raises whatever Triton raises."""
+    texts, metadata = lowered(job)
+    declared = texts["ptx"].split(".entry", 1)[1].split(")", 1)[0]
+    return Made(
+        texts["cubin"], metadata["name"], len(re.findall(r"\.param", declared)),
+        metadata["shared"], metadata["global_scratch_size"] or 0)
+
+
+def lowered(job: Job, is_direct: bool = True) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The kernel at each of Triton's stages, and what Triton says of it. Both ways give the same binary;
+    is_direct: without Triton's own cache, where the stages are known."""
+    compiler = importlib.import_module("triton.compiler.compiler")
+    function = _function(job)
+    multiples = {
+        (k,): [["tt.divisibility", number]] for k, number in enumerate(job.multiples) if number > 1}
+    signature = dict(zip(function.arg_names, job.signature, strict=True))
+    source = compiler.ASTSource(function, signature, {}, multiples)
+    target = compiler.GPUTarget(job.maker, job.arch, job.warp)
+    options = {
+        "num_warps": job.warps, "debug": job.has_check, "sanitize_overflow": False,
+        "enable_reflect_ftz": False,
+    }
+    if job.stages:
+        options["num_stages"] = job.stages
+    backend = compiler.make_backend(target)
+    if not is_direct or not _is_known(type(source), type(backend)):
+        made = compiler.compile(source, target=target, options=options)
+        return made.asm, made.metadata._asdict()
+    options = backend.parse_options({**options, **source.parse_options()})
+    context = compiler.ir.context()
+    compiler.ir.load_dialects(context)
+    backend.load_dialects(context)
+    stages: dict[str, Any] = {}
+    backend.add_stages(stages, options, source.language)
+    texts: dict[str, Any] = {}
+    metadata = {"target": target, **vars(options)}
+    module = source.make_ir(
+        target, options, backend.get_codegen_implementation(options), backend.get_module_map(), context)
+    for name, run in stages.items():
+        module = run(module, metadata)
+        texts[name] = module if isinstance(module, (str, bytes)) else str(module)
+    return texts, metadata
+
+
+@functools.cache
+def _is_known(source: type, backend: type) -> bool:
+    """Whether Triton's stages take what they are given above."""
+    return [*inspect.signature(source.make_ir).parameters] == [
+        "self", "target", "options", "codegen_fns", "module_map", "context"
+    ] and [*inspect.signature(backend.add_stages).parameters] == ["self", "stages", "options", "language"]
+
+
+def _function(job: Job) -> Any:
+    """The kernel as Triton's function object; Triton reads its text by the file name."""
+    linecache.cache[job.file] = (len(job.text), None, job.text.splitlines(True), job.file)
+    names: dict[str, Any] = {"__name__": "preheat.kernels"}
+    exec(compile(job.text, job.file, "exec"), names)  # noqa: S102 - our own text
+    return names[job.name]
+
+
+# ---------------------------------------------------------------------------- the process
+def serve(reader: int, writer: int) -> None:
+    """Compiles what comes in at `reader`, as many at a time as the first message says, until that is
+    closed or nothing has come for long.
+
+    The first message is (the search path for modules, how many, how long in seconds, and of a Job maker, arch
+    and warp), all others (number, fields of a Job). What goes out is (number, what, value): "made" with the fields of a Made, "refused"
+    with the reason, "died" with the signal; first, of number -1, "ready", or "failed" with the reason.
+    """
+    incoming, waiting = Messages(), collections.deque()
+    running: dict[int, tuple[int, int, bytearray]] = {}
+    most, idle_s = 0, None
+    while True:
+        while waiting and len(running) < most:
+            begun = _begun(*waiting.popleft(), (reader, writer, *running))
+            running[begun[0]] = begun[1]
+        ready, _, _ = select.select([reader, *running], [], [], None if running else idle_s)
+        if not ready:
+            return
+        for end in ready:
+            data = os.read(end, 1 << 20)
+            if end != reader:
+                if data:
+                    running[end][2].extend(data)
+                else:
+                    _send(writer, _ended(end, *running.pop(end)))
+                continue
+            if not data:
+                return
+            for message in incoming.fed(data):
+                if most:
+                    waiting.append(message)
+                    continue
+                path, most, idle_s, *target = message
+                sys.path[:] = path
+                try:
+                    compiled(Job("first", _FIRST, "<first>", ("*fp32",) * 2, (16,) * 2, 4, 0, False, *target))
+                except BaseException as error:
+                    _send(writer, (-1, "failed", f"{type(error).__name__}: {error}"))
+                    return
+                gc.freeze()
+                _send(writer, (-1, "ready", ""))
+
+
+def _begun(
+    number: int, fields: tuple, others: tuple[int, ...],
+) -> tuple[int, tuple[int, int, bytearray]]:
+    """A process at work on one job, and the end of the pipe at which its answer comes."""
+    near, far = os.pipe()
+    process = os.fork()
+    if process:
+        os.close(far)
+        return near, (number, process, bytearray())
+    try:
+        for end in (near, *others):
+            os.close(end)
+        try:
+            answer: tuple[str, Any] = "made", tuple(compiled(Job(*fields)))
+        except Exception as error:
+            answer = "refused", f"{type(error).__name__}: {error}"
+        write(far, marshal.dumps(answer))
+    finally:
+        os._exit(0)
+
+
+def _ended(end: int, number: int, process: int, answer: bytearray) -> tuple[int, str, Any]:
+    os.close(end)
+    _, status = os.waitpid(process, 0)
+    try:
+        return number, *marshal.loads(answer)
+    except (EOFError, ValueError, TypeError):
+        return number, "died", os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+
+
+class Messages:
+    """Bytes as they come, cut into messages."""
+
+    def __init__(self) -> None:
+        self._bytes = bytearray()
+
+    def fed(self, data: bytes) -> list[Any]:
+        """The messages that `data` completes."""
+        self._bytes += data
+        found = []
+        while len(self._bytes) >= SIZE:
+            end = SIZE + int.from_bytes(self._bytes[:SIZE], "little")
+            if len(self._bytes) < end:
+                break
+            found.append(marshal.loads(self._bytes[SIZE:end]))
+            del self._bytes[:end]
+        return found
+
+
+def _send(writer: int, message: tuple) -> None:
+    data = marshal.dumps(message)
+    write(writer, len(data).to_bytes(SIZE, "little") + data)
+
+
+def write(writer: int, data: bytes) -> None:
+    """All of `data`."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(writer, view):]
+
+
+def _main() -> None:
+    """Serves at standard input and output. What Triton prints goes the way of errors; an interrupt from the
+    terminal is the user's program's."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    reader, writer, nothing = os.dup(0), os.dup(1), os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.dup2(2, 1)
+    try:
+        serve(reader, writer)
+    except (BrokenPipeError, EOFError):  # who asked is gone
+        pass
+
+
+if __name__ == "__main__":
+    _main()
