@@ -9,7 +9,7 @@ Imported only when something is learned: a process that finds everything in the 
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -33,12 +33,12 @@ from preheat.ir.training import Backward, Division, Given, Joint, Training
 from preheat.ir.types import ScalarType, TensorType
 from preheat.schedule.products import small_products
 from preheat.schedule.schedule import schedule
-from preheat.targets import image_of, target_of
+from preheat.targets import begin_image, target_of
 from preheat.transform.compact import compact
 from preheat.transform.divide import divide, refuse_quiet_views, refuse_rebuilt_views, wire
 from preheat.transform.functionalize import functionalize
 from preheat.transform.halves import Half, halves
-from preheat.transform.handover import stages
+from preheat.transform.handover import Stage, stages
 from preheat.transform.partition import partition
 from preheat.transform.pipeline import HALF, JOINED, Pass, lower
 from preheat.transform.whole import saved_values, watched, whole, with_views
@@ -46,6 +46,7 @@ from preheat.tuning import tuned
 
 Tensors = Sequence[torch.Tensor | None]
 Inputs = Mapping[int, Any]  # tensors and numbers of a call that are needed again, by place
+Begun = tuple[Plan, Callable[[], Image | None]]
 
 
 @dataclass(frozen=True)
@@ -163,10 +164,14 @@ class Lesson:
             joined = whole(forward, known.joints, known.replaced, known.wiring.commits)
             core = compact(_lowered(joined.graph, JOINED))
             ahead, backwards = halves(core, joined, partition(core, joined, self.aims.budget))
-            plan, image = _compiled(ahead.graph, self.aims.bench)
+            plan, forward_image = _begun(ahead.graph, self.aims.bench)
             classes = known.wiring.classes
-            made = tuple(
-                _backward(half, classes[half.joint.number][0], self.aims) for half in backwards)
+            begun = [  # kernels of one plan are compiled while the next is scheduled
+                (half, [(stage, _begun(stage.graph, self.aims.bench)) for stage in stages(
+                    half, classes[half.joint.number][0], self.aims.handover)])
+                for half in backwards]
+            image = forward_image()
+            made = tuple(_backward(half, parts) for half, parts in begun)
             plans = (plan, *(stage.plan for backward in made for stage in backward.stages))
             event.set(
                 kernels=sum(len(p.kernels) for p in plans), calls=sum(len(p.calls) for p in plans))
@@ -283,24 +288,24 @@ def _lowered(graph: Graph, passes: tuple[Pass, ...]) -> Graph:
         observe=lambda step, made: stage(step.name, made))
 
 
-def _backward(half: Half, arguments: Sequence[Given], aims: Aims) -> Backward:
+def _backward(half: Half, parts: Sequence[tuple[Stage, Begun]]) -> Backward:
     """The compiled stages of `half`, the first of which leads to the others."""
     joint, made = half.joint, None
-    for stage in reversed(stages(half, arguments, aims.handover)):
+    for stage, (plan, image) in reversed(parts):
         made = Backward(
-            joint.number, joint.key, *_compiled(stage.graph, aims.bench), stage.takes, stage.grads,
-            half.watched, half.can_raise, then=made, carries=stage.carries)
+            joint.number, joint.key, plan, image(), stage.takes, stage.grads, half.watched,
+            half.can_raise, then=made, carries=stage.carries)
     return made
 
 
-def _compiled(graph: Graph, bench: Bench | None) -> tuple[Plan, Image | None]:
-    """Plan and image of a half."""
+def _begun(graph: Graph, bench: Bench | None) -> Begun:
+    """Plan of a half, and what waits for its image."""
     target = target_of(graph)
     core = _lowered(graph, HALF)
     if target.is_gpu and bench is not None:
         plan, image = tuned(core, None, target, bench, is_lean=True)
         stage("plan", plan)
-        return plan, image if plan.kernels else None
+        return plan, lambda: image if plan.kernels else None
     plan = schedule(core, target, small_products(core) if target.is_gpu else (), is_lean=True)
     stage("plan", plan)
-    return plan, image_of(plan.kernels, target) if plan.kernels else None
+    return plan, begin_image(plan.kernels, target) if plan.kernels else lambda: None

@@ -4,12 +4,12 @@
     image = image_of(plan.kernels, target)
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from preheat.base.errors import Unsupported, UserError
 from preheat.bridge.tensors import architecture, gpu_among
 from preheat.generate.build import build, host_target
-from preheat.generate.cubin import build_gpu, gpu_target, prepare
+from preheat.generate.cubin import begin_gpu, gpu_target, prepare
 from preheat.ir.graph import Graph, device_of
 from preheat.ir.loop import Kernel
 from preheat.ir.plan import Image, Target
@@ -33,7 +33,15 @@ def target_of(graph: Graph) -> Target:
 
 def image_of(kernels: Sequence[Kernel], target: Target) -> Image:
     """The machine code of `kernels`."""
-    return build_gpu(kernels, target) if target.is_gpu else build(kernels, target)
+    return begin_image(kernels, target)()
+
+
+def begin_image(kernels: Sequence[Kernel], target: Target) -> Callable[[], Image]:
+    """What waits for the machine code of `kernels`: those of a GPU are compiled meanwhile."""
+    if target.is_gpu:
+        return begin_gpu(kernels, target)
+    image = build(kernels, target)
+    return lambda: image
 
 
 def expect(values: Iterable[object]) -> None:

@@ -18,6 +18,7 @@ trace function that sees every line) makes the call plain Python: the rows of `_
 """
 
 import contextlib
+import functools
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
@@ -85,10 +86,23 @@ def _deterministic() -> Constant:
 
 def _attention() -> Constant:
     """Which kernels `scaled_dot_product_attention` may choose: the choice was made at capture."""
+    if torch.cuda.is_initialized():
+        _settle_attention()
     return (
         _C._get_flash_sdp_enabled(), _C._get_mem_efficient_sdp_enabled(),
         _C._get_math_sdp_enabled(), _C._get_cudnn_sdp_enabled(), *_C._get_sdp_priority_order(),
     )
+
+
+@functools.cache
+def _settle_attention() -> None:
+    """torch sets the order of attention's kernels when it first chooses among those of a GPU: it does so now,
+    or what the first call of a process has met would never be met again. The tensors have no memory."""
+    choose = private("_fused_sdp_choice")
+    if choose is not None:
+        with contextlib.suppress(RuntimeError), _C._DisableTorchDispatch(), _C.DisableTorchFunction():
+            q = torch.empty((1, 1, 0, 8), device="cuda", dtype=torch.float16)
+            choose(q, q, q)
 
 
 def _library_choice() -> Constant:

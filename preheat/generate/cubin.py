@@ -11,7 +11,7 @@ side (`workers`). libdevice keeps denormals, as eager's kernels do.
 import functools
 import importlib.util
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -51,6 +51,14 @@ def build_gpu(
     tiles   by `kernel_key`, those that are not the rules' own
     Raises InternalError for a kernel that Triton refuses.
     """
+    return begin_gpu(kernels, target, tiles)()
+
+
+def begin_gpu(
+    kernels: Sequence[Kernel], target: Target, tiles: Mapping[str, Tile] = MappingProxyType({}),
+) -> Callable[[], Image]:
+    """What waits for the image that `build_gpu` gives. Its kernels are compiled meanwhile, the longest first:
+    it is what the last one waits for."""
     numbers: dict[str, range] = {}
     entries: list[tuple[str, int]] = []
     sources: list[Source] = []
@@ -64,7 +72,11 @@ def build_gpu(
     if wants("stage"):
         for source in sources:
             emit("stage", name="triton", text=source.text)
-    return Image(b"", tuple(entries), target, tuple(_binaries(sources, target)))
+    answers = {
+        number: WORKERS.submit(job_of(sources[number], target))
+        for number in sorted(range(len(sources)), key=lambda number: -len(sources[number].text))}
+    return lambda: Image(b"", tuple(entries), target, tuple(
+        _binary(source, target, answers[number].result()) for number, source in enumerate(sources)))
 
 
 def kernel_key(kernel: Kernel) -> str:
@@ -75,14 +87,6 @@ def kernel_key(kernel: Kernel) -> str:
 def binary(source: Source, target: Target) -> Binary:
     """The kernel of `source`, compiled. Threads may call at once. Raises InternalError if Triton refuses."""
     return _binary(source, target, WORKERS.submit(job_of(source, target)).result())
-
-
-def _binaries(sources: Sequence[Source], target: Target) -> list[Binary]:
-    """Side by side, the longest first: it is what the last one waits for."""
-    answers = {
-        number: WORKERS.submit(job_of(sources[number], target))
-        for number in sorted(range(len(sources)), key=lambda number: -len(sources[number].text))}
-    return [_binary(source, target, answers[number].result()) for number, source in enumerate(sources)]
 
 
 def _binary(source: Source, target: Target, made: Made) -> Binary:
