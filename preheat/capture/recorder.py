@@ -41,6 +41,7 @@ from preheat.capture.branches import BranchRecorder
 from preheat.capture.elements import ElementRecorder
 from preheat.capture.foreach import spread
 from preheat.capture.literals import runs, vector
+from preheat.capture.recurrent import BACKWARD, translated
 from preheat.capture.size_call import LAYOUT_QUESTIONS
 from preheat.capture.sized_recorder import SizedRecorder, holds_scalar, tensors_in
 from preheat.ir.scalar import Scalar
@@ -222,6 +223,9 @@ class Recorder(BranchRecorder, SizedRecorder, ElementRecorder, TorchDispatchMode
     def record(self, facts: Overload, args: tuple, kwargs: dict, out: Any) -> None:
         """Appends the op that took `args` and gave `out`."""
         parts = spread(facts, args, kwargs, out)
+        call = translated(facts, args, out) if parts is None and "_cudnn_rnn" in facts.name else None
+        if call is not None:
+            parts = (call,)
         if parts is not None:
             for part in parts:
                 self.record(*part)
@@ -394,6 +398,8 @@ class Recorder(BranchRecorder, SizedRecorder, ElementRecorder, TorchDispatchMode
             else:
                 value = self.builder.fresh()
                 root = self._learn(one, value)
+                if root in results and op == BACKWARD:  # gradients side by side in one buffer
+                    root = self.root[value] = value
                 results.append(value)
                 aliases.append(-1 if root == value else root)
                 self.builder.type_of[value] = type
@@ -436,6 +442,20 @@ class Recorder(BranchRecorder, SizedRecorder, ElementRecorder, TorchDispatchMode
                 if is_other and facts.name not in _VIEW_OF_INPLACE:
                     self.stop("metadata_write", f"{facts.name} changed the sizes of a tensor")
         return tuple(written)
+
+    def is_weight_buffer(self, facts: Overload, args: tuple) -> bool:
+        """Whether an op that gives a tensor another storage is the one by which eager hands the weights of a recurrent
+        network to cuDNN: the tensor was made empty just before. It is none of the graph's from then on; who else
+        uses it than what `translated` knows meets a tensor that no op gave."""
+        last = self.builder.ops[-1] if self.builder.ops else None
+        if facts.name != "aten.set_.source_Storage" or last is None or (
+                last.name, last.args) != ("aten.empty.memory_format", ((0,),)):
+            return False
+        known = self.values.get(id(args[0]))
+        if known is None or (known.value,) != last.results:
+            return False
+        self._forget(known)
+        return True
 
     def _rebind(self, tensor: torch.Tensor) -> bool:
         """Before the result of `x.unsqueeze_()` is numbered: x, if made here, becomes a new
@@ -538,6 +558,8 @@ def _run(
             out = decomposed(func, seen, seen_kwargs)
         if out is not NotImplemented:
             return out
+    if facts.refusal and recorder.is_weight_buffer(facts, args):
+        return recorder.noted(func, func(*args, **kwargs))
     if facts.refusal:
         if not all(recorder.is_fixed(a) for a in args if isinstance(a, _Tensor)):
             if facts.name in _READS_ONE and recorder.is_tested(args[0]):

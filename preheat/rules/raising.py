@@ -32,7 +32,7 @@ TOTAL = frozenset(
         "_to_copy.default", "view.dtype", "diagonal.default", "unfold.default",
         "reflection_pad2d.default",
     )
-)
+) | {"preheat.recurrent.default", "preheat.recurrent_backward.default"}
 _INTEGER_DIVISIONS = frozenset(("floordiv", "truncdiv", "remainder", "fmod"))
 _GATHERS = frozenset(("take", "gather", "index"))
 

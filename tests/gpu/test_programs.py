@@ -5,6 +5,10 @@ nothing, unless its row says otherwise.
 """
 
 
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -344,3 +348,21 @@ def test_another_process_finds_it(tmp_path):
         for _ in range(2):
             torch.testing.assert_close(second(x), program(x))
         assert preheat.counters()["captures"] == before["captures"]
+
+
+def test_attention_is_captured_once_in_a_new_process():
+    """torch sets the order of attention's kernels when it first chooses among them."""
+    text = (
+        "import torch, torch.nn.functional as F, preheat\n"
+        "f = preheat.compile(lambda q: F.scaled_dot_product_attention(q * 2, q, q) + 1, options={'cache': False})\n"
+        "q = torch.randn(2, 4, 64, 64, device='cuda', dtype=torch.bfloat16)\n"
+        "with torch.no_grad():\n"
+        "    made = [f(q) for _ in range(3)]\n"
+        "print(preheat.counters()['captures'], torch._C._get_sdp_priority_order())\n"
+        "F.scaled_dot_product_attention(q, q, q)\n"
+        "print(preheat.counters()['captures'], torch._C._get_sdp_priority_order())\n")
+    done = subprocess.run(
+        [sys.executable, "-c", text], capture_output=True, text=True, check=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+    first, second = done.stdout.splitlines()
+    assert first == second and first.startswith("1 ")
