@@ -3,8 +3,8 @@
     plan, image = tuned(core, whole, target, bench)
 
     1. each distinct kernel, its tiles:      128x64x64 warps 4 stages 4: 11.2 us   64x64x64 ..: 13.0 us
-    2. each kind of product:                 the library and a kernel after it, or one kernel, or that in
-                                             parts whose sums another kernel adds up
+    2. each kind of product or convolution:  the library and a kernel after it, or one kernel, or (of a
+                                             product) that in parts whose sums another kernel adds up
     3. the plan, against eager's own calls by the same driver: what is slower does not run
 
 Kernels are compiled in threads and timed alone; plans are timed whole, as a program calls them, since
@@ -36,6 +36,7 @@ from preheat.ir.graph import Graph, device_of
 from preheat.ir.loop import Kernel
 from preheat.ir.pack import digest
 from preheat.ir.plan import Binary, Image, KernelCall, Plan, Target
+from preheat.schedule.layouts import laid_out
 from preheat.schedule.products import parts_of, products_of, small_products
 from preheat.schedule.schedule import schedule
 
@@ -81,7 +82,7 @@ class _Search:
         self, core: Graph, whole: Callable[[], Graph] | None, target: Target, bench: Bench,
         is_lean: bool,
     ):
-        self.core, self.whole, self.target, self.bench = core, whole, target, bench
+        self.core, self.whole, self.target, self.bench = laid_out(core, target), whole, target, bench
         self.is_lean = is_lean
         self.measure = bench.measure(device_of(core))
         name = self.measure.name if self.measure is not None else ""

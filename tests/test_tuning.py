@@ -1,6 +1,7 @@
 """The search of the modes "max-autotune", with a device that says what it is told to."""
 
 import io
+from dataclasses import replace
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from preheat.capture.capture import capture
 from preheat.generate.cubin import kernel_key
 from preheat.generate.products import product_of
 from preheat.ir.bench import Bench
+from preheat.ir.graph import Ref
 from preheat.ir.plan import Image, KernelCall, LibraryCall, Target
 from preheat.report.explain import explain_call
 from preheat.report.logs import CHANNELS
@@ -144,6 +146,23 @@ def test_a_long_product_with_few_results_may_be_cut(tmp_path):
     assert any(text.startswith("fused") and ":2" in text for text in table.rows.values())
     again, _ = search(graph, None, Tuned(Disk(tmp_path), "A device", "1"))
     assert again == plan
+
+
+def test_a_convolution_that_wins_is_a_kernel_with_its_bias(tmp_path):
+    m = Make()
+    x, w, bias = (m.input(*sizes, dtype="bfloat16") for sizes in ((8, 16, 14, 14), (32, 16, 3, 3), (32,)))
+    y = m.convolution(x, w, 1, 1)
+    op = m.builder.ops.pop()
+    m.builder.append(replace(op, args=(*op.args[:2], Ref(bias), *op.args[3:])))
+    graph = on_gpu(m.graph(m.op("neg", y)))
+    plan, _ = search(graph, Device(largest, prefers_kernels), Tuned(Disk(tmp_path), "A device", "1"))
+    assert library_calls(plan) == 0 and any(k.name.startswith("convolution") for k in plan.kernels)
+    again, _ = search(graph, None, Tuned(Disk(tmp_path), "A device", "1"))
+    assert again == plan
+    by_library = Device(largest, lambda plan: 50.0 - 5 * library_calls(plan))
+    assert library_calls(search(graph, by_library, Tuned(None, "", ""))[0]) == 1
+    plan, _ = search(graph, Device(largest, prefers_kernels), Tuned(None, "", ""), is_deterministic=True)
+    assert library_calls(plan) == 1
 
 
 def test_eager_runs_where_it_is_faster(tmp_path):

@@ -203,6 +203,13 @@ def _slice(op: Op, x: Tensor) -> Tensor:
     return x[_region(axis, op.attr("start"), op.attr("step"), op.type.sizes[axis])]
 
 
+def _window(op: Op, x: Tensor) -> Tensor:
+    axis, strides = op.attr("axis"), list(x.stride())
+    strides.append(strides[axis] * op.attr("dilation"))
+    strides[axis] *= op.attr("step")
+    return x.as_strided(op.type.sizes, strides, x.storage_offset())
+
+
 def _place(op: Op, x: Tensor, part: Tensor) -> Tensor:
     axis, made = op.attr("axis"), x.clone()
     made[_region(axis, op.attr("start"), op.attr("step"), part.shape[axis])] = part
@@ -257,7 +264,7 @@ MEANINGS: dict[str, Callable] = {
     "permute": lambda op, x: x.permute(op.attr("axes")),
     "flip": lambda op, x: x.flip(op.attr("axes")),
     "expand": lambda op, x: x.expand(op.type.sizes),
-    "slice": _slice, "place": _place, "pad": _pad,
+    "slice": _slice, "window": _window, "place": _place, "pad": _pad,
     "cat": lambda op, *xs: torch.cat(xs, op.attr("axis")),
     "take": _take, "index": _index,
     "gather": lambda op, x, index: torch.gather(x, op.attr("axis"), index.long()),

@@ -160,9 +160,10 @@ def tiles_of_product(product: Product, device: Device) -> tuple[Tile, ...]:
         max(LEAST, power_of_two(extent_of(axes)))
         for axes in (product.down, product.along, product.walked))
     itemsize = DTYPES[product.dtype].itemsize
+    whole = _whole_depth(product.walked, depth)
     found: dict[Tile, float] = {}
     for high, wide, deep, warps, stages in _HALF_TILES if itemsize == 2 else _FLOAT_TILES:
-        high, wide, deep = min(high, rows), min(wide, columns), min(deep, depth)
+        high, wide, deep = min(high, rows), min(wide, columns), min(deep, whole)
         stages = min(stages, max(2, -(-depth // deep)))
         tile = Tile(
             product.batch, product.down, product.along, high, wide, False, warps, depth=deep,
@@ -170,6 +171,12 @@ def tiles_of_product(product: Product, device: Device) -> tuple[Tile, ...]:
         if (high + wide) * deep * itemsize * stages <= device.shared_bytes:
             found[tile] = _cost(tile, device)
     return tuple(sorted(found, key=found.__getitem__)[:MOST_TILES])
+
+
+def _whole_depth(walked: tuple[Axis, ...], depth: int) -> int:
+    """The deepest blocks: of several axes, those that stay at one place of all but the last, if it has any."""
+    inner = walked[-1].extent & -walked[-1].extent
+    return inner if len(walked) > 1 and inner >= LEAST else depth
 
 
 def _cost(tile: Tile, device: Device) -> float:
@@ -222,16 +229,24 @@ def write_walk(writer: Any, product: Product) -> None:
         writer.emit(f"none = {a} + program * 0.0")
     writer.emit(f"for start in range(0, {count}, {tile.depth}):")
     writer.depth += 1
-    at = f"start + tl.arange(0, {tile.depth})"
+    *outer, inner = product.walked
+    begin, walked = "start", product.walked
+    if outer and inner.extent % tile.depth == 0:  # a block stays at one place of the others: of a filter, at a tap
+        writer.emit(f"whole = start // {inner.extent}")  # of a remainder Triton knows no divisor, and loads by bytes
+        begin, rest, walked = f"(start - whole * {inner.extent})", "whole", (inner,)
+        for axis in reversed(outer):
+            rest = writer.grid_axis(axis, rest)
+        tile = replace(tile, grid=(*tile.grid, *outer))
+    at = f"{begin} + tl.arange(0, {tile.depth})"
     writer.emit(f"k = {at}[None, :]")
     writer.emit(f"kt = {at}[:, None]")
     if count % tile.depth:
         writer.emit(f"is_k = k < {count}")
         writer.emit(f"is_kt = kt < {count}")
     left = _side(writer, product.left, replace(
-        tile, along=product.walked, columns=tile.depth), {"x": "k"}, count)
+        tile, along=walked, columns=tile.depth), {"x": "k"}, count)
     right = _side(writer, product.right, replace(
-        tile, down=product.walked, rows=tile.depth), {"y": "kt"}, count)
+        tile, down=walked, rows=tile.depth), {"y": "kt"}, count)
     if product.dtype == "float32":
         writer.emit(f'{a} += tl.dot({left}, {right}, none, input_precision="ieee")')
     else:

@@ -10,7 +10,7 @@ results may differ in the last bits (`changes_bits`); elsewhere every tile gives
 from dataclasses import replace
 
 from preheat.generate import tiles
-from preheat.generate.products import adds_to_memory, product_of, tiles_of_product
+from preheat.generate.products import LEAST, Product, adds_to_memory, product_of, tiles_of_product
 from preheat.generate.rows import side_by_side
 from preheat.generate.tiles import Tile, extent_of, power_of_two
 from preheat.ir.devices import device_of
@@ -23,8 +23,8 @@ LONG_ELEMS = 8192  # of a row that may be walked block by block
 
 def tile_of(kernel: Kernel, target: Target) -> Tile:
     """The tile that the rules choose, for a kernel whose sizes are known."""
-    product = None if _is_few(kernel) else product_of(kernel)
-    if product is not None:
+    product = product_of(kernel)
+    if product is not None and not _is_few(kernel, product):
         return tiles_of_product(product, device_of(target.arch))[0]
     return tiles.tile_of(side_by_side(kernel), target)
 
@@ -33,7 +33,7 @@ def choices(kernel: Kernel, target: Target) -> dict[str, Tile]:
     """By their text, the tiles that are worth measuring; the one that the rules choose is first."""
     device, product = device_of(target.arch), product_of(kernel)
     found = () if product is None else tiles_of_product(product, device)
-    if product is None or _is_few(kernel):
+    if product is None or _is_few(kernel, product):
         first = tiles.tile_of(side_by_side(kernel), target)
         found = (first, *found, *(
             tile for tile in _neighbours(first)
@@ -42,9 +42,10 @@ def choices(kernel: Kernel, target: Target) -> dict[str, Tile]:
     return {text_of(tile): tile for tile in found}
 
 
-def _is_few(kernel: Kernel) -> bool:
-    """Its rows are few, and computed side by side."""
-    return kernel.parallel < len(kernel.axes)
+def _is_few(kernel: Kernel, product: Product) -> bool:
+    """Its rows or columns are few, and computed side by side."""
+    side = min(extent_of(product.down), extent_of(product.along))
+    return kernel.parallel < len(kernel.axes) and side < LEAST
 
 
 def text_of(tile: Tile) -> str:

@@ -85,6 +85,10 @@ CORE: dict[str, OpSpec] = {
     **_rows("movement", 1, "axes", permute="result axis i is operand axis axes[i]", flip="reversed along `axes`"),
     **_rows("movement", 1, "", expand="axes of size 1 repeat; new axes in front; the result's sizes"),
     **_rows("movement", 1, "axis start step", slice="every `step`-th from `start`, result size along `axis` many"),
+    **_rows(
+        "movement", 1, "axis step dilation",
+        window="x[.., i * step + j * dilation, ..] as [.., i, .., j]: i along `axis`, j along a new last axis, as many as "
+        "the result's sizes say"),
     **_rows("movement", 1, "low high value", pad="`value` around: low[i] before and high[i] after axis i (>= 0)"),
     **_rows("movement", -1, "axis", cat="operands one after the other along `axis`"),
     **_rows("movement", 2, "axis start step", place="the first operand with `slice(axis, start, step)` replaced by the second"),

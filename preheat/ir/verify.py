@@ -216,6 +216,14 @@ def _moved_slice(op: Op, x: TensorType):
     return (*x.sizes[:axis], size, *x.sizes[axis + 1 :])
 
 
+def _moved_window(op: Op, x: TensorType):
+    axis, (*_, taps) = op.attr("axis"), op.type.sizes
+    last = (op.type.sizes[axis] - 1) * op.attr("step") + (taps - 1) * op.attr("dilation")
+    if not last < x.sizes[axis]:
+        return (f"windows inside {x}",)
+    return (*x.sizes[:axis], op.type.sizes[axis], *x.sizes[axis + 1 :], taps)
+
+
 def _moved_pad(op: Op, x: TensorType):
     return tuple(l + s + h for l, s, h in zip(op.attr("low"), x.sizes, op.attr("high")))
 
@@ -238,7 +246,7 @@ def _moved_place(op: Op, x: TensorType, part: TensorType):
 _MOVED: dict[str, Callable] = {
     "reshape": _moved_reshape, "permute": _moved_permute, "flip": lambda op, x: x.sizes,
     "expand": _moved_expand, "slice": _moved_slice, "pad": _moved_pad, "cat": _moved_cat,
-    "place": _moved_place,
+    "place": _moved_place, "window": _moved_window,
 }
 
 

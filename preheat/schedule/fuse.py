@@ -107,7 +107,7 @@ def _shared(problem: Problem, fixed: set[int]) -> dict[int, bool]:
     return shared
 
 
-_SHIFTS = ("slice", "flip", "pad", "cat", "place")
+_SHIFTS = ("slice", "window", "flip", "pad", "cat", "place")
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from preheat.ir.ops import ELEMENTWISE
 from preheat.ir.plan import Target
 from preheat.ir.scalar import Scalar
 from preheat.ir.types import HALVES, TensorType, Type
-from preheat.schedule.biases import CONVOLUTION
+from preheat.schedule.biases import CONVOLUTION, biases_apart
 
 MOST_ELEMS = 1 << 31  # of a tensor: beyond, the library may go another way
 # Library calls that give their results in the layout of their operand.
@@ -46,6 +46,12 @@ def channels_last(graph: Graph, target: Target) -> Graph:
     if not target.is_gpu or not any(_is_chosen(op, types) for op in graph.ops):
         return graph
     return _Layouts(graph).graph()
+
+
+def laid_out(graph: Graph, target: Target) -> Graph:
+    """`graph` with convolutions as the library and kernels of a GPU take them best: biases apart, and channels
+    last. Of what is so already nothing changes."""
+    return channels_last(biases_apart(graph, target), target)
 
 
 def channels_last_strides(sizes: tuple[int, ...]) -> tuple[int, ...]:

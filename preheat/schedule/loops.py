@@ -394,6 +394,13 @@ def _slice(lowering: _Lowering, op: Op, index: Index, mask: int | None) -> int:
     return lowering.value(op.args[0].id, moved, mask)
 
 
+def _window(lowering: _Lowering, op: Op, index: Index, mask: int | None) -> int:
+    *rest, tap = index
+    place = op.attr("axis")
+    rest[place] = rest[place].times(op.attr("step")) + tap.times(op.attr("dilation"))
+    return lowering.value(op.args[0].id, tuple(rest), mask)
+
+
 def _replaced(index: Index, place: int, part: Affine) -> Index:
     return (*index[:place], part, *index[place + 1 :])
 
@@ -530,6 +537,7 @@ RULES: dict[str, Callable[[_Lowering, Op, Index, int | None], int]] = {
     "flip": _flip,
     "expand": _expand,
     "slice": _slice,
+    "window": _window,
     "pad": _pad,
     "cat": _cat,
     "place": _place,

@@ -39,8 +39,10 @@ def kernel_name(group: Group, problem: Problem, products: Collection[int] = ()) 
     total = next((v for v in values if v in products), None)
     values = [v for v in values if total is None or v not in (total, problem.ops[total].args[0].id)]
     found = list(dict.fromkeys(problem.ops[v].name for v in values))
-    words: list[tuple[int, str]] = [] if total is None else [(-1, "product")]
     left = set(found)
+    words: list[tuple[int, str]] = [] if total is None else [(-1, "product")]
+    if total is not None and "window" in left:
+        words, left = [(-1, "convolution")], left - {"window", "pad"}
     for needs, name, covers in IDIOMS:
         if needs <= left:
             words.append((min(found.index(op) for op in needs), name))

@@ -23,6 +23,7 @@ from preheat.ir.ops import CORE
 from preheat.ir.pack import digest
 from preheat.ir.types import HALVES, TensorType, Type
 from preheat.schedule import cost
+from preheat.schedule.convolutions import convolution_in, write_convolution
 from preheat.schedule.split import split_in_two
 from preheat.schedule.sums import Product, Sums, product_in, rows_of_sum, write_sum
 
@@ -42,11 +43,16 @@ def products_of(graph: Graph) -> dict[int, str]:
     """The results of the products of `graph` that a kernel could compute, each with the digest of
     what it multiplies: products of one digest are as fast as each other, epilogues apart."""
     types = graph.types()
-    found = {op.result: product_in(op, types) for op in graph.ops if len(op.results) == 1}
-    return {
-        value: digest(tuple(types[v] for v in (product.a, product.b, value)))
-        for value, product in found.items() if product is not None and _is_fit(product, types)
-    }
+    kinds: dict[int, str] = {}
+    for op in graph.ops:
+        product = product_in(op, types) if len(op.results) == 1 else None
+        if product is not None and _is_fit(product, types):
+            kinds[op.result] = digest(tuple(types[v] for v in (product.a, product.b, op.result)))
+        found = convolution_in(op, types)
+        if found is not None and _is_known(op.type, types[found.x].sizes + types[found.weight].sizes):
+            operands = tuple(types[v] for v in (found.x, found.weight, op.result))
+            kinds[op.result] = digest((*operands, *found[3:]))
+    return kinds
 
 
 def small_products(graph: Graph, rounds_float32: bool = False) -> frozenset[int]:
@@ -85,15 +91,24 @@ def products_as_kernels(
     operands: set[int] = set()
     products: set[int] = set()
     for op in graph.ops:
-        product = product_in(op, types) if fused and op.results[0] in fused else None
-        if product is None or not _is_fit(product, types):
+        is_asked = len(op.results) == 1 and op.result in fused
+        product = product_in(op, types) if is_asked else None
+        found = convolution_in(op, types) if is_asked else None
+        first = len(ops)
+        if product is not None and _is_fit(product, types):
+            operands.add(product.b)
+            if not _is_prologue(product.a, by_value, types, readers, fused):
+                operands.add(product.a)
+            write_sum(builder, product, rounds=True)
+        elif found is not None:
+            operands.add(found.weight)
+            is_one = found.is_pointwise(types)  # else each tap would compute the prologue anew
+            if not is_one or not _is_prologue(found.x, by_value, types, readers, fused):
+                operands.add(found.x)
+            write_convolution(builder, found)
+        else:
             ops.append(op)
             continue
-        operands.add(product.b)
-        if not _is_prologue(product.a, by_value, types, readers, fused):
-            operands.add(product.a)
-        first = len(ops)
-        write_sum(builder, product, rounds=True)
         if op.results[0] in parts:
             _cut(builder, _sum_after(ops, first), parts[op.results[0]])
         products.add(ops[_sum_after(ops, first)].results[0])
@@ -132,10 +147,12 @@ def _sum_after(ops: list[Op], first: int) -> int:
 
 def _is_fit(product: Product, types: Mapping[int, Type]) -> bool:
     type = product.op.type
-    sizes = (*type.sizes, types[product.a].sizes[-1])
-    return (
-        type.dtype in DTYPES and type.device != "cpu" and all(isinstance(n, int) and n for n in sizes)
-        and type.rank >= 2)
+    return type.rank >= 2 and _is_known(type, (*type.sizes, types[product.a].sizes[-1]))
+
+
+def _is_known(type: TensorType, sizes: tuple) -> bool:
+    """A result of `type`, of operands of `sizes`, is one that kernels of a GPU compute."""
+    return type.dtype in DTYPES and type.device != "cpu" and all(isinstance(n, int) and n for n in sizes)
 
 
 def _is_prologue(

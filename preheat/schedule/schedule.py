@@ -6,8 +6,7 @@
           product b3 @ b2 -> b4
           kernel add_1 (b4 inout, b5) over 8
 
-The steps: `biases` takes convolutions of a GPU apart, `layouts` turns them, `depthwise` some gradients
-of a CPU's, `padding` and `alignment` pad and cut a GPU's products, `sums` makes products of few rows sums, `split` cuts long reductions,
+The steps: `layouts` takes convolutions of a GPU apart and turns them, `depthwise` some gradients of a CPU's, `padding` and `alignment` pad and cut a GPU's products, `sums` makes products of few rows sums, `split` cuts long reductions,
 `problem` names the values that need memory, `fuse` groups values into loop nests (`loops`, `forms`,
 `tile`), `memory` gives every value a buffer; here they become the nouns of `ir.plan`.
 
@@ -26,11 +25,10 @@ from preheat.ir.pack import digest
 from preheat.ir.plan import Call, KernelCall, LibraryCall, Output, Plan, ProductCall, Target
 from preheat.schedule.activations import with_activations
 from preheat.schedule.alignment import aligned_products
-from preheat.schedule.biases import biases_apart
 from preheat.schedule.depthwise import channels_first
 from preheat.schedule.fuse import fuse
 from preheat.schedule.groups import Group
-from preheat.schedule.layouts import channels_last
+from preheat.schedule.layouts import laid_out
 from preheat.schedule.memory import Layout, plan_memory
 from preheat.schedule.names import kernel_name
 from preheat.schedule.padding import padded_products
@@ -46,8 +44,8 @@ def schedule(
 ) -> Plan:
     """The plan that computes `graph` on `target`.
 
-    fused   products (`schedule.products.products_of`) that kernels of a GPU compute, with what is done
-            to their results
+    fused   products and convolutions (`schedule.products.products_of`) that kernels of a GPU compute, with
+            what is done to their results; convolutions of a graph that is `laid_out`
     parts   into how many sums those of some are cut, which are added up by another kernel
     is_lean   large buffers come and go with their values instead of lying in an arena that is kept
 
@@ -60,9 +58,7 @@ def schedule(
     if target.is_gpu and fused:
         sums = sums.joined(products_as_kernels(sums.graph, fused, parts))
     graph = sums.graph
-    for prepare in (
-        biases_apart, channels_last, channels_first, with_activations, padded_products, aligned_products
-    ):
+    for prepare in (laid_out, channels_first, with_activations, padded_products, aligned_products):
         graph = prepare(graph, target)
     graph = split_reductions(graph, target, sums.products)
     problem, units = fuse(graph, target, sums)

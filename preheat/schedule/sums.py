@@ -159,19 +159,27 @@ def write_sum(builder: Builder, product: Product, rounds: bool = False) -> None:
     *batch, rows, columns = op.type.sizes
     sizes = (*batch, rows, columns, inner)
     last = len(sizes) - 1
-    left, right = (_wide(builder, value, rounds) for value in (product.a, product.b))
-    left = _repeated(builder, left, last - 1, sizes)
-    right = _permuted(builder, right, (*range(last - 2), last - 1, last - 2))
-    right = _repeated(builder, right, last - 2, sizes)
-    made = builder.add("mul", [left, right], _fresh(builder, left, sizes))
-    if op.type.dtype not in HALVES and product.addend is None:
-        builder.append(_reduced(made, last, op.results, op.types))
+    left, right = (wide(builder, value, rounds) for value in (product.a, product.b))
+    left = repeated(builder, left, last - 1, sizes)
+    right = permuted(builder, right, (*range(last - 2), last - 1, last - 2))
+    right = repeated(builder, right, last - 2, sizes)
+    write_total(builder, op, left, right, (last,), product.addend)
+
+
+def write_total(
+    builder: Builder, op: Op, left: int, right: int, axes: tuple[int, ...], addend: int | None = None,
+) -> None:
+    """Appends the sum of `left` times `right` over `axes`, and of `addend`, as the value of `op`, which is
+    rounded once."""
+    made = builder.add("mul", [left, right], _fresh(builder, left, builder.type_of[left].sizes))
+    if op.type.dtype not in HALVES and addend is None:
+        builder.append(_reduced(made, axes, op.results, op.types))
         return
-    wide, total = _fresh(builder, left, op.type.sizes), builder.fresh()
-    builder.append(_reduced(made, last, (total,), (wide,)))
-    if product.addend is not None:
-        addend = _expanded(builder, _wide(builder, product.addend), op.type.sizes)
-        total = builder.add("add", [total, addend], wide)
+    accumulated, total = replace(op.type, dtype=builder.type_of[left].dtype), builder.fresh()
+    builder.append(_reduced(made, axes, (total,), (accumulated,)))
+    if addend is not None:
+        other = _expanded(builder, wide(builder, addend), op.type.sizes)
+        total = builder.add("add", [total, other], accumulated)
     attrs = (("dtype", op.type.dtype), ("free", op.type.dtype in HALVES))
     builder.append(Op("cast", (Ref(total),), op.results, op.types, attrs))
 
@@ -182,26 +190,29 @@ def _fresh(builder: Builder, like: int, sizes: tuple) -> TensorType:
     return tensor(type.dtype, sizes, device=type.device)
 
 
-def _reduced(value: int, axis: int, results: tuple[int, ...], types: tuple[Type, ...]) -> Op:
-    return Op("sum", (Ref(value),), results, types, (("axes", (axis,)), ("keepdim", False)))
+def _reduced(
+    value: int, axes: tuple[int, ...], results: tuple[int, ...], types: tuple[Type, ...],
+) -> Op:
+    return Op("sum", (Ref(value),), results, types, (("axes", axes), ("keepdim", False)))
 
 
-def _wide(builder: Builder, value: int, rounds: bool = False) -> int:
+def wide(builder: Builder, value: int, rounds: bool = False) -> int:
     """16-bit floats as float32."""
     type = builder.type_of[value]
     if type.dtype not in HALVES:
         return value
-    wide = tensor("float32", type.sizes, device=type.device)
-    return builder.add("cast", [value], wide, dtype="float32", free=not rounds)
+    made = tensor("float32", type.sizes, device=type.device)
+    return builder.add("cast", [value], made, dtype="float32", free=not rounds)
 
 
-def _permuted(builder: Builder, value: int, axes: tuple[int, ...]) -> int:
+def permuted(builder: Builder, value: int, axes: tuple[int, ...]) -> int:
+    """`value` with its axes in the order `axes`."""
     type = builder.type_of[value]
     sizes, strides = (tuple(given[k] for k in axes) for given in (type.sizes, type.strides))
     return builder.add("permute", [value], replace(type, sizes=sizes, strides=strides), axes=axes)
 
 
-def _repeated(builder: Builder, value: int, axis: int, sizes: tuple) -> int:
+def repeated(builder: Builder, value: int, axis: int, sizes: tuple) -> int:
     """`value` with a new axis, along which it repeats to `sizes`."""
     type = builder.type_of[value]
     strides = (*type.strides[:axis], 0, *type.strides[axis:])

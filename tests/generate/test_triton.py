@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from schedule.graphs import Make, on_gpu
+from schedule.graphs import Make, last, on_gpu
 from schedule.test_fusion import bert_layer
 from schedule.test_folds import norm_backward
 from schedule.test_fuzz import Program
@@ -223,6 +223,38 @@ def test_products_fit_the_device(arch, dtype):
         check_binaries(plan.kernels, arch, most_stack=64)  # a few registers of a masked float32 one
 
 
+def convolution(dtype, channels=64, taps=3):
+    """On a GPU: 32 images of 28 x 28 with as many channels as given, 128 from them, a bias and a relu."""
+    m = Make()
+    sizes = (32, channels, 28, 28)
+    x = m.input(*sizes, dtype=dtype, strides=last(sizes))
+    w = m.input(128, channels, taps, taps, dtype=dtype, strides=last((128, channels, taps, taps)))
+    y = m.convolution(x, w, 1, taps // 2)
+    wide = m.op("add", m.cast(y, "float32"), m.cast(m.input(128, 1, 1, dtype=dtype), "float32"))
+    relu = m.op("maximum", wide, (0.0,))
+    return on_gpu(m.graph(m.add("cast", [relu], m.type(y), dtype=dtype)))
+
+
+@needs_triton
+@pytest.mark.parametrize("dtype", ("bfloat16", "float32"))
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_convolutions_fit_the_device(arch, dtype):
+    for taps in (1, 3):
+        plan = fused(convolution(dtype, taps=taps), gpu_target(arch))
+        assert len(plan.calls) == 1
+        check_binaries(plan.kernels, arch, most_stack=64)
+
+
+@needs_triton
+def test_the_memory_of_a_convolution_is_on_its_way_ahead():
+    """Sixteen bytes at once: a block stays at one tap, and Triton sees how its positions divide."""
+    (kernel,) = fused(convolution("bfloat16", taps=3), gpu_target("sm_90")).kernels
+    made = compile_source(source_of(kernel, TARGET), gpu_target("sm_90"))
+    assert made.asm["ttgir"].count("ttg.async_copy_global_to_local") >= 2
+    assert re.search(r"cp\.async\.cg\.shared\.global .*0x10", made.asm["ptx"])
+    assert not re.search(r"cp\.async\.ca", made.asm["ptx"])
+
+
 @needs_triton
 @pytest.mark.parametrize("dtype", ("bfloat16", "float32"))
 @pytest.mark.parametrize("arch", ARCHITECTURES)
@@ -358,6 +390,6 @@ def interpret(module: str, case: str) -> None:
 
 @needs_triton
 @pytest.mark.parametrize(
-    "group", ("few", "parts", "products", "rows", "movement", "elementwise", "graphs", "folds", "random"))
+    "group", ("few", "parts", "products", "convolutions", "rows", "movement", "elementwise", "graphs", "folds", "random"))
 def test_interpreted(group):
     interpret("generate.triton_cases", group)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from generate.interpreted import Fault, run_triton  # first: it chooses Triton's interpreter
 
 import torch
-from schedule.graphs import Make, on_gpu, random_input, same
+from schedule.graphs import Make, last, on_gpu, random_input, same
 from schedule.test_fusion import bert_layer
 from schedule.test_folds import norm_backward
 from schedule.test_fuzz import Program
@@ -153,6 +153,23 @@ def products() -> Iterator[Graph]:
     yield m.graph(m.op("tanh", y))
 
 
+def convolutions() -> Iterator[Graph]:
+    """Over windows: of channels that blocks divide, and that they do not; strides, borders, images, epilogues."""
+    for sizes, outer, taps, numbers in (
+        ((1, 16, 7, 6), 20, 3, (1, 1)), ((3, 32, 6, 5), 17, 3, (2, 1)), ((5, 48, 5, 5), 16, 2, (1, 0)),
+        ((2, 3, 12, 11), 16, 5, (2, 2)), ((1, 10, 9, 8), 16, 3, (1, 2, 2)), ((2, 24, 6, 6), 16, 1, (2, 0)),
+        ((4, 40, 5, 4), 33, 1, (1, 0)),
+    ):
+        m = Make()
+        x, w = m.input(*sizes, strides=last(sizes)), m.input(outer, sizes[1], taps, taps)
+        y = m.convolution(x, w, *numbers)
+        shape = m.type(y).sizes
+        scaled = m.op("mul", m.op("sub", y, m.input(outer, 1, 1)), m.op("rsqrt", m.op("abs", m.input(outer, 1, 1))))
+        joined = m.op("add", scaled, m.input(*shape, strides=last(shape)))
+        strides = m.type(y).strides
+        yield m.graph(m.add("maximum", [joined, m.full(0.0, *shape)], tensor("float32", shape, strides)))
+
+
 def few() -> Iterator[Graph]:
     """Products of few rows as sums: rows side by side, several products of one operand, epilogues."""
     for rows, inner, columns in ((1, 32, 40), (1, 200, 17), (3, 48, 20), (4, 130, 33), (20, 64, 2)):
@@ -189,7 +206,7 @@ def parts() -> Iterator[Graph]:
 
 GROUPS = {
     "few": few, "parts": parts,
-    "products": products, "rows": rows, "movement": movement, "elementwise": elementwise,
+    "products": products, "convolutions": convolutions, "rows": rows, "movement": movement, "elementwise": elementwise,
     "graphs": graphs, "folds": folds, "random": random}
 
 

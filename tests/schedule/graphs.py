@@ -6,7 +6,7 @@ import torch
 from schedule.loop_interpret import run_plan
 
 from preheat.bridge.interpret import run
-from preheat.ir.graph import Builder, Graph
+from preheat.ir.graph import Builder, Graph, Op, Ref
 from preheat.ir.ops import COMPARISONS
 from preheat.ir.plan import Plan, Target
 from preheat.ir.types import TensorType, tensor
@@ -14,6 +14,15 @@ from preheat.ir.verify import verify
 from preheat.schedule.schedule import schedule
 
 TARGET = Target("cpu", "x86_64", ("avx512f",), 64)
+
+
+def last(sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """The strides of [N, C, *S] with consecutive channels."""
+    step, strides = sizes[1], []
+    for size in reversed(sizes[2:]):
+        strides.append(step)
+        step *= size
+    return (step, 1, *reversed(strides))
 
 
 class Make:
@@ -121,6 +130,20 @@ class Make:
     def matmul(self, a: int, b: int) -> int:
         sizes = (*self.type(a).sizes[:-1], self.type(b).sizes[-1])
         return self.add("matmul", [a, b], tensor(self.type(a).dtype, sizes))
+
+    def convolution(self, x: int, w: int, stride: int = 1, padding: int = 0, dilation: int = 1) -> int:
+        """The library's, without a bias; channels are consecutive in the result."""
+        given, filters = self.type(x), self.type(w)
+        space = given.rank - 2
+        out = [
+            (n + 2 * padding - dilation * (k - 1) - 1) // stride + 1
+            for n, k in zip(given.sizes[2:], filters.sizes[2:])]
+        sizes = (given.sizes[0], filters.sizes[0], *out)
+        numbers = ((n,) * space for n in (stride, padding, dilation))
+        op = Op("library", (Ref(x), Ref(w), None, *numbers, False, (0,) * space, 1), (self.builder.fresh(),),
+                (tensor(given.dtype, sizes, last(sizes)),), (("op", "aten.convolution.default"),))
+        self.builder.append(op)
+        return op.result
 
     # ------------------------------------------------------------------ compositions
     def gelu(self, x: int) -> int:
