@@ -252,7 +252,8 @@ class _Writer:
         ):
             return None
         code = self.context.dtype_codes[type.dtype]
-        device, is_inner = self.devices[type.device], self.plan.buffers[slot].kind == "owned"
+        device, buffers = self.devices[type.device], self.plan.buffers
+        is_inner = slot >= len(buffers) or buffers[slot].kind == "owned"  # a slot of the driver's own
         return slot, *self.layout(type), code, type.itemsize, *device, int(is_inner)
 
     def layout(self, type: TensorType) -> tuple[int, int, int]:

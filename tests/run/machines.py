@@ -141,6 +141,7 @@ class Machine:
 
         found = Kept(given, Loaded())
         found.is_gpu, found.graphs = True, self.graphs
+        found.keeps_arena = found.arena_bytes <= executables.KEPT_BYTES
         found.free_after = _last_uses(given, found.places, ("owned", "arena"))
         return found
 

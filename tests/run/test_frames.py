@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from machines import N, Machine, made, numbers, with_aliases
+from machines import N, X, Machine, made, numbers, with_aliases
 from plans import f32
 from preheat.ir.graph import Ref
 from preheat.ir.plan import KernelCall, LibraryCall
+from preheat.run import executable as executables
 
 
 @pytest.fixture
@@ -26,6 +27,26 @@ def products():
         (x, w), [("input", 0, x), ("input", 1, w), ("owned", 0, out), ("output", 0, out)],
         ["double"],
         [LibraryCall("aten.mm.default", (Ref(0), Ref(1)), (), (2,)), KernelCall(0, (2, 3), N)], [3])
+
+
+def large_arena():
+    """x * 8, through two buffers of an arena that is not kept from call to call."""
+    return made(
+        (X,), [("input", 0, X), ("arena", 0, X), ("arena", 64, X), ("output", 0, X)], ["double"],
+        [KernelCall(0, (k, k + 1), N) for k in range(3)], [3], executables.KEPT_BYTES + 64)
+
+
+def test_a_large_arena_is_one_allocation_of_the_call(machine):
+    m, x = machine(large_arena(), limit_bytes=0), numbers(0)
+    for _ in range(3):
+        launched, result = m.launched(x)
+        assert torch.equal(result, x * 8) and len(launched) == 3
+    nodes = []
+    m.fake.capturing = (0, nodes)
+    m.call(x)
+    m.fake.capturing = None
+    first, second = (m.fake.nodes[handle].words[1] for handle in nodes[:2])
+    assert second - first == 64
 
 
 @pytest.mark.parametrize("given", [products, with_aliases])
