@@ -30,19 +30,17 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from preheat.bridge.draws import generated
-from preheat.bridge.failures import fails_by_type
 from preheat.bridge.history import history
-from preheat.bridge.overloads import Overload, decomposed, facts_of
-from preheat.bridge.symint import Shown, has_boxed_size, has_offset, is_box, taken, unboxed
+from preheat.bridge.overloads import Overload
+from preheat.bridge.symint import Shown, is_box, unboxed
 from preheat.bridge.tensors import dtype_name, extent, is_plain, overlap_in_part, storage_key, type_of
 from preheat.ir.graph import Arg, Builder, Graph, Op, Ref, Token, refs_of
 from preheat.capture.branches import BranchRecorder
+from preheat.capture.dispatching import dispatch
 from preheat.capture.elements import ElementRecorder
 from preheat.capture.foreach import spread
 from preheat.capture.literals import runs, vector
 from preheat.capture.recurrent import BACKWARD, translated
-from preheat.capture.size_call import LAYOUT_QUESTIONS
 from preheat.capture.sized_recorder import SizedRecorder, holds_scalar, tensors_in
 from preheat.ir.scalar import Scalar
 from preheat.ir.types import NoneType, ScalarType, TensorType, Type
@@ -51,7 +49,6 @@ MAX_CONSTANT_ELEMS = 64  # a longer list of numbers in the program is kept as a 
 
 _is_grad_enabled = torch.is_grad_enabled
 _Tensor = torch.Tensor
-_PLAIN_CLASSES = frozenset((torch.Tensor, torch.nn.Parameter, Shown))
 _PLAIN = frozenset((int, float, bool, str, type(None), complex))
 _TOKENS: dict[type, tuple[str, Callable[[Any], str]]] = {
     torch.dtype: ("dtype", lambda value: dtype_name(value)),
@@ -67,9 +64,6 @@ _VIEW_OF_INPLACE = {
     "aten.t_.default": "aten.t.default", "aten.transpose_.default": "aten.transpose.int",
     "aten.as_strided_.default": "aten.as_strided.default",
 }
-_READS_ONE = frozenset((
-    "aten._local_scalar_dense.default", "aten.item.default", "aten.is_nonzero.default",
-))
 
 
 class Recorder(BranchRecorder, SizedRecorder, ElementRecorder, TorchDispatchMode):
@@ -494,114 +488,4 @@ class _Known(weakref.ref):
     __slots__ = ("key", "value", "storage", "history")
 
 
-def _dispatch(
-    recorder: Recorder, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None,
-) -> Any:
-    """Runs one op for real and records it; `__torch_dispatch__` of the mode."""
-    kwargs = kwargs or {}
-    if recorder.is_generating and not recorder.is_stopped and _PLAIN_CLASSES.issuperset(types):
-        draw = generated(func, args, kwargs)
-        if draw is not None:
-            with recorder:
-                return draw()
-    if recorder.is_rehearsing:
-        return recorder.rehearsal.dispatch(recorder, func, args, kwargs)
-    if recorder.is_boxed:
-        return _dispatch_boxed(recorder, func, types, args, kwargs)
-    return _run(recorder, func, types, args, kwargs, args, kwargs)
-
-
-def _dispatch_boxed(recorder: Recorder, func: Any, types: Any, args: tuple, kwargs: dict) -> Any:
-    """As `_dispatch`, when the op may have got symbolic numbers: it runs on the plain ones."""
-    question = LAYOUT_QUESTIONS.get(func._schema.name)
-    if question is not None and type(args[0]) is Shown:
-        return recorder.rules.answer(question, *recorder.typed(*args))
-    if has_offset(func, args, kwargs):
-        raise RuntimeError(f"{func} of a tensor whose storage begins elsewhere")
-    if facts_of(func).is_composite and not recorder.is_stopped:
-        with recorder:
-            out = decomposed(func, args, kwargs)
-        if out is not NotImplemented:
-            return out
-    recorder.boxed_ops += 1
-    if recorder.rules is None and has_boxed_size(func, args, kwargs):
-        recorder.has_sizes()  # a number of the program is the size of what comes from it
-    size_of = recorder.rules.size_of if recorder.rules is not None else None
-    seen, seen_kwargs = (args, kwargs) if recorder.is_stopped else taken(
-        func, args, kwargs, size_of)
-    out = _run(recorder, func, types, unboxed(args), unboxed(kwargs), seen, seen_kwargs)
-    if recorder.rules is None:
-        return out
-    place = len(recorder.builder.ops) - 1
-    is_recorded = place >= 0 and recorder.builder.ops[place].name == facts_of(func).name
-    return recorder.seen_by_c(out, place if is_recorded and not recorder.is_stopped else -1)
-
-
-def _run(
-    recorder: Recorder, func: Any, types: Any, args: tuple, kwargs: dict, seen: tuple,
-    seen_kwargs: dict,
-) -> Any:
-    """Runs `func(*args, **kwargs)`, and records it as a call with the arguments `seen`."""
-    if recorder.is_stopped:
-        return func(*args, **kwargs)
-    if not _PLAIN_CLASSES.issuperset(types):
-        # operands with a dispatch of their own: their inner ops are recorded instead
-        return NotImplemented
-    facts = facts_of(func)
-    if facts.is_lift:
-        return recorder.noted(func, _lift(recorder, func, args, kwargs))
-    if facts.name == "aten.detach_.default" and recorder.made(args[0]):
-        if not args[0].requires_grad:  # changes what autograd knows of a tensor, which is nothing
-            return recorder.noted(func, func(*args))
-    if facts.is_composite:
-        with recorder:
-            out = decomposed(func, seen, seen_kwargs)
-        if out is not NotImplemented:
-            return out
-    if facts.refusal and recorder.is_weight_buffer(facts, args):
-        return recorder.noted(func, func(*args, **kwargs))
-    if facts.refusal:
-        if not all(recorder.is_fixed(a) for a in args if isinstance(a, _Tensor)):
-            if facts.name in _READS_ONE and recorder.is_tested(args[0]):
-                return recorder.noted(func, func(*args))
-            recorder.stop(facts.refusal, facts.name)
-        elif facts.refusal == "data_dependent_number":
-            return recorder.noted(func, func(*args, **kwargs))
-    elif facts.name == "aten.index.Tensor" and _has_mask(recorder, args[1]):
-        recorder.stop("data_dependent_shape", "indexing with a boolean mask")
-    recorder.has_acted |= bool(facts.writes) or facts.is_random
-    recorder.before_writes(facts, args)
-    try:
-        out = func(*args, **kwargs)
-    except Exception as error:
-        if not fails_by_type(func, args, kwargs):
-            recorder.stop("host_raised", f"{facts.name}: {type(error).__name__}")
-        raise
-    if not recorder.is_stopped:
-        try:
-            recorder.record(facts, seen, seen_kwargs, out)
-            recorder.noted(func, out, len(recorder.builder.ops) - 1)
-        except Exception as error:  # ours: the program, which has run the op, must not see it
-            recorder.stop("fault", f"{facts.name}: {type(error).__name__}: {error}")
-    return out
-
-
-Recorder.__torch_dispatch__ = _dispatch
-
-
-def _lift(recorder: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
-    (tensor,) = args
-    known = recorder.value_of(tensor)
-    out = func(*args, **kwargs)
-    if known is None:
-        known = recorder.constant(out)
-    if out is not tensor and recorder.value_of(out) is None:
-        recorder._learn(out, known)
-    return out
-
-
-def _has_mask(recorder: Recorder, indices: Any) -> bool:
-    """Whether an index is a mask with an unknown number of true elements."""
-    return any(
-        i is not None and i.dtype in (torch.bool, torch.uint8) and not recorder.is_fixed(i)
-        for i in indices)
+Recorder.__torch_dispatch__ = dispatch
