@@ -62,7 +62,10 @@ def bench(chosen: str, no_torch_compile: bool, json_path: Path | None, is_listin
         for name, row in models.MODELS.items():
             console.print(f"{name:15} {row.meaning}", markup=False)
         return
-    names = [name.strip() for name in chosen.split(",") if name.strip()] or list(models.MODELS)
+    names = [name.strip() for name in chosen.split(",") if name.strip()]
+    if chosen and not names:
+        raise UserError(f"--models {chosen!r} names none: leave it out for all")
+    names = names or list(models.MODELS)
     for name in names:
         if name not in models.MODELS:
             raise UserError(f"unknown model {name!r}: {nearest(name, models.MODELS)}")
@@ -85,6 +88,8 @@ def explain(target: str, arguments: tuple[str, ...], html: Path | None) -> None:
     "package.module:name" or "file.py:name" of a function without arguments that returns
     (callable, args). Or a model of `preheat bench --list`.
     """
+    if html is not None and not html.absolute().parent.is_dir():
+        raise UserError(f"--html: there is no folder {html.absolute().parent}")
     found = _explained(target, arguments)
     click.echo(found)
     if html is not None:
@@ -170,6 +175,8 @@ def _ran(path: str) -> None:
 
 def _pair(path: str, name: str) -> tuple[Any, Any]:
     """What the function `name` of a module or a script gives: a callable and its arguments."""
+    if not path or not name:
+        raise UserError(f"explain takes package.module:name, got {path + ':' + name!r}")
     sys.path.insert(0, os.getcwd())
     try:
         if path.endswith(".py"):

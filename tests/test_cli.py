@@ -68,6 +68,18 @@ def test_explain_says_what_to_do(here, target, words):
     assert words in str(error.value)
 
 
+@pytest.mark.parametrize("arguments, words", [
+    (["explain", ":make"], "takes package.module:name, got ':make'"),
+    (["explain", "script:"], "takes package.module:name, got 'script:'"),
+    (["explain", "--html", "nowhere/page.html", "script.py"], "there is no folder .*nowhere"),
+    (["bench", "--models", ","], "names none: leave it out for all"),
+    (["bench", "--models", "mlp_1,nope"], "unknown model 'nope'"),
+])
+def test_wrong_arguments_run_nothing(here, arguments, words):
+    with pytest.raises(UserError, match=words):
+        run(*arguments)
+
+
 def test_cache_clear_as_words(here):
     run("explain", "script.py")
     assert "entries" in run("cache") and "entries" in run("cache", "show")
