@@ -45,6 +45,9 @@ from preheat.ir.types import TensorType, Type, by_stride, is_unhinted
 from preheat.transform.views import INVERSES, LAZY, SPLITS, VIEWS, offset_of
 
 FUNCTIONAL_NAMES = {"aten.normal_.default": "aten.normal_functional.default"}
+# What these give has nothing of what was there.
+_OVERWRITES = frozenset((
+    "aten.zero.default", "aten.fill.Scalar", "aten.fill.Tensor", "aten.copy.default"))
 # Views that begin a history of their own.
 _CUT_OFF = frozenset(("aten.detach.default",))
 
@@ -122,9 +125,10 @@ class _State:
         self.taken[value] = (version, fresh)
         return fresh
 
-    def write(self, value: int, new: int) -> None:
-        """From here on, `value`'s memory holds `new`."""
-        was, written = self.is_grad_enabled, new
+    def write(self, value: int, new: int, is_new: bool = False) -> None:
+        """From here on, `value`'s memory holds `new`, in which there is nothing of what was there if it
+        `is_new`."""
+        was, written, is_over = self.is_grad_enabled, new, is_new and value in self.views
         while value in self.views:
             self._require_writable(value)
             view = self.views[value]
@@ -134,7 +138,9 @@ class _State:
                         "unknown_history", "a differentiable write to a detached view")
                 self.is_grad_enabled = False
             base = self.read(view.parent)
+            known = len(self.builder.ops)
             new = INVERSES[view.op.name](self, view.op, base, self.types[view.parent], new)
+            is_over &= not any(base in op.refs() for op in self.builder.ops[known:])
             value = view.parent
         root = value
         self._require_writable(root)
@@ -142,6 +148,11 @@ class _State:
         if not self.is_grad_enabled and old in self.grads:
             self.is_grad_enabled = True
             new = self.emit(CARRY, (Ref(new), Ref(old)), self.builder.type_of[old])
+        elif is_over and old in self.grads and self.types[root].rank:
+            # autograd's gradient for the memory is what is left of the tangent: zeros with a history
+            new = self.emit(
+                "aten.slice_scatter.default",
+                (Ref(old), Ref(new), 0, 0, self.types[root].sizes[0], 1), self.types[root])
         self.is_grad_enabled = was
         if new != written and self.grads:
             self.stored.append((written, new))
@@ -318,7 +329,8 @@ class _State:
         fresh = tuple(self.builder.fresh() for _ in types)
         self._add(Op(pure.name, pure.args, fresh, types, pure.attrs))
         for target, value, type in zip(op.writes, fresh, types):
-            self.write(target, self._as_stored(value, type, self.types[target]))
+            self.write(
+                target, self._as_stored(value, type, self.types[target]), pure.name in _OVERWRITES)
 
     def _pure(self, op: Op, name: str) -> Op:
         """`op` as a call of `name`, every argument given: their defaults may differ."""
