@@ -33,10 +33,11 @@ class Rule(NamedTuple):
     make: Callable[[Spot], str]
 
 
-def rewrite(source: str, line: int, reason: str) -> str:
-    """What to write for line `line` of `source`, which broke with `reason`; "" if unknown."""
+def rewrite(source: str, line: int, reason: str, column: int = -1) -> str:
+    """What to write for the statement at `column` (see `spots`) of line `line` of `source`, which broke
+    with `reason`; "" if unknown."""
     rules = [rule for rule in RULES if reason in rule.reasons]
-    for spot in spots(source, line) if rules else ():
+    for spot in spots(source, line, column) if rules else ():
         for rule in rules:
             text = rule.make(spot)
             if text:
@@ -44,9 +45,9 @@ def rewrite(source: str, line: int, reason: str) -> str:
     return ""
 
 
-def hint_for(source: str, line: int, reason: str, general: str) -> str:
-    """The rewrite of the line as a hint that people read, or the `general` hint."""
-    text = rewrite(source, line, reason)
+def hint_for(source: str, line: int, reason: str, general: str, column: int = -1) -> str:
+    """The rewrite of the statement as a hint that people read, or the `general` hint."""
+    text = rewrite(source, line, reason, column)
     if not text:
         return general
     return f"instead: {text}" if "\n" not in text else "instead:\n" + textwrap.indent(text, "    ")
@@ -204,6 +205,15 @@ def _nonzero(spot: Spot) -> str:
 
 
 # ---------------------------------------------------------------------------- host calls
+def _optimizer(spot: Spot) -> str:
+    """opt = torch.optim.AdamW(net.parameters())   ->  # once, outside the compiled function: ..."""
+    for part in _expressions(spot.statement):
+        if isinstance(part, ast.Call) and _KEEPS_STATE.fullmatch(ast.unparse(part.func)):
+            made = ast.unparse(spot.statement if not hasattr(spot.statement, "body") else part)
+            return f"# once, outside the compiled function, which then only uses it: {made}"
+    return ""
+
+
 def _report(spot: Spot) -> str:
     """print("loss", loss.item())   ->  return loss as well; the caller prints it"""
     node = spot.statement
@@ -402,6 +412,7 @@ def _generator(spot: Spot) -> str:
 _VALUES = ("data_dependent_branch", "data_dependent_number", "data_dependent_shape")
 _HOST = ("host_call", "tensor_escape", "opaque_argument", "data_dependent_number")
 RULES: tuple[Rule, ...] = (
+    Rule((*_HOST, "own_write_read"), _optimizer),
     Rule(_HOST, _report),
     Rule(_VALUES, lambda spot: choices.check(spot.statement, spot.function)),
     Rule(_VALUES, lambda spot: choices.choice(spot.statement, spot.after, spot.function)),
@@ -440,6 +451,10 @@ _REDUCED = {
 _LOGGING = re.compile(
     r"(?:(?:self\.)?_?(?:log|logger|LOG|LOGGER|logging)\.)"
     r"(?:debug|info|warning|warn|error|critical|exception|log)|warnings\.warn")
+# What is made once and has state from step to step.
+_KEEPS_STATE = re.compile(
+    r"(?:.*\.)?optim\.(?:lr_scheduler\.|swa_utils\.)?[A-Z]\w*|(?:.*\.)?GradScaler"
+    r"|SGD|ASGD|Adam|AdamW|NAdam|RAdam|Adamax|Adagrad|Adadelta|Adafactor|RMSprop|Rprop|LBFGS|Muon")
 _CLOCKS = re.compile(
     r"time\.(?:time|perf_counter|monotonic|process_time)(?:_ns)?"
     r"|(?:datetime\.)?datetime\.(?:now|utcnow)")

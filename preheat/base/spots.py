@@ -1,6 +1,7 @@
 """Places in source text: the statements that hold a line, with what is around them.
 
     spots("def f(x):\n    if x.any():\n        x = x * 2", 2)   ->  the `if`, in the function `f`
+    spots("a = x.sum(); print(a)", 1, 13)                        ->  the `print`
 
 The source is parsed, never run: the function around the line alone where that parses, since files
 are long.
@@ -29,8 +30,10 @@ class Spot:
     function: ast.AST | None
 
 
-def spots(source: str, line: int) -> list[Spot]:
-    """The statements whose own lines hold `line`, innermost first; none if nothing there parses."""
+def spots(source: str, line: int, column: int = -1) -> list[Spot]:
+    """The statements whose own text holds `column` (in bytes) of `line`, innermost first. Where the column
+    is not known (-1): all that the line holds, none if one does not hold the other. None if nothing
+    there parses."""
     lines = source.splitlines(keepends=True)
     if not 0 < line <= len(lines):
         return []
@@ -45,11 +48,32 @@ def spots(source: str, line: int) -> list[Spot]:
             Spot(node, tuple(block[place + 1:]), function)
             for block, function in _blocks(tree, None)
             for place, node in enumerate(block)
-            if node.lineno <= line <= _last_line(node)
+            if _holds(node, line, column)
         ]
         if found:
-            return found[::-1]
+            return found[::-1] if _is_nested(found) else []
     return []
+
+
+def _holds(node: ast.stmt, line: int, column: int) -> bool:
+    if not node.lineno <= line <= _last_line(node):
+        return False
+    if column < 0:
+        return True
+    body, place = getattr(node, "body", None), (line, column)
+    end = node.end_lineno, node.end_col_offset
+    if isinstance(body, list) and body:
+        end = min(end, (body[0].lineno, body[0].col_offset))
+    return (node.lineno, node.col_offset) <= place < end
+
+
+def _is_nested(found: list[Spot]) -> bool:
+    """Whether each of these statements, outermost first, holds the next."""
+    return all(
+        outer.statement.end_lineno is not None
+        and (outer.statement.end_lineno, outer.statement.end_col_offset)
+        >= (inner.statement.end_lineno, inner.statement.end_col_offset)
+        for outer, inner in zip(found, found[1:]))
 
 
 def _last_line(node: ast.stmt) -> int:

@@ -14,6 +14,7 @@ to the bytecode for lines and tracebacks. Sources: CPython `Objects/exception_ha
 
 import abc
 import inspect
+import itertools
 import opcode
 import operator
 import os
@@ -135,6 +136,13 @@ class Code:
             by_unit = [position[0] or first for position in code.co_positions()]
             self.lines = tuple(by_unit[offset // 2] for offset in self.offsets)
         return self.lines[index] if 0 <= index < len(self.lines) else code.co_firstlineno
+
+    def column(self, code: CodeType, index: int) -> int:
+        """Where in its line instruction `index` begins, in bytes; -1 if that is not known."""
+        if not 0 <= index < len(self.offsets):
+            return -1
+        *_, column, _ = next(itertools.islice(code.co_positions(), self.offsets[index] // 2, None))
+        return -1 if column is None else column
 
 
 class Decoder:

@@ -103,6 +103,10 @@ class Frame:
     def line(self) -> int:
         return self.code.line(self.source, self.pc)
 
+    def column(self) -> int:
+        """Where in its line the present instruction begins, in bytes; -1 if that is not known."""
+        return self.code.column(self.source, self.pc)
+
     def variables(self) -> dict[str, Any]:
         """What `locals()` gives: the names that are bound, cells replaced by their contents."""
         found = {}

@@ -213,21 +213,24 @@ class Nodes:
     def broken(self, given: GiveUp) -> Break:
         """The break at the program's present line."""
         frame = self.watcher.machine.blamed_frame()
-        file, line = (frame.source.co_filename, frame.line()) if frame is not None else ("", 0)
-        return break_at(given.reason, given.detail, file, line)
+        place = ("", 0)
+        if frame is not None:
+            place = frame.source.co_filename, frame.line(), frame.column()
+        return break_at(given.reason, given.detail, *place)
 
 
-def break_at(reason: str, detail: str, file: str, line: int) -> Break:
+def break_at(reason: str, detail: str, file: str, line: int, column: int = -1) -> Break:
     """A row of `reasons.py` with its place."""
     sentence, hint = explain(reason, detail)
     code = linecache.getline(file, line).strip()
-    return Break(reason, detail or sentence, file, line, code, _hint_at(reason, file, line, hint))
+    return Break(
+        reason, detail or sentence, file, line, code, _hint_at(reason, file, line, column, hint))
 
 
 @functools.lru_cache(maxsize=256)
-def _hint_at(reason: str, file: str, line: int, general: str) -> str:
+def _hint_at(reason: str, file: str, line: int, column: int, general: str) -> str:
     """A loop breaks at the same lines again and again: their source is parsed once."""
-    return hint_for("".join(linecache.getlines(file)), line, reason, general)
+    return hint_for("".join(linecache.getlines(file)), line, reason, general, column)
 
 
 # ---------------------------------------------------------------------------- inputs of a body

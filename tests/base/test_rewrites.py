@@ -296,3 +296,50 @@ def test_places():
     for line in (-1, 0, 1, len(rows) + 5):
         assert rewrite(text, line, BRANCH) == ""
     assert rewrite("", 1, BRANCH) == ""
+
+
+ONE_LINE = "def f(x):\n    if x.sum() > 0: x = -x; print(x.shape)\n    a = x.sum().item(); b = x.max().item()\n    return x * a + b"
+
+
+@pytest.mark.parametrize("line, reason, at, expected", [
+    (3, NUMBER, "x.sum().item()", "a = x.sum()"),
+    (3, NUMBER, "x.max().item()", "b = x.max()"),
+    (3, NUMBER, "", ""),
+    (2, "host_call", "print", "return ..., x.shape  # and in the caller: print(x.shape)"),
+    (2, "host_call", "x.sum() > 0", ""),
+])
+def test_several_statements_on_one_line_are_told_apart(line, reason, at, expected):
+    column = ONE_LINE.splitlines()[line - 1].index(at) if at else -1
+    assert rewrite(ONE_LINE, line, reason, column) == expected
+
+
+def test_explanations_know_which_statement_of_a_line_breaks():
+    def f(x):
+        é = "ä"; a = x.sum().item(); b = x.max().item()  # noqa: E702
+        return x * a + b, é
+
+    with torch.no_grad():
+        breaks = preheat.explain(f)(torch.ones(3)).breaks
+    assert [row.hint for row in breaks] == ["instead: a = x.sum()", "instead: b = x.max()"]
+
+
+@pytest.mark.parametrize("line", [
+    "opt = torch.optim.AdamW(net.parameters(), lr=0.1)", "opt = SGD(net.parameters(), 0.1)",
+    "plan = optim.lr_scheduler.StepLR(opt, 3)", "scaler = torch.amp.GradScaler()",
+])
+def test_what_keeps_state_is_made_outside(line):
+    text = f"def f(net, opt):\n    {line}\n    return net"
+    assert rewrite(text, 2, "host_call") == f"# once, outside the compiled function, which then only uses it: {line}"
+
+
+def test_a_step_that_makes_its_optimizer_is_told_where_to_make_it():
+    net = torch.nn.Linear(3, 2)
+
+    def step(x):
+        opt = torch.optim.SGD(net.parameters(), lr=0.1)
+        net(x).sum().backward()
+        opt.step()
+
+    hints = [row.hint for row in preheat.explain(step)(torch.ones(4, 3)).breaks]
+    assert hints and all("# once, outside the compiled function" in hint for hint in hints)
+    assert all("SGD(net.parameters()" in hint for hint in hints)
