@@ -234,6 +234,9 @@ class Lived:
         """The same as functions of `arguments`: the class runs again, as plain autograd."""
         results, leaves = self.nested.ends(number)
         check_saved(results, map(history, leaves))
+        for place, tensor in self._given.items():  # from which it runs again
+            if place not in self.lesson.division.replaced:
+                require_version(tensor, self._versions[place])
         return self.lesson.differentiable(self.inputs, self._state, number, arguments, tangents)
 
 
