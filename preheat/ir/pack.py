@@ -54,7 +54,7 @@ def encode(value: Any) -> bytes:
 
     Raises TypeError for an object that is no noun.
     """
-    return msgpack.packb(value, default=_default, strict_types=True, use_bin_type=True)
+    return _Encoder().encode(value)
 
 
 def decode(data: bytes) -> Any:
@@ -72,20 +72,70 @@ def digest(value: Any) -> str:
     return hashlib.blake2b(encode(value), digest_size=16).hexdigest()
 
 
-def _default(value: Any) -> Any:
-    cls = type(value)
-    if cls is tuple:  # strict_types hands tuples here: they are arrays on disk
-        return msgpack.ExtType(_TABLE, _table(value)) if _is_table(value) else list(value)
-    number = _NUMBER.get(cls)
-    if number is not None:
-        return msgpack.ExtType(number, encode([getattr(value, name) for name in _FIELDS[cls]]))
-    if cls is complex:
-        return msgpack.ExtType(_COMPLEX, encode([value.real, value.imag]))
-    if value is Ellipsis:
-        return msgpack.ExtType(_ELLIPSIS, b"")
-    if cls is int:
-        return msgpack.ExtType(_BIGINT, str(value).encode())
-    raise TypeError(f"not a noun of the IR: {cls.__module__}.{cls.__qualname__}")
+class _Encoder:
+    """One encoding. Values lie within values, and each level has a packer of its own (a new one for each
+    value would get a megabyte each time)."""
+
+    def __init__(self) -> None:
+        self._packers: list[msgpack.Packer] = []
+        self._depth = 0
+
+    def encode(self, value: Any) -> bytes:
+        if self._depth == len(self._packers):
+            self._packers.append(
+                msgpack.Packer(default=self._default, strict_types=True, use_bin_type=True))
+        self._depth += 1
+        data = self._packers[self._depth - 1].pack(value)
+        self._depth -= 1
+        return data
+
+    def _default(self, value: Any) -> Any:
+        cls = type(value)
+        if cls is tuple:  # strict_types hands tuples here: they are arrays on disk
+            return msgpack.ExtType(_TABLE, self._table(value)) if _is_table(value) else list(value)
+        number = _NUMBER.get(cls)
+        if number is not None:
+            return msgpack.ExtType(
+                number, self.encode([getattr(value, name) for name in _FIELDS[cls]]))
+        if cls is complex:
+            return msgpack.ExtType(_COMPLEX, self.encode([value.real, value.imag]))
+        if value is Ellipsis:
+            return msgpack.ExtType(_ELLIPSIS, b"")
+        if cls is int:
+            return msgpack.ExtType(_BIGINT, str(value).encode())
+        raise TypeError(f"not a noun of the IR: {cls.__module__}.{cls.__qualname__}")
+
+    # ------------------------------------------------------------------ tables
+    def _table(self, rows: tuple) -> bytes:
+        """The class number, the number of rows, and each field's column."""
+        cls = type(rows[0])
+        columns = [self._column([getattr(row, name) for row in rows]) for name in _FIELDS[cls]]
+        return self.encode([_NUMBER[cls], len(rows), columns])
+
+    def _column(self, values: list) -> list:
+        """The distinct values and each row's place among them; no places where all differ."""
+        place_of: dict[Any, int] = {}
+        seen: dict[int, int] = {}  # by id: most values of a column are few objects
+        distinct, places = [], []
+        for value in values:
+            place = seen.get(id(value))
+            if place is None:
+                place = seen[id(value)] = place_of.setdefault(self._content(value), len(place_of))
+                if place == len(distinct):
+                    distinct.append(value)
+            places.append(place)
+        return [distinct, None if len(distinct) == len(values) else places]
+
+    def _content(self, value: Any) -> Any:
+        """Equal for values that are one on disk; True, 1 and 1.0 are three, as are the two zeros."""
+        cls = value.__class__
+        if cls is int or cls is str:
+            return cls, value
+        if cls is graph.Ref:
+            return cls, value.id
+        if cls is tuple:
+            return tuple([self._content(part) for part in value])
+        return self.encode(value)
 
 
 def _ext_hook(number: int, data: bytes) -> Any:
@@ -118,38 +168,6 @@ def _is_table(values: tuple) -> bool:
     if len(values) < _SHORTEST_TABLE or type(values[0]) not in _NUMBER:
         return False
     return len(set(map(type, values))) == 1
-
-
-def _table(rows: tuple) -> bytes:
-    """The class number, the number of rows, and each field's column."""
-    cls = type(rows[0])
-    columns = [_column([getattr(row, name) for row in rows]) for name in _FIELDS[cls]]
-    return encode([_NUMBER[cls], len(rows), columns])
-
-
-def _column(values: list) -> list:
-    """The distinct values and each row's place among them; no places where all differ."""
-    place_of: dict[Any, int] = {}
-    seen: dict[int, int] = {}  # by id: most values of a column are few objects
-    distinct, places = [], []
-    for value in values:
-        place = seen.get(id(value))
-        if place is None:
-            place = seen[id(value)] = place_of.setdefault(_content(value), len(place_of))
-            if place == len(distinct):
-                distinct.append(value)
-        places.append(place)
-    return [distinct, None if len(distinct) == len(values) else places]
-
-
-def _content(value: Any) -> Any:
-    """Equal for values that are one on disk; True, 1 and 1.0 are three, as are the two zeros."""
-    cls = value.__class__
-    if cls is int or cls is str:
-        return cls, value
-    if cls is graph.Ref:
-        return cls, value.id
-    return tuple([_content(part) for part in value]) if cls is tuple else encode(value)
 
 
 def _rows(

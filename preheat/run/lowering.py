@@ -154,6 +154,7 @@ class _Writer:
     def __init__(self, executable: Executable, context: Context, memory: Memory):
         self.executable, self.context, self.memory = executable, context, memory
         self.plan, self.places = executable.plan, executable.places
+        self.written = frozenset(executable.written)
         self.slots = len(self.plan.buffers)
         self.scratch_words = 1
         self.rows: list[Row] = []
@@ -192,7 +193,7 @@ class _Writer:
     def _access(self, slot: int) -> str:
         if slot >= len(self.plan.buffers):
             return "none"
-        return "write" if slot in self.executable.written else "read"
+        return "write" if slot in self.written else "read"
 
     def new_slot(self) -> int:
         self.slots += 1
