@@ -30,6 +30,7 @@ from preheat.ir.hinted import Book
 from preheat.ir.pack import decode, encode
 from preheat.ir.plan import Image, Plan, Target
 from preheat.ir.sized import with_hinted_sizes
+from preheat.ir.spent import spent_by
 from preheat.ir.text import stage
 from preheat.ir.trace import Outcome, Point, Trace
 from preheat.ir.training import Training
@@ -52,6 +53,7 @@ class Request:
     dynamic                    paths of numbers that change from call to call
     bench                      with what the fastest kernels are searched for; None: no search
     is_graphed                 plans will be launched as graphs: the host's time does not count
+    may_wait                   a node that its own effects end may wait for its plan until it comes again
     """
 
     name: str
@@ -61,6 +63,7 @@ class Request:
     dynamic: frozenset[str] = frozenset()
     bench: Bench | None = None
     is_graphed: bool = False
+    may_wait: bool = False
 
 
 @dataclass(frozen=True)
@@ -118,16 +121,20 @@ def _compiled(run: Callable[..., Outcome], call: tuple, request: Request) -> Mad
 def _artifact(trace: Trace, request: Request) -> Artifact:
     if request.backend != "preheat":
         return artifact(trace)
-    made = compile_trace(trace, request.name, request.bench, request.is_graphed)
     (node,) = trace.nodes
+    is_waiting = request.may_wait and node.body is not None and not node.body.symbols and (
+        spent_by(trace) is not None)
+    made = compile_trace(trace, request.name, request.bench, request.is_graphed, is_waiting)
     return made if node.body is None else replace(made, unseen=unseen_inputs(node.body))
 
 
 def compile_trace(
     trace: Trace, name: str, bench: Bench | None = None, is_graphed: bool = False,
+    is_waiting: bool = False,
 ) -> Artifact:
     """The artifact of a one-node trace. A graph that the compiler cannot lower, or whose gradients
-    it cannot tell apart, runs op by op, reported."""
+    it cannot tell apart, runs op by op, reported. `is_waiting`: so does one that has no gradients, until
+    its plan is asked for."""
     (node,) = trace.nodes
     if node.body is None:
         return artifact(trace)
@@ -136,6 +143,8 @@ def compile_trace(
     learning = _learning(trace, name)
     if learning is not None:
         return learning
+    if is_waiting:
+        return replace(artifact(trace), is_waiting=True)
     made = _generated(node.body, name, bench, is_graphed)
     return artifact(trace) if made is None else artifact(trace, *made)
 
@@ -180,12 +189,12 @@ def _sized(trace: Trace, name: str, bench: Bench | None) -> Artifact:
 
 
 def compile_sizes(
-    graph: Graph, name: str, bench: Bench | None = None,
+    graph: Graph, name: str, bench: Bench | None = None, is_graphed: bool = False,
 ) -> tuple[Plan, Image] | None:
     """The plan and the image of a graph whose sizes change: for all of them, or for some, if its
-    symbols have got their values. None if it has to run op by op."""
+    symbols have got their values; or of one that has waited. None if it has to run op by op."""
     try:
-        return _generated(graph, name, bench)
+        return _generated(graph, name, bench, is_graphed)
     except Exception as fault:  # ours: it goes on op by op, as before
         if is_strict():
             raise

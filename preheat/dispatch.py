@@ -36,7 +36,7 @@ from preheat.base.stance import present
 from preheat.bridge.ambient import AMBIENT, steps_aside
 from preheat.bridge.distributed import training_settings
 from preheat.bridge.tensors import call_facts, module_facts, without_sizes
-from preheat.ir.artifact import Artifact, from_bytes, to_bytes
+from preheat.ir.artifact import Artifact, from_bytes, packed
 from preheat.ir.bench import Bench
 from preheat.ir.graph import Graph
 from preheat.ir.plan import Image, Plan
@@ -129,9 +129,7 @@ class Compiled:
 
     # ------------------------------------------------------------------ a call that the front missed
     def _find(self, args: tuple, kwargs: dict) -> Any:
-        if present.name == "force_eager" or os.environ.get("PREHEAT_DISABLE") == "1":
-            return self.target(*args, **kwargs)
-        if steps_aside():
+        if present.name == "force_eager" or os.environ.get("PREHEAT_DISABLE") == "1" or steps_aside():
             return self.target(*args, **kwargs)
         kind = self._kind(args, kwargs)
         for bound in self._entry_nodes(kind):
@@ -221,9 +219,10 @@ class Compiled:
         with paused_collector(is_lasting=True):
             from preheat.compiler import Request, compile_call, resume_call
 
+        may_wait = self.told is None and not wants("stage")  # of who asks for code it is made
         request = Request(
             self.name, self.backend, self._limits(), self._is_known(place),
-            self._moving(kind, place, args, kwargs), self._bench(), self.graphs is not None)
+            self._moving(kind, place, args, kwargs), self._bench(), self.graphs is not None, may_wait)
         if place.point is None:
             made = compile_call(self.target, args, kwargs, request)
         else:
@@ -433,7 +432,7 @@ class Compiled:
         with paused_collector(is_lasting=True):
             from preheat.compiler import compile_sizes  # lazy: see _capture
 
-        return compile_sizes(graph, self.name, self._bench())
+        return compile_sizes(graph, self.name, self._bench(), self.graphs is not None)
 
     def _put(self, kind: Place, bound: Bound | None) -> None:
         """`bound`, if it begins calls, is tried first from now on: its entry, where it is all of them."""
@@ -456,8 +455,8 @@ class Compiled:
         def write(made: Artifact) -> Any:
             one_size, any_size = self._hints(place)
             is_template = made.plan is not None and made.plan.symbols
-            return self._disk.write(
-                self._key, any_size if is_template else one_size, to_bytes(made))
+            name, payload = packed(made)
+            return self._disk.write(self._key, any_size if is_template else one_size, payload, name)
 
         return write
 

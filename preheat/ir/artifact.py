@@ -4,6 +4,7 @@ The trace's node is stored without its body: replay needs only guards and recipe
 encoded, for `explain` and for the executor that runs graphs op by op.
 """
 
+import hashlib
 from dataclasses import replace
 
 from preheat.base.dataclass import dataclass
@@ -17,7 +18,8 @@ from preheat.ir.training import Training
 @dataclass(frozen=True, slots=True)
 class Artifact:
     """`plan` and `image` are None when the body runs op by op (backend "eager"), or when it is
-    differentiable and its backward has not been seen yet (`training` without joints). `unseen`: the
+    differentiable and its backward has not been seen yet (`training` without joints), or when a plan
+    waits until the node comes again (`is_waiting`, see `ir/spent.py`). `unseen`: the
     places of the inputs whose versions do not count what the body writes to them."""
 
     trace: Trace
@@ -26,6 +28,7 @@ class Artifact:
     body: bytes
     training: Training | None = None
     unseen: tuple[int, ...] = ()
+    is_waiting: bool = False
 
     def graph(self) -> Graph:
         """The recorded graph at level aten."""
@@ -42,13 +45,21 @@ def artifact(
     return Artifact(slim, plan, image, encode(node.body), training)
 
 
-def to_bytes(made: Artifact) -> bytes:
-    return encode((made.trace, made.plan, made.image, made.body, made.training, made.unseen))
+def packed(made: Artifact) -> tuple[str, bytes]:
+    """The bytes of an artifact, and a name: that of all that are made of its trace and body, one after
+    the other as more is learned."""
+    trace = encode(made.trace)
+    name = hashlib.blake2b(trace + made.body, digest_size=16).hexdigest()
+    return name, encode((
+        trace, made.plan, made.image, made.body, made.training, made.unseen, made.is_waiting))
 
 
 def from_bytes(data: bytes) -> Artifact:
     """Raises ValueError when `data` is not an artifact."""
     parts = decode(data)
-    if not isinstance(parts, tuple) or len(parts) != 6 or not isinstance(parts[0], Trace):
+    if not isinstance(parts, tuple) or len(parts) != 7 or not isinstance(parts[0], bytes):
         raise ValueError("not an artifact")
-    return Artifact(*parts)
+    trace = decode(parts[0])
+    if not isinstance(trace, Trace):
+        raise ValueError("not an artifact")
+    return Artifact(trace, *parts[1:])

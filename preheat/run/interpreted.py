@@ -39,6 +39,23 @@ class Interpreted:
             raise Fault(f"the graph raised {error!r}") from error
 
 
+class Waiting(Interpreted):
+    """A graph whose plan is made when it has come `patience` times: who made it does not expect it."""
+
+    def __init__(self, graph: Graph, patience: int = 1):
+        super().__init__(graph)
+        self.patience, self._runs = patience, 0
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a plan is due."""
+        return self._runs >= self.patience
+
+    def __call__(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        self._runs += 1
+        return super().__call__(inputs)
+
+
 def outside_autocast() -> Callable:
     """A context manager class in which autocast is off: where it is on now, the recorded ops have
     its casts already."""

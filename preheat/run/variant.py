@@ -38,7 +38,7 @@ from preheat.run.check import Checker, Failure
 from preheat.run.device import context
 from preheat.run.entry import Entry, EntryStencil, beside, make_entry
 from preheat.run.executable import Executable, executable
-from preheat.run.interpreted import Interpreted
+from preheat.run.interpreted import Interpreted, Waiting
 from preheat.run.learning import Learning
 from preheat.run.library import Fault
 from preheat.run.moved import moved_numbers
@@ -146,8 +146,9 @@ class Variant:
         return call if self._undo is None else self._undo.around(call)
 
     def set_patience(self, calls: int = CALLS_BEFORE_PLAN) -> None:
-        """After how many calls at the same sizes a body whose sizes change gets a plan for them."""
-        if isinstance(self.executable, Sized):
+        """After how many calls at the same sizes a body whose sizes change gets a plan for them, and one
+        that waits its own."""
+        if isinstance(self.executable, Sized | Waiting):
             self.executable.patience = calls
 
     @property
@@ -246,6 +247,17 @@ class Variant:
         if self.announce is not None:
             self.announce(self.entry)
 
+    def _planned(self, found: Sequence[Any], arguments: tuple) -> None:
+        """Makes the plan that has waited; where there can be none, reported, it stays op by op."""
+        made = self._specialise(self.executable.graph)
+        self._take(replace(
+            self.artifact, is_waiting=False, **dict(zip(("plan", "image"), made or ()))), found)
+        if self.keep is not None:
+            self.keep(self.artifact)
+        self._bind_entry(found, arguments)
+        if self.announce is not None:
+            self.announce(self.entry)
+
     def _bind_entry(self, found: list, arguments: tuple) -> None:
         """Rows and a native entry for the objects `found`, which every guard accepts."""
         self._settled = None
@@ -312,6 +324,9 @@ class Variant:
                 return self._plain_call(*args, **kwargs)
             if self.executable.is_ready:
                 self._learned(found, arguments)
+        elif isinstance(self.executable, Waiting):
+            if self.executable.is_ready and self.may_compile():
+                self._planned(found, arguments)
         elif self._rows is not None and not self._rows.is_python(detail):
             space = self._rows.items.get(detail) if why == "guard" else None
             if space is not None and self._note_change(space):
@@ -486,7 +501,8 @@ def _executable(
             made = Sized(graph, None if graph.grads else specialise, template, graphs, is_grad_off)
             return made, len(graph.outputs)
         if graph is not None:
-            return Interpreted(graph), len(graph.outputs)
+            is_waiting = artifact.is_waiting and specialise is not None
+            return (Waiting if is_waiting else Interpreted)(graph), len(graph.outputs)
         plan = _NOTHING
     made = executable(plan, artifact.image, is_grad_off, graphs=graphs, unseen=artifact.unseen)
     return made, len(plan.outputs)

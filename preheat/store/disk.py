@@ -74,11 +74,14 @@ class Disk:
             _touch(path)
             yield Found(path, payload)
 
-    def write(self, key: Key, hint: str, payload: bytes) -> Path | None:
-        """Stores `payload`; its path, or None when the disk refused (an event says why)."""
+    def write(self, key: Key, hint: str, payload: bytes, name: str = "") -> Path | None:
+        """Stores `payload`; its path, or None when the disk refused (an event says why).
+
+        name   of what it is about: it takes the place of what had the name. By default its content's
+        """
         digest = _digest(payload)
         shelf = self.folder / key.shelf / key.digest
-        path = shelf / f"{hint}-{digest[:16]}"
+        path = shelf / f"{hint}-{(name or digest)[:16]}"
         try:
             shelf.mkdir(parents=True, exist_ok=True)
             if not (shelf / "fields").exists():

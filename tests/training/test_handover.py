@@ -7,7 +7,7 @@ from torch import nn
 import preheat
 from preheat.capture.capture import capture
 from preheat.differentiate import Aims, Lesson
-from preheat.ir.artifact import artifact, from_bytes, to_bytes
+from preheat.ir.artifact import artifact, from_bytes, packed
 from preheat.run import trained
 from preheat.run.autograd import Later
 from tests.training.check import check
@@ -180,7 +180,7 @@ def test_stages_are_stored():
     plan, image, training = lesson.compiled("test")
     (backward,) = training.backwards
     assert len(backward.stages) > 1
-    stored = from_bytes(to_bytes(artifact(trace, plan, image, training)))
+    stored = from_bytes(packed(artifact(trace, plan, image, training))[1])
     assert stored.training == training
 
 

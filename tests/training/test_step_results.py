@@ -247,3 +247,53 @@ def test_a_result_that_is_kept_does_not_hold_what_the_update_read():
     gc.collect()
     assert [sum(ref() is not None for ref in row) for row in grads] == [0] * 6
     assert all(one.requires_grad for one in kept)
+
+
+@pytest.mark.parametrize("give", [quarter, lambda loss, h: loss.detach()], ids=["quarter", "detached"])
+def test_a_second_process_learns_nothing_of_a_whole_step(give, tmp_path, monkeypatch, told):
+    """What has been learned takes the place of what was stored before it; the kernels are the same."""
+    monkeypatch.setenv("PREHEAT_CACHE_DIR", str(tmp_path))
+    for number in range(2):
+        world, before = World(OPTIMIZERS["adamw"], give), preheat.counters()
+        world.step = preheat.compile(world.step)
+        rows = [world.step(x).detach().clone() for x in batches(7)]
+        after = preheat.counters()
+        if number == 0:
+            first, made = rows, after["compiles"] - before["compiles"]
+        else:
+            torch.testing.assert_close(rows, first, rtol=1e-4, atol=1e-6)
+            assert made > 0 and not told["fallback"]
+            assert after["captures"] == before["captures"]
+            assert after["compiles"] == before["compiles"]
+
+
+def test_once_all_is_learned_a_cold_and_a_warm_process_agree_in_every_bit(tmp_path, monkeypatch):
+    """Before that the cold one runs eager, then torch's formulas op by op: three calls more for the part
+    whose backward never comes."""
+    monkeypatch.setenv("PREHEAT_CACHE_DIR", str(tmp_path))
+    states, xs = [], batches(8)
+    for number in range(2):
+        world = World(OPTIMIZERS["adamw"], quarter)
+        world.step = preheat.compile(world.step)
+        for k, x in enumerate(xs):
+            if number and k >= 6:
+                put_back(world, states[k - 1])
+            loss = world.step(x).detach().clone()
+            if number == 0:
+                states.append((loss, copied(world)))
+            elif k >= 6:
+                assert torch.equal(loss, states[k][0])
+                for one, other in zip(copied(world), states[k][1], strict=True):
+                    assert torch.equal(one, other)
+
+
+def copied(world):
+    kept = [t for state in world.optimizer.state.values() for t in state.values()]
+    return [t.detach().clone() for t in (*world.model.parameters(), *kept)]
+
+
+def put_back(world, state):
+    kept = [t for state in world.optimizer.state.values() for t in state.values()]
+    with torch.no_grad():
+        for t, was in zip((*world.model.parameters(), *kept), state[1], strict=True):
+            t.copy_(was)
