@@ -1,13 +1,14 @@
 """First calls on a GPU, each in a process of its own: with empty caches, then with those that it left.
 
     python -m bench.gpu_first                                every model, Preheat and eager
-    python -m bench.gpu_first ResNet "train GPT-2" --compile   torch.compile beside them
+    python -m bench.gpu_first ResNet ViT --compile           torch.compile beside them
     python -m bench.gpu_first ViT --parts                    what Preheat's seconds are made of
 
 The clock starts at `compile(...)` and stops when the device is done with the result; of training, with
 the third step (torch.compile does everything in its first, Preheat records in two and compiles in the
-third). CUDA is up by then, the model made. What is printed as "beyond" is less eager's own time, whose
-process loads cuBLAS, cuDNN and torch's kernels, too.
+third). CUDA is up by then, the model made. What is printed is less eager's own time, whose process loads
+cuBLAS, cuDNN and torch's kernels, too. With --ahead 12 so many processes import torch and make their model
+at once, before the first of them is told to measure; they measure one after the other.
 """
 
 import argparse
@@ -26,7 +27,9 @@ from bench.gpu import Row, models, trained_models, training_step
 from preheat.base.events import bus
 
 FOLDERS = ("PREHEAT_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+BACKENDS = ("preheat", "torch.compile")
 STEPS = 3
+READY = "ready\n"
 
 
 def first(name: str, backend: str) -> dict[str, Any]:
@@ -35,6 +38,8 @@ def first(name: str, backend: str) -> dict[str, Any]:
     torch.manual_seed(0)
     program, args = row.make()
     torch.cuda.synchronize()
+    print(READY, end="", flush=True)
+    sys.stdin.readline()
     parts: list[tuple[str, float, dict]] = []
     bus.subscribe(
         lambda e: parts.append((e.kind, e.seconds, {k: str(v)[:200] for k, v in e.data.items()})),
@@ -65,14 +70,45 @@ def _rows() -> list[Row]:
     return [*models(), *trained_models()]
 
 
-def _in_its_own(name: str, backend: str, folder: str) -> dict[str, Any]:
-    environment = {**os.environ, **{key: os.path.join(folder, key) for key in FOLDERS}}
-    done = subprocess.run(
-        [sys.executable, "-m", "bench.gpu_first", "--one", backend, name], env=environment,
-        capture_output=True, text=True)
-    if done.returncode:
-        return {"failed": done.stderr[-2000:]}
-    return json.loads(done.stdout.splitlines()[-1])
+class Process:
+    """One measurement in a process of its own, which has been started and waits for its turn."""
+
+    def __init__(self, name: str, backend: str, folder: str):
+        environment = {**os.environ, **{key: os.path.join(folder, key) for key in FOLDERS}}
+        self.errors = tempfile.TemporaryFile("w+")
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "bench.gpu_first", "--one", backend, name], env=environment, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors)
+
+    def wait(self) -> None:
+        """Until it is ready, or has failed."""
+        for line in self.process.stdout:
+            if line == READY:
+                return
+
+    def result(self) -> dict[str, Any]:
+        out, _ = self.process.communicate("go\n")
+        if self.process.returncode:
+            self.errors.seek(0)
+            return {"failed": self.errors.read()[-2000:]}
+        return json.loads(out.splitlines()[-1])
+
+
+def _measured(asked: list[tuple[str, str, str]], ahead: int) -> list[dict[str, Any]]:
+    """Results for names of rows, backends and folders, in order."""
+    results = []
+    for begin in range(0, len(asked), ahead):
+        processes = [Process(*one) for one in asked[begin:begin + ahead]]
+        for process in processes:
+            process.wait()
+        for process, (name, backend, _) in zip(processes, asked[begin:]):
+            results.append(process.result())
+            print(f"    {name}, {backend}:", [round(s, 3) for s in results[-1].get("calls", ())], flush=True)
+    return results
+
+
+def _has_word(name: str, words: list[str]) -> bool:
+    return not words or any(word in name for word in words)
 
 
 def _seconds(found: dict[str, Any], eager: float) -> str:
@@ -82,31 +118,33 @@ def _seconds(found: dict[str, Any], eager: float) -> str:
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.gpu_first")
     parser.add_argument("words", nargs="*", help="rows whose names have one of these words")
-    parser.add_argument("--compile", action="store_true", help="torch.compile, too")
+    parser.add_argument("--compile", nargs="*", help="torch.compile, too, of rows with one of these words")
     parser.add_argument("--parts", action="store_true", help="Preheat's events with their seconds")
     parser.add_argument("--json", help="writes everything that was measured to this file")
+    parser.add_argument("--ahead", type=int, default=1, help="processes that are started at once")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     asked = parser.parse_args(arguments)
     if asked.one:
         print(json.dumps(first(asked.words[0], asked.one)), flush=True)
         return 0
-    backends = ["preheat"] + ["torch.compile"] * asked.compile
-    print("| model | eager itself s | " + " | ".join(
-        f"{name} {cache} s" for cache in ("cold", "warm") for name in backends) + " |", flush=True)
+    rows = [row.name for row in _rows() if _has_word(row.name, asked.words)]
+    kinds = [("eager", ""), *((name, cache) for name in BACKENDS for cache in ("cold", "warm"))]
     results: dict[str, Any] = {}
-    for row in _rows():
-        if asked.words and not any(word in row.name for word in asked.words):
-            continue
-        with tempfile.TemporaryDirectory() as folder:
-            found = {("eager", ""): _in_its_own(row.name, "eager", folder)}
-            for name in backends:
-                for cache in ("cold", "warm"):
-                    found[name, cache] = _in_its_own(row.name, name, os.path.join(folder, name))
+    with tempfile.TemporaryDirectory() as folder:
+        order = [
+            (row, *kind) for kind in kinds for row in rows if kind[0] != BACKENDS[1]
+            or asked.compile is not None and _has_word(row, asked.compile)]
+        measured = dict(zip(order, _measured(
+            [(row, name, os.path.join(folder, name, row.replace("/", " "))) for row, name, _ in order],
+            asked.ahead)))
+    print("| model | eager itself s | " + " | ".join(
+        f"{name} {cache} s" for name, cache in kinds[1:]) + " |")
+    for row in rows:
+        found = {kind: measured[row, *kind] for kind in kinds if (row, *kind) in measured}
         eager = sum(found["eager", ""].get("calls", ()))
-        print(f"| {row.name} | {eager:.2f} | " + " | ".join(
-            _seconds(found[name, cache], eager) for cache in ("cold", "warm") for name in backends) + " |",
-            flush=True)
-        results[row.name] = {" ".join(key).strip(): value for key, value in found.items()}
+        print(f"| {row} | {eager:.2f} | " + " | ".join(
+            _seconds(found[kind], eager) if kind in found else "" for kind in kinds[1:]) + " |", flush=True)
+        results[row] = {" ".join(key).strip(): value for key, value in found.items()}
         for key, value in found.items():
             if "failed" in value:
                 print(*key, value["failed"])

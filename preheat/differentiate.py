@@ -164,12 +164,13 @@ class Lesson:
             joined = whole(forward, known.joints, known.replaced, known.wiring.commits)
             core = compact(_lowered(joined.graph, JOINED))
             ahead, backwards = halves(core, joined, partition(core, joined, self.aims.budget))
-            plan, forward_image = _begun(ahead.graph, self.aims.bench)
             classes = known.wiring.classes
-            begun = [  # kernels of one plan are compiled while the next is scheduled
+            # kernels of one plan are compiled while the next is scheduled; a backward's take longest
+            begun = [
                 (half, [(stage, _begun(stage.graph, self.aims.bench)) for stage in stages(
                     half, classes[half.joint.number][0], self.aims.handover)])
                 for half in backwards]
+            plan, forward_image = _begun(ahead.graph, self.aims.bench)
             image = forward_image()
             made = tuple(_backward(half, parts) for half, parts in begun)
             plans = (plan, *(stage.plan for backward in made for stage in backward.stages))

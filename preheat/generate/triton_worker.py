@@ -34,10 +34,11 @@ SIZE = 4  # bytes of a message's length
 _FIRST = """
 import triton
 import triton.language as tl
+from triton.language.extra import libdevice
 @triton.jit
 def first(p0, p1):
     x = tl.arange(0, 128)
-    tl.store(p1 + x, tl.load(p0 + x) / tl.sum(tl.load(p0 + x), 0))
+    tl.store(p1 + x, libdevice.exp(tl.load(p0 + x)) / tl.sum(tl.load(p0 + x), 0))
 """
 
 
