@@ -22,7 +22,7 @@ carry the text of a stage's product, which costs time to print: ask `wants("stag
                    it is over
     replay         name, resumed or interpreted (True): a call went on, watched or not, from a place
                    in its middle that no compiled node fitted
-    fallback       what, why: a part that runs op by op
+    fallback       what, why: a part that runs op by op, or kernels that this process compiles itself
     direct         name, why: a plan that no CUDA graph launches, though graphs were asked for
     graph          name, text: a CUDA graph was recorded
     stage          name ("trace", "aten", "core", "plan", "llvm", ...), text

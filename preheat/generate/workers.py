@@ -48,7 +48,7 @@ class Workers:
         atexit.register(self.close)
 
     def _begin_anew(self) -> None:
-        self._lock = threading.Lock()
+        self._lock, self._lock_of_threads = threading.Lock(), threading.Lock()
         self._process: subprocess.Popen | None = None
         self._threads: ThreadPoolExecutor | None = None
         self._waiting: dict[int, tuple[Job, Future]] = {}
@@ -160,7 +160,7 @@ class Workers:
             except InternalError as error:
                 answer.set_exception(error)
             return answer
-        with self._lock:
+        with self._lock_of_threads:  # not the other one, which is held while a job is sent
             if self._threads is None:
                 self._threads = ThreadPoolExecutor(most)
             return self._threads.submit(_compiled, job)

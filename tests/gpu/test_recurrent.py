@@ -33,7 +33,8 @@ class Net(nn.Module):
 
 
 @pytest.fixture
-def told():
+def told(monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # it makes much of a last bit
     events = []
     stop = bus.subscribe(events.append, {"break", "fallback"})
     yield events
@@ -45,6 +46,12 @@ def made(name):
     net = Net(name).cuda()
     dtype = next(net.parameters()).dtype
     return net, torch.randn(5, 7, 16, device="cuda", dtype=dtype)
+
+
+def close(ours, theirs):
+    """What is between cuDNN's calls is computed in float32 here, and rounded on the way in eager."""
+    off = (ours.double() - theirs.double()).norm() / theirs.double().norm()
+    assert ours.dtype == theirs.dtype and off < (0.03 if theirs.dtype == torch.bfloat16 else 1e-4)
 
 
 def trained(call, x):
@@ -63,13 +70,13 @@ def test_inference(name, told):
     with torch.no_grad():
         compiled = preheat.compile(net, options={"cache": False})
         for _ in range(4):
-            torch.testing.assert_close(compiled(x), net(x))
+            close(compiled(x), net(x))
         before = preheat.counters()["captures"]
         for weight in net.parameters():
             weight.data = weight.data.clone() * 0.5
-        torch.testing.assert_close(compiled(x), net(x))
+        close(compiled(x), net(x))
         net.core.flatten_parameters()
-        torch.testing.assert_close(compiled(x), net(x))
+        close(compiled(x), net(x))
         assert preheat.counters()["captures"] == before and not told
 
 
@@ -85,7 +92,7 @@ def test_training(name, told):
             for weight in net.parameters():
                 weight.data = weight.data.clone() * 0.5
         for ours, theirs in zip(trained(compiled, x), trained(net, x), strict=True):
-            torch.testing.assert_close(ours, theirs)
+            close(ours, theirs)
     text = "".join(data["text"] for data in plans if data["name"] == "plan")
     assert text.count("preheat.recurrent.default") == text.count("preheat.recurrent_backward.default") == 1
     assert not told
