@@ -1,7 +1,7 @@
 """Rungs: the tiles of a kernel whose sizes are arguments. Few serve all sizes; a launch takes the first that fits.
 
-    softmax over i0:n2, stages j:n3     rows of at most 64, 32 at once; of at most 128, 16 at once; ..
-                                        of any length, block by block
+    softmax over i0:n2, stages j:n3     rows of 64, 32 at once; of at most 64, 32 at once; of 128, 16 at once; ..
+                                        of more than 4096 and at most 6144; ..; of any length, block by block
     add over i0:(n2 * n3)               1024 at once
     where over i0:n2, i1:n3             down (i0), 4 at once; along (i1), 256
 
@@ -15,8 +15,8 @@ from typing import NamedTuple
 from preheat.base.errors import Unsupported
 from preheat.generate.online import online, walks
 from preheat.generate.tiles import (
-    BLOCK_ELEMS, COLUMN_BYTES, DEEP, FLAT_BYTES, PROGRAM_ELEMS, ROW_BYTES, Tile, accesses, extent_of, itemsize,
-    loaded_bytes, power_of_two, square, warps_of,
+    BLOCK_ELEMS, COLUMN_BYTES, COLUMNS_AHEAD, DEEP, FLAT_BYTES, PROGRAM_ELEMS, VECTOR_BYTES, Tile,
+    accesses, extent_of, itemsize, loaded_bytes, longest_held, parts_apart, power_of_two, square, warps_of,
 )
 from preheat.ir.devices import Device, device_of
 from preheat.ir.hinted import estimate, holds
@@ -26,18 +26,21 @@ from preheat.ir.scalar import Dim, Scalar, product
 from preheat.ir.types import DTYPES
 
 SHORTEST_ROW = 64  # rows of fewer elements are as those
+# From here on half as many sizes share a tile, since masked elements cost as others do: a softmax of 8191 columns
+# has 80 registers a thread then, not 107, of 8192 floats 80, not 102, and so three programs a multiprocessor.
+HALVED_ROW = 512
 ROW_STEPS = 16  # rows this much shorter and longer than the one of a real call have tiles of their own
 LINE_ELEMS = (32, 256)  # of a line that a program has part of: least and most
-VECTOR_BYTES = 16  # of memory that a thread loads at once
 MOST_ALIGNED = 8  # elements; bytes and bools alone would have 16
 
 
 class Rung(NamedTuple):
-    """most: elements of a row at which it still fits; None for any. A row has more than `least` elements."""
+    """least, most: elements of a row that it is for; a most of 0 for any. A row of just so many elements as the
+    tile has needs no mask: where both are that number."""
 
     tile: Tile
-    most: int | None = None
     least: int = 0
+    most: int = 0
 
 
 def rungs(kernel: Kernel, target: Target) -> list[Rung]:
@@ -55,8 +58,9 @@ def rungs(kernel: Kernel, target: Target) -> list[Rung]:
 
 
 def _rows(kernel: Kernel, walked: tuple[Axis, ...], device: Device) -> list[Rung]:
-    is_once = walks(online(kernel)) == 1  # then nothing is gained by holding the row
-    longest = BLOCK_ELEMS if is_once else ROW_BYTES // loaded_bytes(kernel)[1]
+    count = walks(online(kernel))
+    is_once = count == 1  # then nothing is gained by holding the row
+    longest = 2 * BLOCK_ELEMS if is_once else longest_held(kernel, count)
     length, rows = extent_of(walked), extent_of(kernel.axes)
     near = power_of_two(estimate(length))
     lengths, is_known = [near], not isinstance(length, Scalar)
@@ -71,11 +75,21 @@ def _rows(kernel: Kernel, walked: tuple[Axis, ...], device: Device) -> list[Rung
                 at_once = min(at_once, power_of_two(rows))
             warps = warps_of(at_once * size, 32, device)
             tile = Tile((), kernel.axes, walked, at_once, size, False, warps)
+            if is_known:
+                return [Rung(tile)]
             least = found[-1].most if found else 0
-            found.append(Rung(tile, None if is_known else size, least))
-    if found and is_known:
-        return found
-    return [*found, Rung(Tile((), kernel.axes, walked, 1, BLOCK_ELEMS, True, 8))]
+            found.append(Rung(tile, size, size))
+            if least and size >= HALVED_ROW:
+                found.append(Rung(tile, least, size - size // 4))
+                least = size - size // 4
+            found.append(Rung(tile, least, size))
+    short, long = (
+        Tile((), kernel.axes, walked, 1, columns, True, warps)
+        for columns, warps in ((BLOCK_ELEMS, 8), (4 * BLOCK_ELEMS, 32)))
+    if is_once:
+        return [*found, Rung(short)]
+    is_far = not is_known and lengths[-1] < longest  # rows much longer than in the real call, but not long
+    return [*found, *([Rung(short, 0, longest)] if is_far else []), Rung(long)]
 
 
 def _columns(kernel: Kernel, walked: tuple[Axis, ...], device: Device) -> Tile:
@@ -85,9 +99,13 @@ def _columns(kernel: Kernel, walked: tuple[Axis, ...], device: Device) -> Tile:
         while at_once > 16 and -(-columns // at_once) < 2 * device.units:
             at_once //= 2
         at_once = min(at_once, power_of_two(columns))
-    deep = DEEP if isinstance(length, Scalar) else min(power_of_two(length), DEEP)
+    is_half = at_once * 2 == COLUMN_BYTES
+    deep = DEEP // 2 if is_half else DEEP
+    deep = deep if isinstance(length, Scalar) else min(power_of_two(length), deep)
     is_looped = isinstance(length, Scalar) or deep < length
-    return Tile((), kernel.axes, walked, at_once, deep, is_looped, warps_of(at_once * deep, 16, device))
+    warps, ahead = warps_of(at_once * deep, 16, device), COLUMNS_AHEAD if is_half and is_looped else 1
+    grid, down = parts_apart(kernel, at_once)
+    return Tile(grid, down, walked, at_once, deep, is_looped, warps, 1, ahead)
 
 
 def _elements(kernel: Kernel, device: Device) -> Tile:

@@ -26,6 +26,9 @@ from preheat.ir.types import DTYPES
 
 ROW_BYTES = 65536  # the longest row that one program has in its registers; 32768 floats would spill
 PROGRAM_ELEMS = 2048  # of a program whose rows are short
+# The longest row of two walks that one program has: a softmax of 4096 x 32768 in 16 bits takes 175 us so, 143 if
+# each row is walked twice, back and forth.
+HELD_BYTES = 32768
 BLOCK_ELEMS = 4096  # of a row that is walked block by block
 FEW_ROWS = 2  # multiprocessors a row, and it gets four times the warps: 8.4 us for 8192 values, not 12
 MANY_ROWS = 32  # programs for each multiprocessor: a block twice as long then is as fast as a copy
@@ -38,6 +41,7 @@ DEEP = 64  # rows of memory that they take at once, of 16 bits half as many
 COLUMNS_AHEAD = 3
 FOLD_ELEMS = 1024  # of the rows that a program with sums down the rows has at once
 FOLD_AHEAD = 3  # steps whose memory is on its way: 210 us with 3, 351 with 1 (backward of a layer norm)
+VECTOR_BYTES = 16  # of memory that a thread loads at once
 SQUARE = 32
 LINE_ELEMS = 4096  # of a line that a program has part of
 LEAST_FULL = 0.9  # of the positions of programs that have parts of a line
@@ -52,7 +56,7 @@ class Tile:
     which it has `rows` and `columns` positions at once, powers of two. A program walks `steps` times
     `rows` positions down, one after another (of a kernel that folds; else 1), with the memory of so
     many of them on its way as `ahead` says. depth: positions of a product's walk that are multiplied at
-    once (`products`), loaded `stages` blocks ahead."""
+    once (`products`), loaded `stages` blocks ahead; is_sum: they are added up as rows are, not by matrix units."""
 
     grid: tuple[Axis, ...]
     down: tuple[Axis, ...]
@@ -65,6 +69,7 @@ class Tile:
     ahead: int = 1
     depth: int = 0
     stages: int = 0
+    is_sum: bool = False
 
     @property
     def programs(self) -> int:
@@ -110,7 +115,7 @@ def _rows(kernel: Kernel, walked: tuple[Axis, ...], device: Device) -> Tile:
         columns = min(length, PROGRAM_ELEMS)
         warps = min(4, warps_of(2 * columns, 16, device))
         return Tile((), kernel.axes, walked, 2, columns, columns < length, warps)
-    if length > (BLOCK_ELEMS if is_once else ROW_BYTES // loaded_bytes(kernel)[1]):
+    if length > (BLOCK_ELEMS if is_once else longest_held(kernel, walks(joined))):
         columns, warps = BLOCK_ELEMS, 8
         if factors:
             columns, warps = BLOCK_ELEMS // 4, 4
@@ -124,6 +129,12 @@ def _rows(kernel: Kernel, walked: tuple[Axis, ...], device: Device) -> Tile:
         at_once //= 2
     warps = warps_of(at_once * length, 8 if is_alone else 32, device)
     return Tile((), kernel.axes, walked, at_once, length, False, warps)
+
+
+def longest_held(kernel: Kernel, count: int) -> int:
+    """The elements of the longest row that one program has, of a kernel that would walk it `count` times."""
+    most = ROW_BYTES // loaded_bytes(kernel)[1]
+    return HELD_BYTES // loaded_bytes(kernel)[1] if count == 2 else most
 
 
 def _is_online(kernel: Kernel) -> bool:
@@ -168,9 +179,19 @@ def _columns(kernel: Kernel, walked: tuple[Axis, ...], device: Device) -> Tile:
         at_once //= 2
     at_once = min(at_once, power_of_two(columns))
     is_half = at_once * 2 == COLUMN_BYTES
-    deep = min(length, DEEP // 2 if is_half else DEEP)
+    is_alone = -(-columns // at_once) <= device.units  # what counts is how soon a program is done
+    deep = min(length, DEEP // 2 if is_half else 4 * DEEP if is_alone else DEEP)
     warps, ahead = warps_of(at_once * deep, 16, device), COLUMNS_AHEAD if is_half and deep < length else 1
-    return Tile((), kernel.axes, walked, at_once, deep, deep < length, warps, 1, ahead)
+    grid, down = parts_apart(kernel, at_once)
+    return Tile(grid, down, walked, at_once, deep, deep < length, warps, 1, ahead)
+
+
+def parts_apart(kernel: Kernel, at_once: int) -> tuple[tuple[Axis, ...], tuple[Axis, ...]]:
+    """The axes of a kernel that reduces columns, those apart of which a program has one position: where there are
+    columns enough its columns are neighbours in memory then, whatever their number."""
+    *others, lane = kernel.axes
+    is_long = lane.name == kernel.lane and estimate(lane.extent) >= at_once
+    return (tuple(others), (lane,)) if is_long else ((), kernel.axes)
 
 
 def _flat(kernel: Kernel, device: Device) -> Tile:

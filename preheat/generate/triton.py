@@ -35,10 +35,11 @@ from preheat.generate import triton_ops as ops
 from preheat.generate.coarse import coarse_values
 from preheat.generate.folding import folds_of, write_fold
 from preheat.generate.online import EXP_SUM, accumulate, begin, finish, online
-from preheat.generate.products import product_of, write_positions, write_walk
+from preheat.generate.products import product_of, write_positions, write_product
 from preheat.generate.rows import side_by_side
 from preheat.generate.tiles import FAR, Tile, extent_of
 from preheat.generate.tuned import tile_of
+from preheat.generate.whole import are_along, bounds_of, idle_ops, write_stages, write_walk
 from preheat.ir.hinted import Hinted, holds
 from preheat.ir.loop import NUMBER, Axis, Index, Kernel, LoopOp, Stage, sizes_of
 from preheat.ir.ops import COMPARISONS
@@ -91,23 +92,33 @@ class _Known(NamedTuple):
 
 class Writer:
     def __init__(
-        self, kernel: Kernel, tile: Tile, multiples: Mapping[str, int] = MappingProxyType({}), above: int = 0,
+        self, kernel: Kernel, tile: Tile, multiples: Mapping[str, int] = MappingProxyType({}),
+        between: tuple[int, int] = (0, 0),
     ):
         self.arguments = sizes_of(kernel)
         self.sizes = {str(size): f"s{k}" for k, size in enumerate(self.arguments)}
+        self.numbers = dict(self.sizes)  # the text of each
+        if between[0] == tile.columns and len(tile.along) == 1:
+            self.numbers[str(tile.along[0].extent)] = str(tile.columns)
         self.multiples = multiples  # by expression
-        self.above = above  # all rows have more elements
+        self.between = between  # the fewest and the most elements of a row, 0 where that is not known
+        self.bounds = bounds_of(kernel)
+        self.known: frozenset[int] = frozenset()  # masks that hold here
+        self.idle: frozenset[int] = frozenset()  # values that are needed for nothing else
+        self.is_clamped = False  # `y` is a row that is there: masks are for what is stored
         self.coarse = coarse_values(kernel)
         self.kernel, self.tile = online(kernel) if tile.is_looped else kernel, tile
         self.product = product_of(kernel) if tile.depth else None
         self.is_flat = tile.rows == 1  # `y` is one position: tensors have one dimension
+        self.spread: int | None = None  # where tensors have one more dimension
         self.lines: list[str] = []
         self.depth = 1
         self.has_check = False
         self.eviction = ""  # of what is loaded along a walk after which another comes, or before which
         self.values: dict[int, _Known] = {}
         self.same: dict[tuple, _Known] = {}  # what has been computed, by how
-        self.stride = {a.name: n for a, n in _steps(tile)}
+        self.stride = {axis.name: axis.extent for axis in (*tile.grid, *tile.down, *tile.along)}
+        self.block = "program"  # the text of which block down it is
         self.names = {"y": "y", "x": "x"}  # of the positions along the two dimensions
         self.masks: dict[str, str] = {}
         made = (op for stage in self.kernel.stages for op in stage.body)
@@ -120,7 +131,7 @@ class Writer:
             write_fold(self, folds)
         else:
             self._positions()
-            self._stages()
+            write_stages(self)
         name = self.kernel.name
         parameters = ", ".join([*(f"p{k}" for k in range(len(self.kernel.params))), *self.sizes.values()])
         body = "\n".join(self.lines)
@@ -142,7 +153,7 @@ class Writer:
 
     def number(self, value: Number) -> str:
         """The text of a number of the kernel, which may be an argument."""
-        return self.sizes[str(value)] if isinstance(value, Scalar) else repr(value)
+        return self.numbers[str(value)] if isinstance(value, Scalar) else repr(value)
 
     def count(self, axes: tuple[Axis, ...]) -> str:
         """The text of the number of positions of `axes`."""
@@ -174,12 +185,15 @@ class Writer:
         elif not tile.is_looped:
             self.along("")
         blocks = self.blocks(tile.down, tile.rows)
-        start = f"{rest} % {blocks}" if tile.grid else rest
+        start = self.block = f"({rest} % {blocks})" if tile.grid else rest
         if self.is_flat:
             self.emit(f"y = {start}")
         else:
             self.emit(f"y = {start} * {tile.rows} + tl.arange(0, {tile.rows})[:, None]")
             self.bound("y", extent_of(tile.down), tile.rows, self.count(tile.down))
+            if "y" in self.masks and has_rows and are_along(self.kernel, tile):
+                self.is_clamped = True
+                self.emit(f"y = tl.minimum(y, {self.count(tile.down)} - 1)")
         if tile.grid:
             rest = self._rest(rest, blocks, "program_g")
             for axis in reversed(tile.grid):
@@ -196,14 +210,18 @@ class Writer:
         self.emit(f"{name} = {rest} // {divisor}")
         return name
 
-    def along(self, start: str) -> None:
+    def along(self, start: str, is_masked: bool = True) -> None:
         """`x` and its mask, from the first position of a block."""
-        columns = self.tile.columns
+        columns, (least, most) = self.tile.columns, self.between
         at = f"tl.arange(0, {columns})" + ("" if self.is_flat else "[None, :]")
         self.emit(f"x = {start} + {at}" if start else f"x = {at}")
+        if not is_masked or least == columns:
+            return
         self.bound("x", extent_of(self.tile.along), columns, self.count(self.tile.along))
-        if self.above and not self.multiples:  # LLVM sees then which positions need no mask
-            self.lines[-1] = self.lines[-1].replace("is_x = ", f"is_x = ((x & {columns - 1}) < {self.above}) | (") + ")"
+        if least > 1 and "x" in self.masks:  # LLVM sees then which positions need no mask, and which are none
+            self.lines.pop()
+            rest = f" & (x < {most})" if most and most < columns else ""
+            self.emit(f"is_x = ((x < {least}) | (x < {self.count(self.tile.along)})){rest}")
 
     def bound(self, dim: str, count: Dim, size: int, text: str = "") -> None:
         """The mask of the positions along `dim`, where blocks of `size` do not divide `count`. text: of the
@@ -238,36 +256,10 @@ class Writer:
         return "".join(d for d in "yx" if d in found)
 
     # ------------------------------------------------------------------ stages
-    def _stages(self) -> None:
-        """All stages; where only the last program of elements one after the other needs a mask, once for it
-        and once for all others."""
-        whole, known = self._is_whole(), dict(self.same)
-        if whole:
-            self.emit(f"if {whole}:")
-            self.depth += 1
-            self.masks, masks = {}, self.masks
-            for stage in self.kernel.stages:
-                self.stage(stage)
-            self.masks, self.same, self.values = masks, known, {}
-            self.depth -= 1
-            self.emit("else:")
-            self.depth += 1
-        for stage in self.kernel.stages:
-            self.stage(stage)
-        self.depth = 1
-
-    def _is_whole(self) -> str:
-        """The text of the question whether a program needs no mask; "" where it is not asked."""
-        tile = self.tile
-        is_plain = not tile.down and not tile.grid and not tile.is_looped and "x" in self.masks
-        if not self.arguments or not is_plain:
-            return ""
-        return f"program * {tile.columns} + {tile.columns} <= {self.count(tile.along)}"
-
     def _product(self) -> None:
         """A product, then all that is done besides it."""
         write_positions(self, self.product)
-        write_walk(self, self.product)
+        write_product(self, self.product)
         total = self.product.total
         self.values[total.id] = _Known(f"v{total.id}", "yx", total.dtype)
         for op in self.product.rest:
@@ -275,7 +267,6 @@ class Writer:
 
     def stage(self, stage: Stage) -> None:
         is_loop = bool(stage.axes) and self.tile.is_looped
-        outside = dict(self.same)
         walks = [each for each in self.kernel.stages if each.axes]
         if is_loop and len(walks) > 1:
             self.eviction = "evict_first" if stage is walks[-1] else "evict_last"
@@ -283,24 +274,21 @@ class Writer:
         if is_loop:
             for op in reductions:
                 self._begin(op)
-            steps, ahead = f"0, {self.count(self.tile.along)}, {self.tile.columns}", self.tile.ahead
-            loop = f"tl.range({steps}, num_stages={ahead})" if ahead > 1 else f"range({steps})"
-            self.emit(f"for start in {loop}:")
-            self.depth += 1
-            self.along("start")
-        for op in stage.body:
-            self.operation(op, is_loop)
-        if is_loop:
-            self.depth -= 1
-            self.same = outside
-            self.masks.pop("x", None)
+            write_walk(self, stage)
             self.eviction = ""
             for op in reductions:
                 self._finish(op)
+            return
+        for op in stage.body:
+            self.operation(op)
 
     def operation(self, op: LoopOp, is_loop: bool = False) -> None:
         """Writes `op`; its value, if it has one, is in `values`."""
-        if op.op == "reduce":
+        if op.id in self.idle:
+            self.values[op.id] = _Known("True", "", "bool")
+        elif op.op == "where" and op.args[0] in self.known:
+            self.values[op.id] = self.values[op.args[1]]
+        elif op.op == "reduce":
             self._accumulate(op) if is_loop else self._reduce(op)
         elif op.op == "store" and op.how:
             self.emit(f"a{op.param} = a{op.param} + {self.values[op.args[0]].name}")
@@ -313,6 +301,10 @@ class Writer:
             if key not in self.same:
                 self.same[key] = self._compute(op)
             self.values[op.id] = self.same[key]
+
+    def set_known(self, known: Collection[int]) -> None:
+        """From here on these masks hold: neither they nor what only they are made of is written."""
+        self.known, self.idle = frozenset(known), idle_ops(self.kernel, known)
 
     def _key(self, op: LoopOp) -> tuple:
         """How a value is computed: the same key is the same value."""
@@ -353,6 +345,10 @@ class Writer:
         dtype = "bool" if op.op in COMPARISONS else op.dtype
         return _Known(name, self._dims("".join(a.dims for a in args)), dtype)
 
+    def axis(self, name: str) -> str:
+        """The text of the position along one axis."""
+        return self._axis(name).name
+
     def _axis(self, name: str) -> _Known:
         """The position along one axis."""
         if ("at", name) in self.same:
@@ -374,9 +370,10 @@ class Writer:
             text = f"p{op.param}"
             self.emit(f"{name} = {text} != 0" if param.dtype == "bool" else f"{name} = {text}")
             return _Known(name, "", op.dtype)
-        mask = self.values[op.mask] if op.mask is not None else None
+        mask = self._own_mask(op)
         at, dims = self._pointer(op, mask.dims if mask else "")
-        masks = [*self._bounds(dims), *([mask.name] if mask else [])]
+        is_there = self.is_clamped and not any(isinstance(term, int) for term, _ in op.index.terms)
+        masks = [*self._bounds(dims.replace("y", "") if is_there else dims), *([mask.name] if mask else [])]
         text = f"tl.load({at}"
         if masks:
             other = self._constant(op.other if op.other is not None else 0, param.dtype)
@@ -392,11 +389,15 @@ class Writer:
         return ops.cast(f"tl.full([], {self.number(value)}, {ops.triton_dtype(wide)})", wide, dtype)
 
     def _store(self, op: LoopOp) -> None:
-        value, mask = self.values[op.args[0]], self.values[op.mask] if op.mask is not None else None
+        value, mask = self.values[op.args[0]], self._own_mask(op)
         at, dims = self._pointer(op, (mask.dims if mask else "") + value.dims)
         masks = [*self._bounds(dims), *([mask.name] if mask else [])]
         tail = f", mask={' & '.join(masks)}" if masks else ""
         self.emit(f"tl.store({at}, {value.name}{tail}{self._hint(dims, 'evict_first')})")
+
+    def _own_mask(self, op: LoopOp) -> _Known | None:
+        """The mask that an access has in the kernel, unless it is known to hold."""
+        return None if op.mask is None or op.mask in self.known else self.values[op.mask]
 
     def _hint(self, dims: str, policy: str) -> str:
         """What is kept in L2 of a row that is walked again: what comes again, not what is done."""
@@ -417,8 +418,10 @@ class Writer:
     def shape(self, dims: str) -> str:
         if self.is_flat:
             return f"[{self.tile.columns}]"
-        sizes = (self.tile.rows if "y" in dims else 1, self.tile.columns if "x" in dims else 1)
-        return f"[{sizes[0]}, {sizes[1]}]"
+        sizes = [self.tile.rows if "y" in dims else 1, self.tile.columns if "x" in dims else 1]
+        if self.spread is not None:
+            sizes.insert(self.spread, 1)
+        return str(sizes)
 
     def offset(self, index: Index) -> tuple[str, str]:
         """The text of an element offset, "" for 0, and the dimensions it depends on."""
@@ -577,10 +580,6 @@ _JOINED = {
     "max": "larger({0}, {1})", "min": "smaller({0}, {1})",
     "any": "larger({0}, {1})", "all": "smaller({0}, {1})",
 }
-
-
-def _steps(tile: Tile) -> list[tuple[Axis, Dim]]:
-    return [(axis, axis.extent) for axis in (*tile.grid, *tile.down, *tile.along)]
 
 
 def _is_far(tile: Tile) -> bool:

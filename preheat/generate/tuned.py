@@ -51,7 +51,8 @@ def _is_few(kernel: Kernel, product: Product) -> bool:
 def text_of(tile: Tile) -> str:
     """A tile in words, the axes apart: those follow from the kernel."""
     if tile.depth:
-        return f"{tile.rows}x{tile.columns}x{tile.depth} warps {tile.warps} stages {tile.stages}"
+        how = "summed" if tile.is_sum else f"stages {tile.stages}"
+        return f"{tile.rows}x{tile.columns}x{tile.depth} warps {tile.warps} {how}"
     looped = " looped" if tile.is_looped else ""
     return f"{tile.rows}x{tile.columns}{looped} warps {tile.warps}"
 

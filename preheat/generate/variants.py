@@ -1,8 +1,9 @@
 """The sources of a kernel: one, or several where sizes are arguments, of which a launch takes the first that fits.
 
-    softmax over i0:n2, stages j:n3      rows of at most 64, n3 a multiple of 4      Source(.., Sizing(..))
+    softmax over i0:n2, stages j:n3      rows of 64                                  Source(.., Sizing(..))
+                                         rows of at most 64, n3 a multiple of 4
                                          rows of at most 64
-                                         rows of at most 128, n3 a multiple of 4
+                                         rows of 128
                                          ..
 """
 
@@ -30,8 +31,9 @@ def sources_of(kernel: Kernel, target: Target, tile: Tile | None = None) -> list
     found: list[Source] = []
     for rung in rungs(kernel, target):
         aligned = alignments(kernel, rung.tile)
-        found += [_sized(kernel, rung, aligned), _sized(kernel, rung, [])] if aligned else [
-            _sized(kernel, rung, [])]
+        is_one = rung.most and rung.least == rung.most
+        found += [_sized(kernel, rung, aligned)] if aligned else []
+        found += [] if aligned and is_one else [_sized(kernel, rung, [])]
     return found
 
 
@@ -41,11 +43,11 @@ def _sized(kernel: Kernel, rung: Rung, multiples: Pairs) -> Source:
     blocks = [*(((axis.extent,), 1) for axis in tile.grid), (_extents(tile.down), tile.rows)]
     if not tile.is_looped:
         blocks.append((_extents(tile.along), tile.columns))
-    most = [] if rung.most is None else [(_extents(tile.along), rung.most)]
+    least, most = ([(_extents(tile.along), count)] if count else [] for count in (rung.least, rung.most))
     known = {str(dims[0]): n for dims, n in multiples if len(dims) == 1}
-    source = Writer(kernel, tile, known, rung.least).source()
+    source = Writer(kernel, tile, known, (rung.least, rung.most)).source()
     return replace(source, sizing=Sizing(*(
-        tuple((tuple(map(_plain, dims)), count) for dims, count in pairs) for pairs in (blocks, most, multiples))))
+        tuple((tuple(map(_plain, dims)), count) for dims, count in pairs) for pairs in (blocks, most, multiples, least))))
 
 
 def _extents(axes: tuple[Axis, ...]) -> tuple[Dim, ...]:

@@ -141,11 +141,13 @@ class Sizing:
     blocks     the programs are the product of all ceil(p / count)
     most       each p is at most its count
     multiples  each p is a multiple of its count
+    least      each p is at least its count
     """
 
     blocks: tuple[tuple[tuple[Dim, ...], int], ...]
     most: tuple[tuple[tuple[Dim, ...], int], ...] = ()
     multiples: tuple[tuple[tuple[Dim, ...], int], ...] = ()
+    least: tuple[tuple[tuple[Dim, ...], int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

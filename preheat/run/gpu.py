@@ -71,8 +71,9 @@ class LoadedGpu:
 
 def is_for(sizing: Sizing, sizes: Mapping[Dim, Number]) -> bool:
     """Whether a binary is for these sizes."""
-    return all(_count(dims, sizes) <= most for dims, most in sizing.most) and not any(
-        _count(dims, sizes) % each for dims, each in sizing.multiples)
+    is_long = all(_count(dims, sizes) >= least for dims, least in sizing.least)
+    is_short = all(_count(dims, sizes) <= most for dims, most in sizing.most)
+    return is_long and is_short and not any(_count(dims, sizes) % each for dims, each in sizing.multiples)
 
 
 def programs_of(sizing: Sizing, sizes: Mapping[Dim, Number]) -> int:

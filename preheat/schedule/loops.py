@@ -21,7 +21,7 @@ from preheat.ir.graph import Op
 from preheat.ir.hinted import holds
 from preheat.ir.ops import ELEMENTWISE, REDUCE
 from preheat.ir.scalar import Dim, Number, Scalar, product, type_of
-from preheat.ir.types import HALVES, TensorType
+from preheat.ir.types import HALVES, TensorType, contiguous_strides
 from preheat.schedule.affine import (
     ZERO,
     Affine,
@@ -229,6 +229,14 @@ class _Lowering:
             self.known[key] = node
         return self.known[key]
 
+    def is_plain(self, value: int) -> bool:
+        """Whether elements of `value` are made of elements at the same places of contiguous memory."""
+        type, op = self.types[value], self.ops.get(value)
+        if self.memory_of(value) is not None:
+            return type.strides == contiguous_strides(type.sizes)
+        return op is not None and RULES.get(op.name) is _elementwise and all(
+            self.types[arg.id].sizes == type.sizes and self.is_plain(arg.id) for arg in op.args)
+
     def is_inside(self, value: int, index: Index) -> bool:
         sizes = self.types[value].sizes
         return all(self.space.is_within(part, 0, size) for part, size in zip(index, sizes))
@@ -360,6 +368,9 @@ def _accumulator(op: Op, dtype: str) -> str:
 def _reshape(lowering: _Lowering, op: Op, index: Index, mask: int | None) -> int:
     source = op.args[0].id
     old = lowering.types[source].sizes
+    if old and lowering.is_plain(source):  # then the whole position may stand in the last place
+        flat = flatten(index, op.type.sizes)
+        return lowering.value(source, (*(ZERO,) * (len(old) - 1), flat), mask)
     return lowering.value(source, reshape_index(index, op.type.sizes, old, lowering.space), mask)
 
 

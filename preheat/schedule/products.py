@@ -24,7 +24,7 @@ from preheat.ir.pack import digest
 from preheat.ir.types import HALVES, TensorType, Type
 from preheat.schedule import cost
 from preheat.schedule.convolutions import convolution_in, write_convolution
-from preheat.schedule.split import split_in_two
+from preheat.schedule.split import Matrix, split_in_two
 from preheat.schedule.sums import Product, Sums, product_in, rows_of_sum, write_sum
 
 DTYPES = ("float32", "bfloat16", "float16")  # that matrix units or float32 arithmetic multiply
@@ -136,7 +136,8 @@ def _cut(builder: Builder, place: int, parts: int) -> None:
     rest = builder.ops[place:]
     del builder.ops[place:]
     total = rest[0]
-    split_in_two(builder, total, builder.type_of[total.args[0].id], total.attr("axes")[0], parts)
+    type, axes = builder.type_of[total.args[0].id], total.attr("axes")
+    split_in_two(builder, total, Matrix(type, axes), axes[0], parts, type.sizes[axes[0]] // parts)
     builder.ops.extend(rest[1:])
 
 

@@ -9,15 +9,18 @@
 Two cases: too few rows to feed the threads; and a reduction across so many rows of memory that
 walking one vector of columns down all of them leaves every page and cache line for the next vector
 to fetch again. A sum of exponentials below a largest value that was cut is cut with it (`partial`).
-Sums become more exact: partial sums are shorter. Sizes that are not known are padded to a number of
-parts, by what changes no result. Requires and gives level core.
+Sums become more exact: partial sums are shorter. On a GPU an axis that no fitting number of parts divides,
+or whose size is not known, is padded by what changes no result, and what is one in memory is cut as one.
+Requires and gives level core.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
 from preheat.ir.graph import Builder, Graph, Op, Ref
-from preheat.ir.hinted import estimate
+from preheat.ir.hinted import estimate, longest
+from preheat.ir.ops import CORE
 from preheat.ir.plan import Target
 from preheat.ir.scalar import Dim, Scalar, product
 from preheat.ir.types import DTYPES, TensorType, contiguous_strides, tensor
@@ -30,9 +33,13 @@ LONG_ELEMS = 1 << 16  # below this one thread is done before another has started
 TALL_ROWS = 4096  # rows under one column vector that do not stay cached
 PARTS = (16, 64, 512)  # least, best and most parts of a reduction for the threads
 CHUNK = (32, 64, 256)  # rows of a part of a tall reduction
+ALIGNED = 8  # elements that threads load at once
 # For a GPU: columns that one program takes; the least that a part of a reduction has to do.
 GPU_COLUMNS, GPU_PART_ROWS, GPU_PART_ELEMS = 64, 256, 8192
-OPEN_ROWS, OPEN_ELEMS = 256, 2048  # of a part of an axis whose size is not known, across and along
+GPU_STEPS = (64, 4096)  # what the elements of a padded part are a multiple of, across and along
+# Of an axis whose size is not known: rows of a part across; the most parts along, of as many elements as it takes.
+OPEN_ROWS, OPEN_PARTS = 256, 1024
+MOST_ROWS_OF_PARTS = 256  # across: the second step walks them
 FOLD_ROWS, FOLD_COLUMNS = 8, 4096  # the fewest rows that a program walks; a row for four warps
 
 
@@ -40,13 +47,13 @@ def split_reductions(
     graph: Graph, target: Target, whole: Collection[int] = frozenset(),
 ) -> Graph:
     """`graph` with each long reduction in two, but for those that give the values `whole`."""
-    count_parts = _gpu_parts if target.is_gpu else _cpu_parts
     types = dict(graph.types())
     ops: list[Op] = []
     builder = Builder("core", ops=ops, next_id=graph.next_id(), type_of=types)
     rows = _row_shapes(graph, types) if target.is_gpu else frozenset()
     largest_of = exponentials(graph, types) if target.is_gpu else {}
     cuts: dict[int, Cut] = {}  # by the value that was cut
+    plain = _Plain(graph, types)
     pending = list(reversed(graph.ops))
     while pending:
         op = pending.pop()
@@ -54,18 +61,49 @@ def split_reductions(
         if largest in cuts:
             write_parts(builder, op, cuts[largest], largest)
             continue
-        if target.is_gpu and op.results[0] not in whole and _is_open(op, types):
+        is_whole = op.results[0] in whole
+        flat = _flattened(op, types, plain) if target.is_gpu else None
+        if flat is None and target.is_gpu and not is_whole and _is_open(op, types):
             pending += reversed(_in_turn(builder, op, types))
             continue
-        flat = _flattened(op, types) if target.is_gpu else None
-        is_whole = op.results[0] in whole
-        parts = None if is_whole else _fold_parts(flat, rows) or _parts(op, types, count_parts, flat)
+        parts = None if is_whole else _fold_parts(flat, rows) or _parts(op, types, target, flat)
         if parts is None:
             ops.append(op)
         else:
-            type = types[op.args[0].id] if flat is None else flat
-            cuts[op.result] = split_in_two(builder, op, type, *parts)
+            cuts[op.result] = split_in_two(builder, op, flat or Matrix(types[op.args[0].id], op.attr("axes")), *parts)
     return replace(graph, ops=tuple(ops))
+
+
+class Matrix(NamedTuple):
+    """What the operand of a reduction is taken for, and the axes of that which are reduced."""
+
+    type: TensorType
+    axes: tuple[int, ...]
+
+
+class _Plain:
+    """Which values are, element by element, made of memory that lies as they do."""
+
+    def __init__(self, graph: Graph, types: Mapping):
+        self.types, self.by_value = types, {r: op for op in graph.ops for r in op.results}
+        self.inputs = {given.id for given in graph.inputs}
+        self.found: dict[int, bool] = {}
+
+    def __call__(self, value: int) -> bool:
+        if value not in self.found:
+            self.found[value] = self._look(value)
+        return self.found[value]
+
+    def _look(self, value: int) -> bool:
+        type, op = self.types[value], self.by_value.get(value)
+        if not isinstance(type, TensorType) or type.strides != contiguous_strides(type.sizes):
+            return False
+        if op is None or op.name == "library":
+            return op is not None or value in self.inputs
+        if op.name == "full":
+            return True
+        return CORE[op.name].kind == "elementwise" and all(
+            self.types[ref].sizes == type.sizes and self(ref) for ref in op.refs())
 
 
 def _is_open(op: Op, types) -> bool:
@@ -112,64 +150,76 @@ def _row_shapes(graph: Graph, types) -> frozenset[tuple[int, int]]:
         (product(t.sizes[:-1]), t.sizes[-1]) for t in operands if t.rank > 1 and t.elems != 0)
 
 
-def _flattened(op: Op, types) -> TensorType | None:
-    """The matrix whose rows `op` reduces: all axes of its operand but the last, which are one in
-    memory. None for other reductions."""
+def _flattened(op: Op, types, plain: _Plain) -> Matrix | None:
+    """The matrix whose columns `op` reduces, or whose rows: all axes of its operand but the last, or all the last
+    ones, which are one in memory. None for other reductions."""
     if op.name not in SPLITTABLE:
         return None
-    type: TensorType = types[op.args[0].id]
+    value, axes = op.args[0].id, tuple(op.attr("axes"))
+    type: TensorType = types[value]
     is_plain = type.elems != 0 and type.strides == contiguous_strides(type.sizes)
-    if type.rank < 2 or not is_plain or tuple(op.attr("axes")) != tuple(range(type.rank - 1)):
+    if type.rank < 2 or not is_plain or not axes:
         return None
-    return tensor(type.dtype, (product(type.sizes[:-1]), type.sizes[-1]), device=type.device)
+    if axes == tuple(range(type.rank - 1)):
+        sizes = product(type.sizes[:-1]), type.sizes[-1]
+        return Matrix(tensor(type.dtype, sizes, device=type.device), (0,))
+    kept = type.rank - len(axes)
+    if len(axes) < 2 or axes != tuple(range(kept, type.rank)) or not plain(value):
+        return None
+    rows, length = (type.sizes[:kept] and (product(type.sizes[:kept]),)), product(type.sizes[kept:])
+    return Matrix(tensor(type.dtype, (*rows, length), device=type.device), (len(rows),))
 
 
-def _fold_parts(flat: TensorType | None, rows: frozenset[tuple[int, int]]) -> tuple[int, int] | None:
-    """(axis, parts) of a sum down rows that are reduced themselves: one kernel may do both, a part
-    of the rows a program."""
-    if flat is None or any(isinstance(size, Scalar) for size in flat.sizes):
+def _fold_parts(flat: Matrix | None, rows: frozenset[tuple[int, int]]) -> tuple[int, Dim, Dim] | None:
+    """(axis, parts, elements of each) of a sum down rows that are reduced themselves: one kernel may do both,
+    a part of the rows a program."""
+    if flat is None or flat.axes != (0,) or any(isinstance(size, Scalar) for size in flat.type.sizes):
         return None
-    if flat.sizes not in rows or flat.sizes[1] > cost.FOLDED_ELEMS:
+    if flat.type.sizes not in rows or flat.type.sizes[1] > cost.FOLDED_ELEMS:
         return None
-    count, columns = flat.sizes
+    count, columns = flat.type.sizes
     best = cost.GPU_FEW_PROGRAMS * max(1, min(4, FOLD_COLUMNS // columns))  # short rows take few warps
     parts = _divisor(count, cost.LEAST_FOLDING, best, count // FOLD_ROWS)
-    return None if parts is None else (0, parts)
+    return None if parts is None else (0, parts, count // parts)
 
 
 def _parts(
-    op: Op, types, count_parts: Callable, flat: TensorType | None,
-) -> tuple[int, int] | None:
-    """(axis, parts) to cut, of the operand or of what it is taken for (`_flattened`), or None to leave the
-    reduction whole. Of a size that is not known: (axis, elements of a part)."""
+    op: Op, types, target: Target, flat: Matrix | None,
+) -> tuple[int, Dim, Dim] | None:
+    """(axis, parts, elements of each) to cut, of the operand or of what it is taken for (`_flattened`), or None
+    to leave the reduction whole. The parts may have more elements than the axis."""
     if op.name not in SPLITTABLE:
         return None
-    type: TensorType = types[op.args[0].id]
-    axes = op.attr("axes")
-    if flat is not None:
-        type, axes = flat, (0,)
+    type, axes = flat or Matrix(types[op.args[0].id], op.attr("axes"))
     if not axes or type.elems == 0:
         return None
     axis = max(axes, key=lambda a: estimate(type.sizes[a]))
-    if isinstance(type.sizes[axis], Scalar):
-        count_parts = _open_part if count_parts is _gpu_parts else _no_parts
+    if len(axes) > 1 and target.is_gpu:  # whole rows to each part, if there are enough
+        axis = next((a for a in axes if estimate(type.sizes[a]) >= cost.GPU_FEW_PROGRAMS), axis)
     count = estimate(product(type.sizes[a] for a in axes))
     rows = estimate(type.elems) // count
-    parts = count_parts(type.sizes[axis], count, rows, _is_across(type, axes))
-    return (axis, parts) if parts and parts < count else None
+    is_across = _is_across(type, axes)
+    step = 1 if len(axes) > 1 else GPU_STEPS[not is_across]
+    if isinstance(type.sizes[axis], Scalar):
+        found = _open_parts(type, axis, count, rows, is_across, step) if target.is_gpu else None
+    else:
+        found = (_gpu_parts if target.is_gpu else _cpu_parts)(type.sizes[axis], count, rows, is_across, step)
+    return (axis, *found) if found and estimate(found[0]) < count else None
 
 
-def _cpu_parts(size: int, count: int, rows: int, is_across: bool) -> int | None:
-    """Parts of an axis of `size`, when `count` elements are reduced for each of `rows` results."""
+def _cpu_parts(size: int, count: int, rows: int, is_across: bool, step: int) -> tuple[int, int] | None:
+    """Parts of an axis of `size` and the elements of each, when `count` elements are reduced for each of `rows`
+    results. step: what is best a divisor of these elements."""
+    parts = None
     if rows < FEW_ROWS and count >= LONG_ELEMS:
-        return _divisor(size, *PARTS)
-    if count >= TALL_ROWS and is_across:
+        parts = _divisor(size, *PARTS)
+    elif count >= TALL_ROWS and is_across:
         each = _divisor(size, *CHUNK)
-        return each and size // each
-    return None
+        parts = each and size // each
+    return parts and (parts, size // parts)
 
 
-def _gpu_parts(size: int, count: int, rows: int, is_across: bool) -> int | None:
+def _gpu_parts(size: int, count: int, rows: int, is_across: bool, step: int) -> tuple[int, int] | None:
     """As `_cpu_parts`: enough programs, and enough for each of them to do."""
     programs = rows // (GPU_COLUMNS if is_across else 1)
     least = GPU_PART_ROWS if is_across else GPU_PART_ELEMS
@@ -178,7 +228,13 @@ def _gpu_parts(size: int, count: int, rows: int, is_across: bool) -> int | None:
     if not is_across and count <= cost.GPU_ROW_ELEMS:
         return None  # one program has the row in its registers, for what else is done with it
     best = min(-(-4 * cost.GPU_FEW_PROGRAMS // max(programs, 1)), count // least)
-    return _divisor(size, 2, best, 2 * best)
+    best = min(best, MOST_ROWS_OF_PARTS) if is_across else best
+    parts = _divisor(size, 2, best, 2 * best)
+    if parts is not None and 2 * parts >= best and (is_across or size // parts % ALIGNED == 0):
+        return parts, size // parts
+    each = -(-size // (best * step)) * step
+    parts = -(-size // each)
+    return (parts, each) if parts > 1 else None
 
 
 def _is_across(type: TensorType, axes: tuple[int, ...]) -> bool:
@@ -189,17 +245,26 @@ def _is_across(type: TensorType, axes: tuple[int, ...]) -> bool:
     )
 
 
-def _open_part(size: Dim, count: int, rows: int, is_across: bool) -> int | None:
-    """As `_gpu_parts`, of an axis whose size is not known: elements of a part, to which it is padded, since
-    no number of parts divides it."""
-    programs, each = rows // (GPU_COLUMNS if is_across else 1), OPEN_ROWS if is_across else OPEN_ELEMS
-    least = each if is_across or rows == 1 else cost.GPU_ROW_ELEMS
-    return each if programs < cost.GPU_FEW_PROGRAMS // 2 and count > least else None
+def _open_parts(
+    type: TensorType, axis: int, count: int, rows: int, is_across: bool, step: int,
+) -> tuple[Dim, Dim] | None:
+    """As `_gpu_parts`, of an axis whose size is not known: no number of parts is sure to divide it."""
+    size = type.sizes[axis]
+    programs = rows // (GPU_COLUMNS if is_across else 1)
+    least = OPEN_ROWS if is_across else step if rows == 1 else cost.GPU_ROW_ELEMS
+    if programs >= cost.GPU_FEW_PROGRAMS // 2 or count <= least:
+        return None
+    if is_across:
+        enough = 4 * cost.GPU_FEW_PROGRAMS * GPU_COLUMNS * step  # elements of all programs, a step for each
+        few = _ceiling(size, MOST_ROWS_OF_PARTS * step), _ceiling(type.elems, enough)
+        each = longest((OPEN_ROWS, *(steps * step for steps in few)))
+        return _ceiling(size, each), each
+    parts = max(2, OPEN_PARTS // max(rows, 1))
+    return parts, _ceiling(size, parts * step) * step
 
 
-def _no_parts(size: Dim, count: int, rows: int, is_across: bool) -> int | None:
-    """No number of parts divides a size that is not known."""
-    return None
+def _ceiling(size: Dim, each: Dim) -> Dim:
+    return (size + (each - 1)) // each
 
 
 def _divisor(size: int, least: int, best: int, most: int) -> int | None:
@@ -208,20 +273,18 @@ def _divisor(size: int, least: int, best: int, most: int) -> int | None:
     return min(found, key=lambda k: abs(k - best), default=None)
 
 
-def split_in_two(builder: Builder, op: Op, type: TensorType, axis: int, parts: Dim) -> Cut:
-    """Appends the two reductions; the second gives `op`'s own value. `type`: of the operand, or of
-    the matrix that it is. parts: see `_parts`."""
-    value, axes = op.args[0].id, op.attr("axes")
+def split_in_two(builder: Builder, op: Op, matrix: Matrix, axis: int, parts: Dim, cut: Dim) -> Cut:
+    """Appends the two reductions; the second gives `op`'s own value. matrix: what the operand is taken for;
+    its `axis` becomes so many parts of `cut` elements."""
+    value, (type, axes) = op.args[0].id, matrix
     if type.sizes != builder.type_of[value].sizes:
-        value, axes = builder.add("reshape", [value], type), (0,)
+        value = builder.add("reshape", [value], type)
     dtype = _wide(op)
     if dtype != op.type.dtype:
         wide = tensor(dtype, type.sizes, device=type.device)
         value = builder.add("cast", [value], wide, dtype=dtype)
-    cut = type.sizes[axis] // parts
-    if isinstance(type.sizes[axis], Scalar):
-        cut = parts
-        value, parts = _padded(builder, op.name, value, axis, cut)
+    if isinstance(type.sizes[axis], Scalar) or parts * cut != type.sizes[axis]:
+        value = _padded(builder, op.name, value, axis, parts * cut)
     sizes = (*type.sizes[:axis], parts, cut, *type.sizes[axis + 1 :])
     given = builder.type_of[value]
     strides = (
@@ -245,16 +308,14 @@ def split_in_two(builder: Builder, op: Op, type: TensorType, axis: int, parts: D
     return done
 
 
-def _padded(builder: Builder, how: str, value: int, axis: int, each: int) -> tuple[int, Dim]:
-    """`value` with its axis padded to a multiple of `each`, and how often that is."""
+def _padded(builder: Builder, how: str, value: int, axis: int, length: Dim) -> int:
+    """`value` with its axis padded to `length`."""
     type = builder.type_of[value]
-    size = type.sizes[axis]
-    parts = (size + (each - 1)) // each
-    sizes = tuple(parts * each if k == axis else n for k, n in enumerate(type.sizes))
-    ends = tuple(parts * each - size if k == axis else 0 for k in range(type.rank))
+    sizes = tuple(length if k == axis else n for k, n in enumerate(type.sizes))
+    ends = tuple(length - n if k == axis else 0 for k, n in enumerate(type.sizes))
     made = tensor(type.dtype, sizes, device=type.device)
     return builder.add(
-        "pad", [value], made, low=(0,) * type.rank, high=ends, value=_neutral(how, type.dtype)), parts
+        "pad", [value], made, low=(0,) * type.rank, high=ends, value=_neutral(how, type.dtype))
 
 
 def _neutral(how: str, dtype: str) -> int | float | bool:

@@ -15,13 +15,14 @@ import torch
 from generate.sized_programs import FIRST, PROGRAMS, SIZES, TARGET, planned
 from schedule.graphs import same
 
-from preheat.generate import rungs
+from preheat.generate import rungs, tiles
 from preheat.run.buffers import sizes_at
 from preheat.run.gpu import is_for, programs_of
 from preheat.schedule import cost, split
 
-cost.GPU_ROW_ELEMS, split.OPEN_ROWS, split.OPEN_ELEMS = 64, 4, 16
-rungs.BLOCK_ELEMS, rungs.ROW_BYTES, rungs.DEEP, rungs.ROW_STEPS = 64, 1024, 16, 2
+cost.GPU_ROW_ELEMS, split.OPEN_ROWS, split.OPEN_PARTS, split.GPU_STEPS = 64, 4, 4, (4, 16)
+rungs.BLOCK_ELEMS, rungs.DEEP, rungs.ROW_STEPS, rungs.HALVED_ROW = 64, 16, 2, 64
+tiles.ROW_BYTES, tiles.HELD_BYTES = 1024, 512
 
 
 class SizedRun(TritonRun):

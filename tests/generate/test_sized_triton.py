@@ -34,9 +34,16 @@ def test_rows_have_tiles_by_length_and_a_walk_for_any():
     short, long, odd, walked = (
         first(kernel, sources, n2=9, n3=n) for n in (64, 500, 501, 20000))
     assert (short.tile.rows, short.tile.columns, long.tile.columns) == (32, 64, 512)
-    assert walked.tile.is_looped and walked.text.count("for start in") == 2
+    assert walked.tile.is_looped and walked.text.count("for start in") == 3
+    assert walked.text.count("for back in") == 1 and walked.tile.columns == 16384
+    assert first(kernel, sources, n2=9, n3=5000).tile.columns == 4096
     assert short.text.count("tl.load") == 1
     assert 4 in long.multiples and 4 not in odd.multiples and long.tile == odd.tile
+    exact, half, more = (first(kernel, sources, n2=9, n3=n) for n in (512, 383, 385))
+    assert "mask=is_x" not in exact.text and "is_x" not in exact.text.split("tl.store")[0]
+    assert "(x < 256) | (x < s1)) & (x < 384)" in half.text and "is_x = ((x < 384) | (x < s1))" in more.text
+    assert {source.tile for source in (exact, half, more)} == {odd.tile}
+    assert first(kernel, sources, n2=9, n3=0).tile.columns == 64, "no row is as good as a full one"
     assert programs_of(short.sizing, at(kernel, n2=33, n3=64)) == 2
 
 

@@ -77,8 +77,52 @@ def test_a_row_is_loaded_once_and_unmasked_where_sizes_divide():
 
 
 def test_a_row_that_no_program_holds_is_walked_twice():
+    (source,) = sources(softmax(512, 98_304))
+    assert source.tile.is_looped and source.text.count("for start in") == 1
+    assert source.text.count("for back in") == 1, "the second time from its end"
+
+
+def test_a_walk_is_masked_in_its_last_block_alone():
     (source,) = sources(softmax(512, 100_000))
-    assert source.tile.is_looped and source.text.count("for start in") == 2
+    assert source.tile.columns == 16384 and "full = 98304" in source.text
+    whole, last = (re.findall(rf"for \w+ in range\({steps}.*\n((?: {{8}}.*\n)+)", source.text) for steps in (
+        "0, full", "full, 100000"))
+    assert len(whole) == len(last) == 2
+    assert all("mask" not in body for body in whole) and all("mask=is_x" in body for body in last)
+
+
+def test_elements_are_masked_in_the_last_program_alone():
+    """Where the mask may end anywhere: a load of several elements cannot be masked within."""
+    for elems, is_asked in ((100_003, True), (100_008, False), (98_304, False)):
+        m = Make()
+        x = m.cast(m.input(elems, dtype="bfloat16"), "float32")
+        (source,) = sources(m.graph(m.cast(m.op("exp", x), "bfloat16")))
+        whole, _, last = source.text.partition("    else:")
+        assert bool(last) is is_asked
+        assert ("mask=" in whole) is (elems == 100_008) and ("mask=" in last) is is_asked
+
+
+def test_rows_that_are_not_there_are_loaded_again_and_not_stored():
+    (source,) = sources(softmax(262_141, 64))
+    (load,), (store,) = (re.findall(rf"tl.{what}\(.*", source.text) for what in ("load", "store"))
+    assert "tl.minimum(y, 262141 - 1)" in source.text
+    assert "mask" not in load and "mask=is_y" in store
+
+
+@pytest.mark.parametrize("sizes", ((4093, 8191), (4096, 8192), (33_525_763,)))
+def test_a_sum_of_all_has_many_programs_whatever_the_size(sizes):
+    m = Make()
+    x = m.input(*sizes)
+    first, second = sources(on_gpu(m.graph(m.reduce("sum", m.op("mul", x, x), *range(len(sizes))))))
+    assert first.tile.programs == 1024 and first.tile.is_looped and second.tile.programs == 1
+    assert "//" not in first.text.replace("// 4096 * 4096", ""), "elements one after the other"
+
+
+def test_columns_are_cut_in_parts_that_need_not_divide():
+    for rows, columns, parts in ((262_141, 67, 256), (4093, 8191, 8), (32768, 1024, 64)):
+        m = Make()
+        first, _ = sources(on_gpu(m.graph(m.reduce("sum", m.input(rows, columns), 0))))
+        assert [axis.extent for axis in first.tile.grid] == [parts]
 
 
 def test_short_rows_share_a_program():
@@ -272,8 +316,8 @@ def test_a_row_of_weights_is_loaded_once_for_all_rows():
 
 
 def test_a_row_that_is_walked_again_stays_in_the_cache():
-    (kernel,) = schedule(on_gpu(softmax(512, 100_000)), TARGET).kernels
-    first, second = source_of(kernel, TARGET).text.split("for start in")[1:]
+    (kernel,) = schedule(on_gpu(softmax(512, 98_304)), TARGET).kernels
+    first, second = re.split("for (?:start|back) in", source_of(kernel, TARGET).text)[1:]
     assert first.count("evict_last") == 1 and "evict_first" not in first
     assert second.count("evict_first") == 2  # the load and the store
     (kernel,) = schedule(on_gpu(softmax(512, 1000)), TARGET).kernels
@@ -296,9 +340,20 @@ def test_erf_is_near_only_where_one_is_added():
 def test_blocks_of_a_float32_product_are_added_up_apart():
     """4096 products in a row would be off by ten times what the library is."""
     (kernel,) = fused(linear(16, 4096, 16, "float32"), gpu_target("sm_90")).kernels
-    made = lowered(job_of(source_of(kernel, TARGET), gpu_target("sm_90")))[0]["ttgir"]
+    tile = next(tile for tile in choices(kernel, TARGET).values() if tile.depth and not tile.is_sum)
+    made = lowered(job_of(source_of(kernel, TARGET, tile), gpu_target("sm_90")))[0]["ttgir"]
     (product,) = re.findall(r"(%\S+) = tt\.dot", made)
     assert re.search(rf"arith\.addf %\w+, {re.escape(product)} ", made)
+
+
+def test_small_float32_products_are_added_up_as_rows():
+    target = gpu_target("sm_90")
+    (kernel,) = fused(linear(128, 256, 256, "float32"), target).kernels
+    source = source_of(kernel, target)
+    assert source.tile.is_sum and "tl.dot" not in source.text and source.text.count("tl.sum(") == 1
+    for rows, dtype in ((128, "bfloat16"), (1024, "float32")):
+        (kernel,) = fused(linear(rows, 256, 256, dtype), target).kernels
+        assert not tile_of(kernel, target).is_sum
 
 
 @needs_triton

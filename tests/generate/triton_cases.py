@@ -35,7 +35,7 @@ DTYPES = ("float32", "float64", "int64", "int32", "int16", "int8", "uint8", "boo
 # Few rows, many; short, odd, and longer than a program holds: the interpreter is slow, so a program
 # holds less here.
 SIZES = ((5, 7), (3, 128), (90, 3), (2, 500), (2, 512))
-tiles.BLOCK_ELEMS, tiles.ROW_BYTES, tiles.DEEP, tiles.FOLD_ELEMS = 64, 512, 16, 64
+tiles.BLOCK_ELEMS, tiles.ROW_BYTES, tiles.DEEP, tiles.FOLD_ELEMS, tiles.HELD_BYTES = 64, 512, 16, 64, 256
 cost.LEAST_FOLDING = 4
 ODD = (float("-inf"), float("inf"), float("nan"))
 
@@ -193,15 +193,24 @@ def few() -> Iterator[Graph]:
 
 
 def parts() -> Iterator[Graph]:
-    """Softmaxes whose rows are cut in parts."""
-    cost.GPU_ROW_ELEMS, split.GPU_PART_ELEMS, split.GPU_PART_ROWS = 64, 128, 16
-    for sizes, axis in (((2, 1024), 1), ((96, 3), 0), ((2, 256, 2), 1)):
+    """Softmaxes whose rows are cut in parts, and reductions whose parts are padded."""
+    cost.GPU_ROW_ELEMS, split.GPU_PART_ELEMS, split.GPU_PART_ROWS, split.GPU_STEPS = 64, 128, 16, (4, 16)
+    for sizes, axis in (((2, 1024), 1), ((96, 3), 0), ((2, 256, 2), 1), ((2, 1021), 1), ((97, 3), 0)):
         m = Make()
         yield m.graph(m.softmax(m.input(*sizes), axis))
         m = Make()
         x = m.input(*sizes)
         below = m.op("sub", x, m.reduce("max", x, axis))
         yield m.graph(m.op("log", m.reduce("sum", m.op("exp", below), axis)))
+    for sizes in ((2, 1021), (97, 3), (53, 47), (6, 7, 37), (1, 1031)):  # no number of parts divides them
+        for axes in (tuple(range(len(sizes))), (0,), (len(sizes) - 1,)):
+            m = Make()
+            x = m.input(*sizes)
+            y = m.op("exp", m.op("mul", x, x))
+            yield m.graph(*(m.reduce(how, y, *axes) for how in ("sum", "max", "min")), y)
+            m = Make()
+            x = m.op("add", m.input(*sizes), m.input(sizes[-1]))  # no sum over memory as it lies
+            yield m.graph(m.reduce("sum", x, *axes), m.reduce("any", m.op("gt", x, (3.0,)), *axes))
 
 
 GROUPS = {
