@@ -378,7 +378,7 @@ class Writer:
         if masks:
             other = self._constant(op.other if op.other is not None else 0, param.dtype)
             text += f", mask={' & '.join(masks)}, other={other}"
-        self.emit(f"{name} = {text}{self._hint(dims, self.eviction)})")
+        self.emit(f"{name} = {text}{self._hint(op.index, dims, self.eviction)})")
         return _Known(name, dims, op.dtype)
 
     def _constant(self, value: Number, dtype: str) -> str:
@@ -393,15 +393,16 @@ class Writer:
         at, dims = self._pointer(op, (mask.dims if mask else "") + value.dims)
         masks = [*self._bounds(dims), *([mask.name] if mask else [])]
         tail = f", mask={' & '.join(masks)}" if masks else ""
-        self.emit(f"tl.store({at}, {value.name}{tail}{self._hint(dims, 'evict_first')})")
+        self.emit(f"tl.store({at}, {value.name}{tail}{self._hint(op.index, dims, 'evict_first')})")
 
     def _own_mask(self, op: LoopOp) -> _Known | None:
         """The mask that an access has in the kernel, unless it is known to hold."""
         return None if op.mask is None or op.mask in self.known else self.values[op.mask]
 
-    def _hint(self, dims: str, policy: str) -> str:
-        """What is kept in L2 of a row that is walked again: what comes again, not what is done."""
-        return f', eviction_policy="{policy}"' if self.eviction and "x" in dims else ""
+    def _hint(self, index: Index, dims: str, policy: str) -> str:
+        """What is kept in L2 of a row that is walked again; what rows have in common stays anyway."""
+        own = any(index.stride(axis.name) != 0 for axis in (*self.tile.grid, *self.tile.down))
+        return f', eviction_policy="{policy}"' if self.eviction and own and "x" in dims else ""
 
     def _bounds(self, dims: Collection[str]) -> list[str]:
         return [self.masks[d] for d in dims if d in self.masks]

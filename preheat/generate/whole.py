@@ -19,12 +19,14 @@ from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from preheat.generate.nest import operands
+from preheat.generate.online import walks
 from preheat.generate.tiles import VECTOR_BYTES, Tile, accesses, extent_of
 from preheat.ir.hinted import holds
 from preheat.ir.loop import Kernel, LoopOp, Stage
 from preheat.ir.scalar import Dim, Scalar
 from preheat.ir.types import DTYPES
 
+UNROLLED = 4  # blocks of a walk of any length, of several rows at once half as many
 FIRSTS = ("argmax", "argmin")  # reductions that look where a walk begins
 
 
@@ -108,7 +110,7 @@ def write_walk(writer: Any, stage: Stage) -> None:
     is_even, is_back = holds("eq", total % columns, 0), _goes_back(writer, stage)
     count = writer.count(tile.along)
     if is_even and not rooms:
-        _loop(writer, stage, "0", count, is_back, ())
+        _loop(writer, stage, "0", count, is_back, (), isinstance(total, Scalar))
         return
     full = count
     for room in rooms.values():
@@ -120,7 +122,7 @@ def write_walk(writer: Any, stage: Stage) -> None:
     writer.emit(f"full = {full}")
     parts = [("0", "full", tuple(rooms)), ("full", count, None)]
     for first, last, known in reversed(parts) if is_back else parts:
-        _loop(writer, stage, first, last, is_back and known is not None, known)
+        _loop(writer, stage, first, last, is_back and known is not None, known, not is_known)
 
 
 def _goes_back(writer: Any, stage: Stage) -> bool:
@@ -131,11 +133,16 @@ def _goes_back(writer: Any, stage: Stage) -> bool:
 
 def _loop(
     writer: Any, stage: Stage, first: str, last: str, is_back: bool, known: Collection[int] | None,
+    is_open: bool,
 ) -> None:
-    """A walk from `first` to `last`, without masks where `known` says which of the kernel's own hold."""
+    """A walk from `first` to `last`, without masks where `known` says which of the kernel's own hold. is_open: how
+    many blocks these are, only the program knows."""
     tile, outside, masks = writer.tile, dict(writer.same), dict(writer.masks)
-    steps, ahead = f"{first}, {last}, {tile.columns}", tile.ahead if known is not None else 1
-    loop = f"tl.range({steps}, num_stages={ahead})" if ahead > 1 else f"range({steps})"
+    loop = f"range({first}, {last}, {tile.columns})"
+    if known is not None and tile.ahead > 1:
+        loop = f"tl.{loop[:-1]}, num_stages={tile.ahead})"
+    elif known is not None and is_open and walks(writer.kernel) == 1:  # the memory of several is on its way then
+        loop = f"tl.{loop[:-1]}, loop_unroll_factor={UNROLLED if writer.is_flat else UNROLLED // 2})"
     writer.emit(f"for {'back' if is_back else 'start'} in {loop}:")
     writer.depth += 1
     if is_back:
