@@ -55,7 +55,7 @@ _FLOAT_TILES = (
 
 _SUM_TILES = ((4, 16, 128, 4), (8, 8, 128, 4), (4, 16, 256, 4), (8, 16, 128, 4), (4, 16, 128, 2))
 MOST_UNROLLED = 4  # blocks of the walk
-MOST_SUMMED = 1 << 23  # multiplications of a product that is added up as rows are
+MOST_SUMMED = 1 << 25  # multiplications of a product that is added up as rows are
 
 
 class Product(NamedTuple):
@@ -187,7 +187,7 @@ def _summed(product: Product) -> tuple[Tile, ...]:
     rows, columns, inner = map(extent_of, (product.down, product.along, product.walked))
     loads = [op.index for op in (*product.left, *product.right) if op.op == "load"]
     last = product.walked[-1].name
-    is_along = all(index.stride(last) in (0, 1) for index in loads)
+    is_along = len(product.walked) == 1 and all(index.stride(last) in (0, 1) for index in loads)
     if not is_along or rows * columns * inner * extent_of(product.batch) > MOST_SUMMED:
         return ()
     return tuple(dict.fromkeys(

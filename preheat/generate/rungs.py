@@ -15,8 +15,8 @@ from typing import NamedTuple
 from preheat.base.errors import Unsupported
 from preheat.generate.online import online, walks
 from preheat.generate.tiles import (
-    BLOCK_ELEMS, COLUMN_BYTES, COLUMNS_AHEAD, DEEP, FLAT_BYTES, PROGRAM_ELEMS, VECTOR_BYTES, Tile,
-    accesses, extent_of, itemsize, loaded_bytes, longest_held, parts_apart, power_of_two, square, warps_of,
+    BLOCK_ELEMS, COLUMN_BYTES, COLUMNS_AHEAD, DEEP, PROGRAM_ELEMS, VECTOR_BYTES, Tile,
+    accesses, extent_of, flat_elems, loaded_bytes, longest_held, parts_apart, power_of_two, square, warps_of,
 )
 from preheat.ir.devices import Device, device_of
 from preheat.ir.hinted import estimate, holds
@@ -110,15 +110,15 @@ def _columns(kernel: Kernel, walked: tuple[Axis, ...], device: Device) -> Tile:
 
 def _elements(kernel: Kernel, device: Device) -> Tile:
     """All axes along one dimension where that needs no division by a size, else lines of the last ones."""
-    at_once = max(256, FLAT_BYTES // itemsize(kernel))
+    at_once, each = flat_elems(kernel)
     first = max((k for k, axis in enumerate(kernel.axes) if isinstance(axis.extent, Scalar)), default=0)
     if first == 0:
-        return Tile((), (), kernel.axes, 1, at_once, False, warps_of(at_once, 8, device))
+        return Tile((), (), kernel.axes, 1, at_once, False, warps_of(at_once, each, device))
     down, along = kernel.axes[:first], kernel.axes[first:]
     least, most = LINE_ELEMS
     columns = max(least, min(most, power_of_two(estimate(extent_of(along)))))
     rows = max(1, at_once // columns)
-    return Tile((), down, along, rows, columns, False, warps_of(rows * columns, 8, device))
+    return Tile((), down, along, rows, columns, False, warps_of(rows * columns, each, device))
 
 
 def alignments(kernel: Kernel, tile: Tile) -> list[tuple[tuple[Dim, ...], int]]:

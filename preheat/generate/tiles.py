@@ -22,6 +22,7 @@ from preheat.ir.devices import Device, device_of
 from preheat.ir.hinted import estimate
 from preheat.ir.loop import Axis, Index, Kernel, LoopOp
 from preheat.ir.plan import Target
+from preheat.ir.scalar import Scalar
 from preheat.ir.types import DTYPES
 
 ROW_BYTES = 65536  # the longest row that one program has in its registers; 32768 floats would spill
@@ -39,6 +40,7 @@ DEEP = 64  # rows of memory that they take at once, of 16 bits half as many
 # Steps whose memory is on its way, of 64 columns of 16 bits by 32 rows: 63 us for a sum of 32768 x 4096 and
 # 271 with a gelu's gradient, where 64 rows one after the other take 65 and 305.
 COLUMNS_AHEAD = 3
+LEAST_TAKEN = 0.75  # of the columns that programs take of a row of memory
 FOLD_ELEMS = 1024  # of the rows that a program with sums down the rows has at once
 FOLD_AHEAD = 3  # steps whose memory is on its way: 210 us with 3, 351 with 1 (backward of a layer norm)
 VECTOR_BYTES = 16  # of memory that a thread loads at once
@@ -190,17 +192,24 @@ def parts_apart(kernel: Kernel, at_once: int) -> tuple[tuple[Axis, ...], tuple[A
     """The axes of a kernel that reduces columns, those apart of which a program has one position: where there are
     columns enough its columns are neighbours in memory then, whatever their number."""
     *others, lane = kernel.axes
-    is_long = lane.name == kernel.lane and estimate(lane.extent) >= at_once
+    extent = estimate(lane.extent)
+    is_full = extent / (-(-extent // at_once) * at_once) >= LEAST_TAKEN if extent else False
+    is_long = lane.name == kernel.lane and extent >= at_once and (is_full or isinstance(lane.extent, Scalar))
     return (tuple(others), (lane,)) if is_long else ((), kernel.axes)
 
 
 def _flat(kernel: Kernel, device: Device) -> Tile:
     count = extent_of(kernel.axes)
-    is_busy = any(op.op in BUSY for stage in kernel.stages for op in stage.body)
-    at_once = max(256, FLAT_BYTES * (2 if is_busy else 1) // itemsize(kernel))
+    at_once, each = flat_elems(kernel)
     while at_once > 128 and -(-count // at_once) < 2 * device.units:
         at_once //= 2
-    return Tile((), (), kernel.axes, 1, at_once, False, warps_of(at_once, 32 if is_busy else 8, device))
+    return Tile((), (), kernel.axes, 1, at_once, False, warps_of(at_once, each, device))
+
+
+def flat_elems(kernel: Kernel) -> tuple[int, int]:
+    """The most elements that a program without reductions takes at once, and how many a thread."""
+    is_busy = any(op.op in BUSY for stage in kernel.stages for op in stage.body)
+    return max(256, FLAT_BYTES * (2 if is_busy else 1) // itemsize(kernel)), 32 if is_busy else 8
 
 
 def _lines(kernel: Kernel) -> Tile | None:

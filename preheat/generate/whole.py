@@ -26,7 +26,7 @@ from preheat.ir.loop import Kernel, LoopOp, Stage
 from preheat.ir.scalar import Dim, Scalar
 from preheat.ir.types import DTYPES
 
-UNROLLED = 4  # blocks of a walk of any length, of several rows at once half as many
+UNROLLED = 4  # blocks of a walk of any length whose memory is on its way at once
 FIRSTS = ("argmax", "argmin")  # reductions that look where a walk begins
 
 
@@ -109,7 +109,7 @@ def write_walk(writer: Any, stage: Stage) -> None:
     rooms = _rooms(writer)
     is_even, is_back = holds("eq", total % columns, 0), _goes_back(writer, stage)
     count = writer.count(tile.along)
-    if is_even and not rooms:
+    if is_even and not rooms and not _are_rows_there(writer):
         _loop(writer, stage, "0", count, is_back, (), isinstance(total, Scalar))
         return
     full = count
@@ -117,8 +117,10 @@ def write_walk(writer: Any, stage: Stage) -> None:
         full = f"tl.minimum({full}, {room})"
     if rooms:
         full = f"tl.maximum({full}, 0)"
-    is_known = not rooms and not isinstance(total, Scalar)
+    is_known, rows = not rooms and not isinstance(total, Scalar), _are_rows_there(writer)
     full = str(total // columns * columns) if is_known else f"{full} // {columns} * {columns}"
+    if rows:
+        full = f"tl.where({rows}, {full}, 0)"
     writer.emit(f"full = {full}")
     parts = [("0", "full", tuple(rooms)), ("full", count, None)]
     for first, last, known in reversed(parts) if is_back else parts:
@@ -141,8 +143,8 @@ def _loop(
     loop = f"range({first}, {last}, {tile.columns})"
     if known is not None and tile.ahead > 1:
         loop = f"tl.{loop[:-1]}, num_stages={tile.ahead})"
-    elif known is not None and is_open and walks(writer.kernel) == 1:  # the memory of several is on its way then
-        loop = f"tl.{loop[:-1]}, loop_unroll_factor={UNROLLED if writer.is_flat else UNROLLED // 2})"
+    elif known is not None and is_open and writer.is_flat and walks(writer.kernel) == 1:
+        loop = f"tl.{loop[:-1]}, loop_unroll_factor={UNROLLED})"
     writer.emit(f"for {'back' if is_back else 'start'} in {loop}:")
     writer.depth += 1
     if is_back:
@@ -150,6 +152,8 @@ def _loop(
     writer.along("start", is_masked=known is None)
     if known is not None:
         writer.masks.pop("x", None)
+        if _are_rows_there(writer):
+            writer.masks.pop("y")
         writer.set_known(known)
     for op in stage.body:
         writer.operation(op, True)
@@ -198,6 +202,17 @@ def _last(writer: Any, name: str) -> str | None:
         last = f"tl.minimum{last[:-1]}, {writer.count(tile.down)} - 1)"
     divisor = writer.count(tile.down[1:])
     return last if divisor == "1" else f"{last} // {divisor}"
+
+
+def _are_rows_there(writer: Any) -> str:
+    """The text of the question whether all rows of a program are there, where masks for them would be in the way:
+    of several elements at once that are loaded ahead. "" where it is not asked."""
+    tile = writer.tile
+    if "y" not in writer.masks or writer.is_clamped or tile.ahead == 1:
+        return ""
+    if not writer.multiples and not holds("eq", extent_of(tile.down) % VECTOR_BYTES, 0):
+        return ""
+    return f"{writer.block} * {tile.rows} + {tile.rows} <= {writer.count(tile.down)}"
 
 
 # ---------------------------------------------------------------------------- programs

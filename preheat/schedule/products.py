@@ -34,8 +34,12 @@ PARTS, LEAST_PART = (2, 4, 8), 256  # of a long sum; the least that is worth a p
 # The longest sum and the most work of a product that a kernel does no slower than the library, besides what
 # calling that costs. H200, with bias and relu, us by the kernel / by the library: bfloat16 128 x 256 x 256 3.2 / 3.6,
 # 128 x 512 x 512 3.7 / 4.4, 512 x 256 x 256 3.2 / 3.8, but 64 x 1024 x 512 5.7 / 5.2; float32 64 x 256 x 64 7.2 / 17,
-# 128 x 256 x 256 7.5 / 9.1, but 256 x 256 x 256 8.7 / 7.7.
+# 128 x 256 x 256 7.5 / 9.1, but 256 x 256 x 256 8.7 / 7.7. SUMMED: of those in float32 that lie along the sum, which
+# are added up as rows are (generate/products), and the most results, us in a graph: 128 x 256 x 256 3.7 / 7.3,
+# 64 x 256 x 64 2.0 / 15, 16 x 256 x 256 2.2 / 3.0, 1024 x 64 x 64 2.7 / 3.5, 256 x 256 x 256 6.0 / 6.9, 128 x 512 x 512
+# 10.2 / 20, 64 x 1024 x 512 10.7 / 12.9, 16 x 1024 x 1024 7.1 / 7.7; the library takes 7.0 for 512 x 256 x 256.
 SMALL = {"float32": (256, 1 << 23), "bfloat16": (512, 1 << 25), "float16": (512, 1 << 25)}
+SUMMED, MOST_RESULTS = (1024, 1 << 25), 1 << 16
 BLOCK_ELEMS = 32 * 64  # results of one block of a product, about
 
 
@@ -68,6 +72,9 @@ def small_products(graph: Graph, rounds_float32: bool = False) -> frozenset[int]
         product = product_in(op, types) if len(op.results) == 1 else None
         if product is not None and _is_fit(product, types) and not rows_of_sum(product, types, by_value):
             inner, (longest, work) = types[product.a].sizes[-1], SMALL[op.type.dtype]
+            is_along = (types[product.a].strides[-1], types[product.b].strides[-2]) == (1, 1)
+            if op.type.dtype == "float32" and is_along and op.type.elems <= MOST_RESULTS:
+                longest, work = SUMMED
             is_exact = op.type.dtype == "float32" and not rounds_float32
             if inner <= longest and op.type.elems * inner <= work and (
                 is_exact or op.type.dtype in HALVES):
