@@ -28,6 +28,20 @@ def at(noun: Any, values: Mapping[str, Number]) -> Any:
     return _changed(noun, lambda scalar: evaluate(scalar, values))
 
 
+def builder(noun: Any, value: Callable[[Scalar], Callable]) -> Callable[[Any], Any]:
+    """What makes `noun`, a type, an argument or tuples of them, at some sizes again and again: as `at`, with
+    nothing looked up. value(scalar): what gives the value of an expression, of the same argument."""
+    if isinstance(noun, Scalar):
+        return value(noun)
+    if not has_sizes(noun):
+        return lambda given: noun
+    if isinstance(noun, tuple):
+        parts = [builder(part, value) for part in noun]
+        return lambda given: tuple([part(given) for part in parts])
+    kind, parts = noun.__class__, [builder(getattr(noun, f.name), value) for f in fields(noun)]
+    return lambda given: kind(*[part(given) for part in parts])
+
+
 def with_hinted_sizes(
     noun: Graph | Plan, symbols: Sequence[str], calls: Sequence[Sequence[int]], book: Book,
 ) -> Any:

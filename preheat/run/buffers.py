@@ -65,6 +65,11 @@ def word_of(number: Number) -> int:
     return known(number)
 
 
+def number_of(word: int) -> float:
+    """The float that a word is."""
+    return struct.unpack("<d", struct.pack("<q", word))[0]
+
+
 def extent_bytes(type: TensorType) -> int:
     """From the first byte of a tensor of `type` to the one after its last; 0 if it is empty."""
     if known(type.elems) == 0:

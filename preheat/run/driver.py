@@ -18,7 +18,7 @@ from typing import Any
 
 from preheat.ir.hinted import Book, longest
 from preheat.ir.records import ACCESS, ORIGINS, SHAPES, WORD_BYTES, offset, size
-from preheat.ir.sized import at
+from preheat.ir.sized import builder
 from preheat.ir.trace import Signature
 from preheat.ir.types import TensorType
 from preheat.run.buffers import extent_bytes, new_arena, show_bytes
@@ -164,15 +164,15 @@ class ProgramStencil(Program):
         values = [sizes[symbol] for symbol in self.symbols]
         if not all(self._allows(*values)):
             return None
-        filled = self._stencil.at(self._evaluate(*values), sizes)
-        return FilledProgram(filled.addresses[int(self._record)], [self, *filled.kept])
+        filled = self._stencil.at(self._evaluate(*values))
+        return FilledProgram(filled.address(int(self._record)), [self, *filled.kept])
 
     def _new_frame(self) -> int:
-        def frames_at(sizes: Sizes, words: Sequence[int], kept: list) -> int:
-            kept.append(self.frames.at(sizes, words).add)
-            return id(kept[-1])
+        def frames_at(words: Sequence[int], kept: list) -> tuple[int]:
+            kept.append(self.frames.at(words).add)
+            return id(kept[-1]),
 
-        return self.memory.made(frames_at)
+        return self.memory.made(frames_at)[0]
 
 
 class FilledProgram:
@@ -231,16 +231,18 @@ class Frames:
             self._arena_bytes, self._words, *(offset for _, offset, _ in self._arena),
             *(word for _, word in self._constants))
         self._holes = [(number, stencil.number(number)) for number in numbers]
+        self._types = [
+            builder(type, stencil.value) if slot in self._pinned else None for slot, _, type in self._arena]
 
-    def at(self, sizes: Sizes, words: Sequence[int]) -> "Frames":
+    def at(self, words: Sequence[int]) -> "Frames":
         """Frames for some sizes, none so far. `words`: what the stencil has evaluated."""
         made = copy.copy(self)
         made._made = []
         numbers = iter([given if place < 0 else words[place] for given, place in self._holes])
         made._arena_bytes, made._words = next(numbers), next(numbers)
         made._arena = [
-            (slot, next(numbers), at(type, sizes) if slot in self._pinned else type)
-            for slot, _, type in self._arena]
+            (slot, next(numbers), type if build is None else build(words))
+            for (slot, _, type), build in zip(self._arena, self._types)]
         made._constants = [(slot, next(numbers)) for slot, _ in self._constants]
         return made
 

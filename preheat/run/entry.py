@@ -177,16 +177,10 @@ def beside(entry: Entry, rows: Any, runtime: Image) -> Entry:
 
 def builtin(program: Program | FilledProgram, runtime: Image) -> Callable:
     """A builtin function that runs `program`, which it keeps alive."""
-    driver = load_runtime(runtime)
-    definition = _MethodDefinition(
-        b"preheat_entry",
-        driver.address("preheat_entry"),
-        _METH_FASTCALL_KEYWORDS,
-        b"A compiled call of Preheat.",
-    )
+    definition = _definition(load_runtime(runtime))
     payload = program.address.to_bytes(8, "little")
-    # CPython keeps `self` and the module; the definition and the code hang on the program
-    program.hold(definition, driver)
+    # CPython keeps `self` and the module; the definition, and the code that it has, hang on the program
+    program.hold(definition)
     return _new_builtin()(ctypes.addressof(definition), payload, program)
 
 
@@ -194,6 +188,19 @@ def builtin(program: Program | FilledProgram, runtime: Image) -> Callable:
 def load_runtime(runtime: Image) -> Loaded:
     """The runtime image in memory, once a process."""
     return load(runtime)
+
+
+@functools.lru_cache(maxsize=4)
+def _definition(driver: Loaded) -> "_MethodDefinition":
+    """What CPython calls for each entry of a runtime image."""
+    made = _MethodDefinition(
+        b"preheat_entry",
+        driver.address("preheat_entry"),
+        _METH_FASTCALL_KEYWORDS,
+        b"A compiled call of Preheat.",
+    )
+    made.driver = driver
+    return made
 
 
 def _python_call(slow: Slow) -> Callable:

@@ -11,9 +11,11 @@ initialised CUDA: guards on tensors of the device saw to it. Modules stay until 
 
 import ctypes
 import functools
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
+from typing import Any
 
 import torch
 
@@ -59,6 +61,30 @@ class LoadedGpu:
                 return replace(launch, programs=programs_of(sizing, sizes))
         raise InternalError(f"no kernel {name!r} in the image")
 
+    def chooser(self, name: str, sizes: Mapping[Dim, Any]) -> Callable[[Any], tuple[Launch, int]]:
+        """As `launch`, made once for many sizes: a function that gives the launch and how many programs it has.
+        sizes   by what the kernel takes, a number, or a function that gives it of the same argument"""
+        rows = [
+            (launch, *(
+                [(_counter(dims, sizes), each) for dims, each in pairs]
+                for pairs in (sizing.most, sizing.multiples, sizing.blocks)))
+            for launch, sizing in self._launches.get(name, ()) if sizing is not None]
+
+        def choose(given: Any) -> tuple[Launch, int]:
+            for launch, most, multiples, blocks in rows:
+                for count, each in most:
+                    if count(given) > each:
+                        break
+                else:
+                    for count, each in multiples:
+                        if count(given) % each:
+                            break
+                    else:
+                        return launch, math.prod([-(-count(given) // each) for count, each in blocks])
+            raise InternalError(f"no kernel {name!r} in the image")
+
+        return choose
+
     def words(self, name: str) -> int:
         """The most words that a launch of kernel `name` takes behind its parameters."""
         return max(launch.words for launch, _ in self._launches[name])
@@ -89,6 +115,18 @@ def _count(dims: Sequence[Dim], sizes: Mapping[Dim, Number]) -> int:
     for dim in dims:
         count *= sizes.get(dim, dim)
     return count
+
+
+def _counter(dims: Sequence[Dim], sizes: Mapping[Dim, Any]) -> Callable[[Any], int]:
+    """What gives the product of `dims`, where `sizes` may be functions."""
+    parts = [sizes.get(dim, dim) for dim in dims]
+    known = math.prod([part for part in parts if not callable(part)])
+    found = [part for part in parts if callable(part)]
+    if not found:
+        return lambda given: known
+    if len(found) == 1 and known == 1:
+        return found[0]
+    return lambda given: math.prod([part(given) for part in found], start=known)
 
 
 def load_gpu(image: Image, device: str) -> LoadedGpu:

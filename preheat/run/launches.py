@@ -17,7 +17,6 @@ from preheat.ir.records import RECORDS
 from preheat.ir.sized import has_sizes
 from preheat.run.buffers import is_number, sizes_at, word_of
 from preheat.run.gpu import Launch
-from preheat.run.memory import Sizes
 
 _SHAPE_WORDS = len(RECORDS["launch_shape"])
 
@@ -35,7 +34,7 @@ def lower_launch(writer: Any, call: KernelCall) -> None:
         function, shape = _chosen(writer, call)
     else:
         launch = kernels.launch(name, sizes_at(plan, call))
-        function, shape = launch.function, words(_shape(launch))
+        function, shape = launch.function, words(_shape(launch, launch.programs))
     row = (function, len(slots), words(slots), shape)
     writer.append("launch", row, -1, len(slots) + kernels.words(name))
 
@@ -46,22 +45,19 @@ def _chosen(writer: Any, call: KernelCall) -> tuple[int, int]:
     if key not in writer.choices:
         plan, memory = writer.plan, writer.memory
         kernels, name = writer.executable.kernels, plan.kernels[call.kernel].name
-        places = [(part, size, memory.number(size)) for part, size in sizes_at(plan, call).items()]
+        sizes, value = sizes_at(plan, call), memory.value
+        choose = kernels.chooser(name, {
+            part: value(size) if has_sizes(size) else size for part, size in sizes.items()})
 
-        def launch_at(words: Sequence[int]) -> Launch:
-            return kernels.launch(
-                name, {part: size if at < 0 else words[at] for part, size, at in places})
+        def launch_at(words: Sequence[int], kept: list) -> tuple[int, int]:
+            launch, programs = choose(words)
+            shape = (ctypes.c_int64 * _SHAPE_WORDS)(*_shape(launch, programs))
+            kept.append(shape)
+            return launch.function, ctypes.addressof(shape)
 
-        def function_at(sizes: Sizes, words: Sequence[int], kept: list) -> int:
-            return launch_at(words).function
-
-        def shape_at(sizes: Sizes, words: Sequence[int], kept: list) -> int:
-            kept.append((ctypes.c_int64 * _SHAPE_WORDS)(*_shape(launch_at(words))))
-            return ctypes.addressof(kept[-1])
-
-        writer.choices[key] = memory.made(function_at), memory.made(shape_at)
+        writer.choices[key] = memory.made(launch_at, 2)
     return writer.choices[key]
 
 
-def _shape(launch: Launch) -> tuple[int, ...]:
-    return launch.programs, launch.threads, launch.shared_bytes, launch.index, launch.words
+def _shape(launch: Launch, programs: int) -> tuple[int, ...]:
+    return programs, launch.threads, launch.shared_bytes, launch.index, launch.words

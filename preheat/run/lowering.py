@@ -29,7 +29,7 @@ from preheat.ir.plan import KernelCall, LibraryCall, Output, ProductCall
 from preheat.ir.records import (
     LAUNCH_ALIGN_BYTES, NUMBER_SLOT, RECORDS, SHIM_DOUBLE_LIMIT, SHIM_WORD_LIMIT, SHIM_WORDS,
 )
-from preheat.ir.sized import at, has_sizes
+from preheat.ir.sized import builder, has_sizes
 from preheat.ir.types import TensorType
 from preheat.run.buffers import (
     aligned_copy, detached_maker, empty, extent_bytes, known, library_refs, read_buffers,
@@ -40,7 +40,7 @@ from preheat.run.device import Context, address_of, function_of
 from preheat.run.executable import KEPT_BYTES, Executable, product
 from preheat.run.launches import lower_launch
 from preheat.run.library import called
-from preheat.run.memory import Memory, Sizes, flat
+from preheat.run.memory import Memory, flat
 from preheat.run.products import blas_form, gemm_words, offsets_of
 from preheat.run.shims import SHIMS, ShimCall, shim_call
 
@@ -108,6 +108,9 @@ def lower(
     if executable.counted:
         writer.library(lambda: _increment_versions, (), executable.counted, ())
     output_slots = writer.output_slots(executable.plan.outputs)
+    # What is kept was chosen by the first sizes: tables for many are for those whose frame is not much larger.
+    if writer.kept and writer.kept_bytes > 2 * KEPT_BYTES:
+        raise InternalError(f"a frame of {writer.kept_bytes} bytes")
     writer.choose_device(-1)
     writer.rows.append(Row("end"))
     return Lowered(
@@ -292,11 +295,13 @@ class _Writer:
         if not has_sizes(nouns):
             return self.memory.object(make(*nouns))
 
-        def at_sizes(sizes: Sizes, words: Sequence[int], kept: list) -> int:
-            kept.append(make(*at(nouns, sizes)))
-            return id(kept[-1])
+        build = builder(nouns, self.memory.value)
 
-        return self.memory.made(at_sizes)
+        def at_sizes(words: Sequence[int], kept: list) -> tuple[int]:
+            kept.append(make(*build(words)))
+            return id(kept[-1]),
+
+        return self.memory.made(at_sizes)[0]
 
     def made(self, results: Sequence[int]) -> None:
         """The slots `results` hold objects of the call from here on; views get their pointers."""
@@ -319,7 +324,7 @@ class _Writer:
         start = -(-self.kept_bytes // LAUNCH_ALIGN_BYTES) * LAUNCH_ALIGN_BYTES
         end = start + extent_bytes(self.plan.buffers[slot].type)
         is_inner = self.places[slot].kind == "owned" and slot not in self.given
-        if not is_inner or end > KEPT_BYTES:
+        if not is_inner or estimate(end) > KEPT_BYTES:
             return False
         self.kept[slot], self.kept_bytes = start, end
         self.point_views((slot,))

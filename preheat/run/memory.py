@@ -10,13 +10,15 @@ and Kjolstad, 2021).
 """
 
 import ctypes
+import functools
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from preheat.ir.hinted import Hinted
-from preheat.ir.records import RECORDS
+from preheat.ir.records import RECORDS, WORD_BYTES
 from preheat.ir.scalar import FUNCTIONS, Number, Scalar, python
-from preheat.run.buffers import word_of
+from preheat.run.buffers import number_of, word_of
 
 Sizes = Mapping[str, int]
 
@@ -64,7 +66,8 @@ class Stencil(Memory):
     def __init__(self) -> None:
         super().__init__()
         self._arrays: list[tuple[Any, list[tuple[int, str, int]]]] = []
-        self._makers: list[Callable[[Sizes, Sequence[int], list], int]] = []
+        self._makers: list[Callable[[Sequence[int], list], Sequence[int]]] = []
+        self._made = 0
         self._holes: dict[Scalar, int] = {}
 
     def words(self, values: Iterable[int]) -> int:
@@ -79,15 +82,24 @@ class Stencil(Memory):
         self._arrays.append((array, holes))
         return _Array(len(self._arrays) - 1)
 
-    def made(self, make: Callable[[Sizes, Sequence[int], list], int]) -> int:
-        """A word that `make(sizes, words, kept)` gives, which appends to `kept` what has to live as
-        long. `words`: those of the holes of numbers."""
+    def made(self, make: Callable[[Sequence[int], list], Sequence[int]], count: int = 1) -> tuple[int, ...]:
+        """The words that `make(words, kept)` gives, `count` of them, which appends to `kept` what has to live
+        as long. `words`: those of the holes of numbers."""
+        first, self._made = self._made, self._made + count
         self._makers.append(make)
-        return _Made(len(self._makers) - 1)
+        return tuple(map(_Made, range(first, first + count)))
 
     def number(self, value: Number) -> int:
         """The place of `value` among the words of holes; -1 if it does not hang on sizes."""
         return self._hole(value)[1] if isinstance(value, Hinted) else -1
+
+    def value(self, number: Scalar) -> Callable[[Sequence[int]], Number]:
+        """What gives the value of `number` of the words of the holes of numbers."""
+        plain = number.plain if isinstance(number, Hinted) else number
+        place = self._holes.setdefault(plain, len(self._holes))
+        if plain.type == "float":
+            return lambda words: number_of(words[place])
+        return operator.itemgetter(place)
 
     def _hole(self, value: int) -> tuple[str, int] | None:
         if isinstance(value, _Hole):
@@ -100,28 +112,46 @@ class Stencil(Memory):
         """The function from the values of `symbols` to the words of all holes of numbers."""
         return compiled_expressions(symbols, list(self._holes))
 
-    def at(self, words: Sequence[int], sizes: Sizes) -> "Filled":
+    @functools.cached_property
+    def _block(self) -> tuple:
+        """Arrays with holes one after the other, and where they are filled: (template, starts of the arrays,
+        places of numbers, of addresses in the block, of what is made)."""
+        starts, length = {}, 0
+        for number, (array, holes) in enumerate(self._arrays):
+            if holes:
+                starts[number], length = length, length + len(array)
+        block = (ctypes.c_int64 * max(length, 1))()
+        filled: dict[str, list[tuple[int, int]]] = {"number": [], "array": [], "made": []}
+        for number, start in starts.items():
+            array, holes = self._arrays[number]
+            block[start : start + len(array)] = array[:]
+            for place, kind, what in holes:
+                filled[kind].append((start + place, starts[what] * WORD_BYTES if kind == "array" else what))
+        return block, starts, *filled.values()
+
+    def at(self, words: Sequence[int]) -> "Filled":
         """The tables with these words in the holes of numbers."""
         kept: list[Any] = [self]
-        made = [make(sizes, words, kept) for make in self._makers]
-        addresses: list[int] = []
-        for array, holes in self._arrays:
-            if holes:
-                array = type(array).from_buffer_copy(array)
-                for place, kind, number in holes:
-                    array[place] = (
-                        words[number] if kind == "number"
-                        else addresses[number] if kind == "array" else made[number])
-                kept.append(array)
-            addresses.append(ctypes.addressof(array))
-        return Filled(addresses, kept)
+        template, starts, numbers, addresses, made_places = self._block
+        made = [word for make in self._makers for word in make(words, kept)]
+        block = type(template).from_buffer_copy(template)
+        base = ctypes.addressof(block)
+        for place, number in numbers:
+            block[place] = words[number]
+        for place, start in addresses:
+            block[place] = base + start
+        for place, number in made_places:
+            block[place] = made[number]
+        kept.append(block)
+        return Filled(lambda array: base + starts[array] * WORD_BYTES if array in starts
+                      else ctypes.addressof(self._arrays[array][0]), kept)
 
 
 class Filled:
-    """A stencil at some sizes: the `addresses` of its arrays, and all that they point to."""
+    """A stencil at some sizes: the `address` of each of its arrays, and all that they point to."""
 
-    def __init__(self, addresses: list[int], kept: list[Any]):
-        self.addresses, self.kept = addresses, kept
+    def __init__(self, address: Callable[[int], int], kept: list[Any]):
+        self.address, self.kept = address, kept
 
 
 def compiled_expressions(symbols: Sequence[str], numbers: Sequence[Scalar]) -> Callable[..., list]:

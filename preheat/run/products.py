@@ -19,9 +19,9 @@ from preheat.base.dataclass import dataclass
 from preheat.ir.hinted import Hinted, holds, longest
 from preheat.ir.records import RECORDS
 from preheat.ir.scalar import Dim, product
-from preheat.ir.sized import at, has_sizes
+from preheat.ir.sized import builder, has_sizes
 from preheat.ir.types import TensorType
-from preheat.run.memory import Memory, Sizes
+from preheat.run.memory import Memory
 
 BLAS_DTYPES = {"float32": "sgemm_", "float64": "dgemm_"}
 _INT32_MAX = 2**31 - 1
@@ -211,9 +211,11 @@ def offsets_of(memory: Memory, form: BlasForm, itemsize: int) -> int:
     if not has_sizes(form.axes):
         return memory.words(byte_offsets(form.axes, form.left, itemsize))
 
-    def at_sizes(sizes: Sizes, words: Sequence[int], kept: list) -> int:
+    build = builder(form.axes, memory.value)
+
+    def at_sizes(words: Sequence[int], kept: list) -> tuple[int]:
         offsets = Memory()
         kept.append(offsets)
-        return offsets.words(byte_offsets(at(form.axes, sizes), form.left, itemsize))
+        return offsets.words(byte_offsets(build(words), form.left, itemsize)),
 
-    return memory.made(at_sizes)
+    return memory.made(at_sizes)[0]

@@ -10,18 +10,23 @@ from entries import VALUE, NoRows, Slow, runtime
 from fake_cuda import floats
 from machines import Machine, kernels_only
 from preheat.base.errors import InternalError
+from preheat.ir.graph import Ref
 from preheat.ir.hinted import Book
 from preheat.ir.loop import Axis, Index, Kernel, LoopOp, Param, Stage, sizes_of
-from preheat.ir.plan import Buffer, KernelCall, Output, Plan, Sizing
+from preheat.ir.plan import Buffer, KernelCall, LibraryCall, Output, Plan, Sizing
 from preheat.ir.scalar import symbol
 from preheat.ir.sized import at, with_hinted_sizes
 from preheat.ir.trace import Node, Return, Signature, Source, Trace
 from preheat.ir.types import TensorType
+from preheat.run import lowering
 from preheat.run.device import Context, context
 from preheat.run.entry import EntryStencil
-from preheat.run.executable import Executable
+from preheat.run.executable import KEPT_BYTES, Executable
 from preheat.run.gpu import LoadedGpu
+from preheat.run.lowering import lower
+from preheat.run.memory import Stencil, compiled_expressions
 from preheat.run.recipes import compile_recipe
+from preheat.run.shims import ShimCall
 from preheat.run.sized import Instance, Planned
 from preheat.run.sized_calls import SizedCalls
 
@@ -103,6 +108,30 @@ def test_the_same_from_python(machine, monkeypatch):
         machine.fake.log.clear()
         (found,) = made([x])
         assert torch.equal(found, x * 2) and machine.fake.log == [name]
+
+
+def test_one_set_of_tables_keeps_the_same_results_in_a_frame_at_sizes_that_differ(machine, monkeypatch):
+    """Which results lie in the frame hangs on their bytes: at most as many as fit at the first sizes, at
+    others the same ones, as long as the frame stays within twice as much."""
+    rows = TensorType("float32", (LENGTH, 256), (256, 1))
+    count = 12
+    buffers = [Buffer("input", 0, rows), *(Buffer("owned", 0, rows) for _ in range(count)), Buffer("output", 0, rows)]
+    calls = tuple(LibraryCall("aten.neg.default", (Ref(k),), (), (k + 1,)) for k in range(count + 1))
+    given = Plan((rows,), tuple(buffers), (), calls, (Output(rows, count + 1),), 0, ("n2",), ())
+    monkeypatch.setattr(
+        lowering, "shim_call", lambda call, *_: ShimCall(1, True, (("tensor", call.args[0].id),), ()))
+    here = context()
+    known = Context({**here.words, **machine.fake.words}, here.have | {"shims"}, here.dtype_codes)
+    kept = {}
+    for hint in (100, 1000, 4000):
+        book = Book()
+        made = Executable(with_hinted_sizes(given, ("n2",), [(hint,), (11,)], book), loaded(machine.fake))
+        made.is_gpu = True
+        kept[hint] = len(lower(made, known, Stencil(), 0).kept)
+        allows = compiled_expressions(("n2",), book.conditions)
+        most = 2 * KEPT_BYTES // (kept[hint] * 1024)
+        assert all(allows(hint // 2)) and all(allows(most)) and not all(allows(most + 1)), book.conditions
+    assert kept == {100: 12, 1000: 8, 4000: 2}
 
 
 def test_a_size_that_no_function_is_for_is_our_fault(machine):
