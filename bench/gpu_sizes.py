@@ -2,7 +2,8 @@
 
     python -m bench.gpu_sizes speed [softmax ..]        dynamic against static plans, device time by events
     python -m bench.gpu_sizes count bert preheat        100 random batches and lengths: compiles and seconds
-    python -m bench.gpu_sizes train preheat             GPT-2, 20 lengths three times over
+    python -m bench.gpu_sizes train preheat             GPT-2, 20 lengths four times over
+    python -m bench.gpu_sizes train preheat flash       the same in bfloat16, with flash attention
 
 Each count is of a process of its own; its seconds hold all calls, compilation included.
 """
@@ -12,11 +13,13 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 import transformers
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import preheat
 from preheat.base.events import bus
@@ -137,13 +140,16 @@ def _compiles(backend: str) -> str:
     return f"graphs {counters['stats']['unique_graphs']}"
 
 
-def train(backend: str) -> str:
-    """GPT-2 trained on LENGTHS lengths, each three times: captures, compiles, seconds, the loss."""
+def train(backend: str, attention: str = "") -> str:
+    """GPT-2 trained on LENGTHS lengths, each four times: captures, compiles, seconds, the loss. attention:
+    "flash" or "cudnn" in bfloat16, else what torch chooses in float32."""
     torch.manual_seed(0)
     config = transformers.GPT2Config(
         n_embd=256, n_layer=4, n_head=4, vocab_size=1000, n_positions=512, resid_pdrop=0.0, embd_pdrop=0.0,
         attn_pdrop=0.0)
     model, chance = transformers.GPT2LMHeadModel(config).cuda(), random.Random(3)
+    if attention:
+        model = model.bfloat16()
     call, lengths = wrapped(model, backend) if backend != "eager" else model, []
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
     lengths = [chance.randint(16, 400) for _ in range(LENGTHS)]
@@ -152,14 +158,15 @@ def train(backend: str) -> str:
         for length in lengths:
             ids = torch.randint(0, 1000, (4, length), device="cuda")
             optimizer.zero_grad()
-            loss = call(input_ids=ids, labels=ids, use_cache=False).loss
-            loss.backward()
+            with sdpa_kernel(SDPBackend[f"{attention.upper()}_ATTENTION"]) if attention else nullcontext():
+                loss = call(input_ids=ids, labels=ids, use_cache=False).loss
+                loss.backward()
             optimizer.step()
             losses.append(loss.detach())
         torch.cuda.synchronize()
         marks.append(time.perf_counter() - began)
     told = "" if backend == "eager" else _compiles(backend)
-    return f"gpt2 training {backend}: {told}; seconds after each turn {[round(m, 1) for m in marks]}, last loss {float(losses[-1]):.5f}"
+    return f"gpt2 training {backend} {attention}: {told}; seconds after each turn {[round(m, 1) for m in marks]}, last loss {float(losses[-1]):.5f}"
 
 
 def main(what: str, *rest: str) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 
 from preheat.bridge.calls import BY_TYPES, Call
 from preheat.bridge.overloads import facts_of
+from preheat.bridge.norms import spelled_norm
 from preheat.bridge.resizing import TENSORS_OF_NUMBERS, full, spelled_out
 from preheat.bridge.symint import is_available, is_safe, plain, reshaped_copy, show, unboxed
 from preheat.bridge.tensors import Parameter, Size, Tensor, tensor_facts
@@ -232,13 +233,14 @@ class Boxing(Observer):
         return op, (args[0], made, *others)
 
     def _product(self, function: Any) -> Callable | None:
-        """Of a product: given what turns an argument into what C shall see, what spells it out."""
+        """Of a product or a norm that C makes of other ops: given what turns an argument into what C shall
+        see, what spells it out."""
         if self.recorder.rules is None:
             return None
         owner = _owner(function)
         is_method = issubclass(type(owner), Tensor)
         function = getattr(type(owner), function.__name__, None) if is_method else function
-        made = spelled_product(function, self.guards.numbers)
+        made = spelled_norm(function) or spelled_product(function, self.guards.numbers)
         if made is None:
             return None
         return lambda boxed: partial(made, boxed(owner)) if is_method else made
@@ -338,6 +340,7 @@ class Boxing(Observer):
         recorder, numbers = self.recorder, self.guards.numbers
         recorder.is_boxed, recorder.boxed_ops, recorder.has_acted = True, 0, False
         mark = recorder.mark()
+        recorder.first_of_call = mark[-1]
         self._shown.clear()
         try:
             return self._with_views(numbers.unboxed(run()), mark)

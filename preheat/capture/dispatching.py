@@ -7,10 +7,11 @@ from typing import Any
 
 from preheat.bridge.draws import generated
 from preheat.bridge.failures import fails_by_type
-from preheat.bridge.overloads import decomposed, facts_of
+from preheat.bridge.overloads import Overload, decomposed, facts_of
 from preheat.bridge.symint import Shown, has_boxed_size, has_offset, taken, unboxed
 from preheat.bridge.tensors import Parameter, Tensor, dtype_name
 from preheat.capture.size_call import LAYOUT_QUESTIONS
+from preheat.capture.sized_recorder import tensors_in
 
 _PLAIN_CLASSES = frozenset((Tensor, Parameter, Shown))
 _READS_ONE = frozenset((
@@ -93,7 +94,7 @@ def _run(
             return recorder.noted(func, func(*args, **kwargs))
     elif facts.name == "aten.index.Tensor" and _has_mask(recorder, args[1]):
         recorder.stop("data_dependent_shape", "indexing with a boolean mask")
-    recorder.has_acted |= bool(facts.writes) or facts.is_random
+    recorder.has_acted |= _acts(recorder, facts, args, kwargs)
     recorder.before_writes(facts, args)
     try:
         out = func(*args, **kwargs)
@@ -108,6 +109,15 @@ def _run(
         except Exception as error:  # ours: the program, which has run the op, must not see it
             recorder.stop("fault", f"{facts.name}: {type(error).__name__}: {error}")
     return out
+
+
+def _acts(recorder: Any, facts: Overload, args: tuple, kwargs: dict) -> bool:
+    """Whether the call under way cannot be made once more after this op: it draws random numbers, or writes to
+    memory that was there before the call."""
+    if facts.is_random and not facts.name.startswith(("aten.empty", "aten.new_empty")):
+        return True
+    written = [args[place] if place < len(args) else kwargs.get(name) for place, name in facts.writes]
+    return not all(map(recorder.is_of_call, tensors_in(written)))
 
 
 def _lift(recorder: Any, func: Any, args: tuple, kwargs: dict) -> Any:

@@ -85,7 +85,8 @@ class Recorder(BranchRecorder, SizedRecorder, ElementRecorder, TorchDispatchMode
         self.number, self.outside_type = number, outside_type
         # a call is under way that was given symbolic numbers, and has come to so many ops
         self.is_boxed, self.boxed_ops = False, 0
-        self.has_acted = False  # ... of which one wrote, or drew random numbers
+        # ... of which one wrote to what was there before, below this value, or drew random numbers
+        self.has_acted, self.first_of_call = False, 0
         self.outside, self.fail, self.live, self.tested = outside, fail, live, tested
         self.limit_ops = limit_ops
         self.is_stopped = self.is_entered = False
@@ -121,6 +122,12 @@ class Recorder(BranchRecorder, SizedRecorder, ElementRecorder, TorchDispatchMode
         """Whether an op of this recording gave `tensor`."""
         known = self.values.get(id(tensor))
         return known is not None and known.value not in self.source_of_value
+
+    def is_of_call(self, tensor: torch.Tensor) -> bool:
+        """Whether the memory of `tensor` was made in the call under way that was given symbolic numbers."""
+        known = self.values.get(id(tensor))
+        root = -1 if known is None else self.root[known.value]
+        return root >= self.first_of_call and root not in self.source_of_value
 
     def enter(self) -> None:
         """Ops are recorded from now on. A weight that autocast has cast before is cast, and

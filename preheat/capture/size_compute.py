@@ -132,6 +132,11 @@ def _layer_norm(call: Call) -> list[Shape]:
     return [(type.sizes, None), (kept, None), (kept, None)]
 
 
+def _rms_norm(call: Call) -> list[Shape]:
+    made, kept, *_ = _layer_norm(call)
+    return [made, kept]
+
+
 def _batch_norm(call: Call) -> list[Shape]:
     type = call.type("input")
     never_channels_last(call, type)
@@ -290,6 +295,7 @@ COMPUTED: dict[Rule, str] = {
     _topk: "topk",
     _preserved: "sort flip isin rrelu_with_noise renorm put",
     _layer_norm: "native_layer_norm",
+    _rms_norm: "_fused_rms_norm",
     _group_norm: "native_group_norm",
     _batch_norm: """native_batch_norm _native_batch_norm_legit_no_training _native_batch_norm_legit
         _batch_norm_with_update""",

@@ -70,6 +70,11 @@ def _layer_norm(call: Call) -> list[Shape]:
     return _wanted(call, _plain(call.type("input")), of_weight, of_weight)
 
 
+def _rms_norm(call: Call) -> list[Shape]:
+    weight = _plain(call.type("weight")) if isinstance(call.args.get("weight"), Ref) else None
+    return _wanted(call, _plain(call.type("input")), weight)
+
+
 def _group_norm(call: Call) -> list[Shape]:
     type = call.type("input")
     never_channels_last(call, type)
@@ -135,6 +140,7 @@ GRADIENTS: dict[Rule, str] = {
     _of_scores: "nll_loss_backward nll_loss2d_backward",
     _dropout: "native_dropout_backward",
     _layer_norm: "native_layer_norm_backward",
+    _rms_norm: "_fused_rms_norm_backward",
     _group_norm: "native_group_norm_backward",
     _batch_norm: "native_batch_norm_backward",
     _convolution: "convolution_backward",

@@ -19,6 +19,7 @@ from preheat.capture.size_compute import COMPUTED, full_reduction, pointwise
 from preheat.capture.size_gradients import GRADIENTS
 from preheat.capture.size_images import IMAGES
 from preheat.capture.size_layers import LAYERS
+from preheat.capture.size_linalg import LINALG
 from preheat.capture.size_views import VIEWS
 from preheat.capture.size_call import (
     Call, NoRule, Rule, Shape, broadcast, dense_like, is_row_major, never_channels_last,
@@ -183,7 +184,7 @@ _OTHERS: dict[Rule, str] = {
 }
 
 
-_TABLES = (ATTENTION, COMPUTED, VIEWS, IMAGES, LAYERS, GRADIENTS, _OTHERS)
+_TABLES = (ATTENTION, COMPUTED, VIEWS, IMAGES, LAYERS, LINALG, GRADIENTS, _OTHERS)
 RULES: dict[str, Rule] = {
     name: rule for table in _TABLES for rule, names in table.items() for name in names.split()
 } | {

@@ -428,3 +428,24 @@ def test_a_cache_as_long_as_the_prompt_grows_from_its_first_use():
             x = torch.full((2, length, 3), float(number))
             assert torch.equal(compiled(x, caches[0]), step(x, caches[1]))
     assert preheat.counters()["captures"] - before == 2
+
+
+def test_c_that_refuses_symbols_after_it_has_written_to_memory_of_its_own():
+    """The call is made again with plain sizes; before, the program saw C's refusal."""
+    cell = torch.nn.LSTMCell(6, 4)
+    assert captures(lambda x: cell(x)[0], [(4, 6), (5, 6), (6, 6), (5, 6), (1, 6)]) <= 4
+
+
+def matrix(x):
+    return x.mT @ x + torch.eye(x.shape[-1])
+
+
+@pytest.mark.parametrize("function", [
+    torch.linalg.inv, torch.linalg.cholesky, torch.linalg.det, lambda x: torch.linalg.slogdet(x)[1],
+    lambda x: torch.linalg.lu_factor(x)[0], lambda x: torch.linalg.eigh(x)[0],
+    lambda x: torch.linalg.solve(x, x[..., :2]), torch.linalg.svdvals, lambda x: torch.linalg.svd(x[..., 1:])[1],
+    lambda x: torch.linalg.svd(x[..., 1:, :], full_matrices=False)[2].abs()])
+def test_decompositions_of_batches_of_matrices(function):
+    sizes = [(3, 7, 4), (5, 8, 4), (6, 9, 5), (2, 12, 8), (4, 9, 3), (7, 5, 2), (1, 6, 4), (2, 4, 1)]
+    assert captures(lambda x: function(matrix(x)), sizes) <= 5
+    assert captures(lambda x: function(matrix(x)) * 2, [size[1:] for size in sizes]) <= 5

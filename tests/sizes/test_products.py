@@ -1,4 +1,4 @@
-"""Products of more than two axes: the ops that C makes of them, with symbols, whatever torch it is."""
+"""Products of more than two axes, and norms: the ops that C makes of them, with symbols, whatever torch it is."""
 
 import pytest
 import torch
@@ -33,6 +33,10 @@ PROGRAMS = {
     "batches": (lambda q, k: q.flatten(1, 2) @ k.flatten(1, 2).mT, heads),
     "broadcast batches": (lambda q, k: q.transpose(1, 2) @ k[:1].transpose(1, 2).mT, heads),
     "one batch by many": (lambda q, k: q[:1].flatten(1, 2) @ k.flatten(1, 2).mT, heads),
+    "a norm": (lambda x: F.rms_norm(x, (8,), WEIGHT[0]), rows),
+    "a norm of turned rows": (lambda x: F.rms_norm(x.transpose(0, 1), (8,), eps=1e-6), rows),
+    "a norm in 16 bits": (lambda x: F.rms_norm(x.bfloat16(), (8,), WEIGHT[0].bfloat16(), 1e-6).float(), rows),
+    "a norm of two axes": (lambda q, k: F.rms_norm(q, (3, 8)) + k[:, :1], heads),
     "sizes behind the product": (lambda x: (x @ WEIGHT.t()).reshape(x.shape[0] * x.shape[1], -1) * x.shape[1], rows),
 }
 
