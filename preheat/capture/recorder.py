@@ -40,7 +40,7 @@ from preheat.capture.dispatching import dispatch
 from preheat.capture.elements import ElementRecorder
 from preheat.capture.foreach import spread
 from preheat.capture.literals import runs, vector
-from preheat.capture.recurrent import BACKWARD, translated
+from preheat.capture.recurrent import BACKWARD, RECURRENT, translated
 from preheat.capture.sized_recorder import SizedRecorder, holds_scalar, tensors_in
 from preheat.ir.scalar import Scalar
 from preheat.ir.types import NoneType, ScalarType, TensorType, Type
@@ -224,8 +224,10 @@ class Recorder(BranchRecorder, SizedRecorder, ElementRecorder, TorchDispatchMode
     def record(self, facts: Overload, args: tuple, kwargs: dict, out: Any) -> None:
         """Appends the op that took `args` and gave `out`."""
         parts = spread(facts, args, kwargs, out)
-        call = translated(facts, args, out) if parts is None and "_cudnn_rnn" in facts.name else None
-        if call is not None:
+        if facts.name in RECURRENT:
+            call = translated(facts, args, out)
+            if call is None:
+                return self.stop("untracked_tensor", "the random numbers of cuDNN's dropout")
             parts = (call,)
         if parts is not None:
             for part in parts:
