@@ -161,6 +161,24 @@ def step(x):
 step(x)
 """,
     ),
+    "new_leaf": Reason(
+        "makes a tensor that gradients end in ({detail})",
+        "make it before the call and pass it in",
+        "host",
+        """
+def step(x):
+    w = torch.zeros(3, requires_grad=True)
+    return (x * w).sum(), w
+
+step(x)
+""",
+        """
+def step(x, w):
+    return (x * w).sum()
+
+step(x, torch.zeros(3, requires_grad=True))
+""",
+    ),
     "tensor_escape": Reason(
         "hands the memory or the values of a tensor to something that is not an op ({detail})",
         "move the conversion out of the compiled function",

@@ -43,6 +43,8 @@ _NUMBERS = frozenset((int, float, complex, bool))
 
 
 def _op(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
+    if kwargs.get("requires_grad"):
+        raise GiveUp("new_leaf", describe(function))
     for arg in args:
         if type(arg) not in _QUICK:
             watcher.look(arg, 0)

@@ -535,7 +535,7 @@ class Watcher(Reads, Raises, Looks, Boxing, Observer):
         sources, guards = self.sources, self.guards
         self._claim_ambient(ambient)
         entry = sources.root("entry")
-        if has_identity(target, type(target)):
+        if type(target) is types.FunctionType:  # its code is claimed where it is entered
             sources.know(target, entry)
         else:
             guards.meet(entry, target)

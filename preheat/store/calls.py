@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from preheat.base.digest import code_digest
+from preheat.base.names import name_of
 from preheat.store.key import Key
 
 
@@ -24,7 +25,8 @@ def call_key(target: Any, options: Mapping[str, Any], machine: str) -> Key:
     `machine`."""
     function = entry_function(target)
     owner = target if function is target else type(getattr(target, "__self__", target))
-    name = f"{owner.__module__}.{owner.__qualname__}"
+    module, qualname = name_of(target) or (owner.__module__, owner.__qualname__)
+    name = f"{module}.{qualname}"
     code = getattr(function, "__code__", None)
     return Key(name, {
         "code": code_digest(code) if code is not None else "",

@@ -151,7 +151,7 @@ ENDS = {
     lambda h, x: x._version: "host_call",
     lambda h, x: x.untyped_storage().nbytes(): "tensor_escape",
     lambda h, x: x.storage_offset(): "tensor_escape",
-    lambda h, x: x.clone().requires_grad_(True): "tensor_escape",
+    lambda h, x: x.clone().requires_grad_(True): "new_leaf",
     lambda h, x: x.resize_(1): "metadata_write",
     lambda h, x: x.t_(): "metadata_write",
     lambda h, x: h.t.unsqueeze_(0): "metadata_write",

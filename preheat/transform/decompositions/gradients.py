@@ -74,8 +74,8 @@ def hardtanh(
 
 
 def hardswish(c: Lowering, grad_output: Value, self: Value) -> Value:
-    sloped = c.where(self <= 3, grad_output * (self / 3 + 0.5), grad_output)
-    return c.where(self < -3, 0, sloped)
+    sloped = c.where(self < 3, grad_output * (self / 3 + 0.5), grad_output)
+    return c.where(self <= -3, 0, sloped)
 
 
 def hardsigmoid(c: Lowering, grad_output: Value, self: Value) -> Value:
