@@ -16,8 +16,8 @@ from preheat.base.collector import paused_collector
 from preheat.base.dataclass import dataclass
 from preheat.base.errors import InternalError, Unsupported, is_strict
 from preheat.base.events import emit, timed, wants
+from preheat.bridge.ambient import ROUNDING
 from preheat.bridge.ops import unseen_inputs
-from preheat.bridge.switches import rounds_float32
 from preheat.capture import capture as captures
 from preheat.differentiate import Aims, Lesson
 from preheat.generate.build import host_target
@@ -28,11 +28,11 @@ from preheat.ir.bench import Bench
 from preheat.ir.graph import Graph, device_of
 from preheat.ir.hinted import Book
 from preheat.ir.pack import decode, encode
-from preheat.ir.plan import Image, Plan, Target
+from preheat.ir.plan import Image, Plan, Rounding, Target
 from preheat.ir.sized import with_hinted_sizes
 from preheat.ir.spent import spent_by
 from preheat.ir.text import stage
-from preheat.ir.trace import Outcome, Point, Trace
+from preheat.ir.trace import Node, Outcome, Point, Trace
 from preheat.ir.training import Training
 from preheat.schedule.products import small_products
 from preheat.schedule.schedule import schedule
@@ -52,7 +52,6 @@ class Request:
                                `Live(k)` of the point means
     dynamic                    paths of numbers that change from call to call
     bench                      with what the fastest kernels are searched for; None: no search
-    is_graphed                 plans will be launched as graphs: the host's time does not count
     may_wait                   a node that its own effects end may wait for its plan until it comes again
     """
 
@@ -62,7 +61,6 @@ class Request:
     is_known: Callable[[Point, tuple], bool] = lambda point, objects: False
     dynamic: frozenset[str] = frozenset()
     bench: Bench | None = None
-    is_graphed: bool = False
     may_wait: bool = False
 
 
@@ -124,13 +122,12 @@ def _artifact(trace: Trace, request: Request) -> Artifact:
     (node,) = trace.nodes
     is_waiting = request.may_wait and node.body is not None and not node.body.symbols and (
         spent_by(trace) is not None)
-    made = compile_trace(trace, request.name, request.bench, request.is_graphed, is_waiting)
+    made = compile_trace(trace, request.name, request.bench, is_waiting)
     return made if node.body is None else replace(made, unseen=unseen_inputs(node.body))
 
 
 def compile_trace(
-    trace: Trace, name: str, bench: Bench | None = None, is_graphed: bool = False,
-    is_waiting: bool = False,
+    trace: Trace, name: str, bench: Bench | None = None, is_waiting: bool = False,
 ) -> Artifact:
     """The artifact of a one-node trace. A graph that the compiler cannot lower, or whose gradients
     it cannot tell apart, runs op by op, reported. `is_waiting`: so does one that has no gradients, until
@@ -145,7 +142,7 @@ def compile_trace(
         return learning
     if is_waiting:
         return replace(artifact(trace), is_waiting=True)
-    made = _generated(node.body, name, bench, is_graphed)
+    made = _generated(node.body, name, bench, _rounding(node))
     return artifact(trace) if made is None else artifact(trace, *made)
 
 
@@ -189,12 +186,12 @@ def _sized(trace: Trace, name: str, bench: Bench | None) -> Artifact:
 
 
 def compile_sizes(
-    graph: Graph, name: str, bench: Bench | None = None, is_graphed: bool = False,
+    graph: Graph, name: str, bench: Bench | None = None,
 ) -> tuple[Plan, Image] | None:
     """The plan and the image of a graph whose sizes change: for all of them, or for some, if its
     symbols have got their values; or of one that has waited. None if it has to run op by op."""
     try:
-        return _generated(graph, name, bench, is_graphed)
+        return _generated(graph, name, bench)
     except Exception as fault:  # ours: it goes on op by op, as before
         if is_strict():
             raise
@@ -202,8 +199,14 @@ def compile_sizes(
         return None
 
 
+def _rounding(node: Node) -> Rounding:
+    """What kernels may round: as the switches stood when the node began, while they stand so."""
+    claimed = dict(guard.expected for guard in node.guards if guard.kind == "ambient")
+    return Rounding(*claimed.get(ROUNDING, ()))
+
+
 def _generated(
-    graph: Graph, name: str, bench: Bench | None, is_graphed: bool = False,
+    graph: Graph, name: str, bench: Bench | None, rounding: Rounding = Rounding(),
 ) -> tuple[Plan, Image] | None:
     """Plan and image of `graph`; None, reported, if it has to run op by op."""
     with timed("compile", name=name) as event, paused_collector():
@@ -213,7 +216,7 @@ def _generated(
             symbols, whole = tuple(name for name, _ in graph.symbols), graph
             if symbols:
                 whole = with_hinted_sizes(graph, symbols, graph.hints, book)
-            plan, image = compile_graph(whole, target, bench, bool(symbols), is_graphed)
+            plan, image = compile_graph(whole, target, bench, bool(symbols), rounding)
         except Unsupported as reason:
             emit("fallback", what=f"the graph of {name}", why=str(reason))
             return None
@@ -229,10 +232,10 @@ def _generated(
 
 def compile_graph(
     graph: Graph, target: Target, bench: Bench | None = None, is_for_many: bool = False,
-    is_graphed: bool = False,
+    rounding: Rounding = Rounding(),
 ) -> tuple[Plan, Image]:
     """A plan for `graph` (level aten) and its code. A CPU has nothing to search. `is_for_many`: its
-    sizes are hinted, and what was told to be the same for all of them is checked again."""
+    sizes are hinted, and what was told to be the same for all of them is checked again. rounding: see `schedule`."""
     is_checked = is_strict() or is_for_many
     try:
         core = lower(graph, is_checked=is_checked, observe=lambda step, made: stage(step.name, made))
@@ -241,11 +244,10 @@ def compile_graph(
             raise
         raise Unsupported("symbolic", f"sizes do not follow from each other: {why}") from why
     if target.is_gpu and bench is not None:
-        plan, image = tuned(core, lambda: lower(graph, passes=WHOLE), target, bench)
+        plan, image = tuned(core, lambda: lower(graph, passes=WHOLE), target, bench, rounding=rounding)
     else:
-        is_rounded = is_graphed and target.is_gpu and rounds_float32()
-        small = small_products(core, is_rounded) if target.is_gpu else ()
-        plan = schedule(core, target, small)
+        small = small_products(core, rounding) if target.is_gpu else ()
+        plan = schedule(core, target, small, rounding=rounding)
         image = image_of(plan.kernels, target)
     stage("plan", plan)
     return plan, image

@@ -222,7 +222,7 @@ class Compiled:
         may_wait = self.told is None and not wants("stage")  # of who asks for code it is made
         request = Request(
             self.name, self.backend, self._limits(), self._is_known(place),
-            self._moving(kind, place, args, kwargs), self._bench(), self.graphs is not None, may_wait)
+            self._moving(kind, place, args, kwargs), self._bench(), may_wait)
         if place.point is None:
             made = compile_call(self.target, args, kwargs, request)
         else:
@@ -432,7 +432,7 @@ class Compiled:
         with paused_collector(is_lasting=True):
             from preheat.compiler import compile_sizes  # lazy: see _capture
 
-        return compile_sizes(graph, self.name, self._bench(), self.graphs is not None)
+        return compile_sizes(graph, self.name, self._bench())
 
     def _put(self, kind: Place, bound: Bound | None) -> None:
         """`bound`, if it begins calls, is tried first from now on: its entry, where it is all of them."""

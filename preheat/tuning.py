@@ -26,7 +26,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from preheat.base.dataclass import dataclass
 from preheat.base.errors import InternalError, Unsupported
 from preheat.base.events import emit
-from preheat.generate.cubin import binary, build_gpu, kernel_key
+from preheat.generate.cubin import Known, binary, build_gpu, kernel_key
 from preheat.generate.tiles import Tile
 from preheat.generate.triton import source_of
 from preheat.generate.tuned import changes_bits, choices
@@ -35,7 +35,7 @@ from preheat.ir.devices import device_of as device_facts
 from preheat.ir.graph import Graph, device_of
 from preheat.ir.loop import Kernel
 from preheat.ir.pack import digest
-from preheat.ir.plan import Binary, Image, KernelCall, Plan, Target
+from preheat.ir.plan import Binary, Image, KernelCall, Plan, Rounding, Target
 from preheat.schedule.layouts import laid_out
 from preheat.schedule.products import parts_of, products_of, small_products
 from preheat.schedule.schedule import schedule
@@ -47,15 +47,15 @@ GAIN = 0.98  # what is not faster by as much is not worth another choice
 
 def tuned(
     core: Graph, whole: Callable[[], Graph] | None, target: Target, bench: Bench,
-    is_lean: bool = False,
+    is_lean: bool = False, rounding: Rounding = Rounding(),
 ) -> tuple[Plan, Image]:
     """The fastest plan of `core` that the table or the search knows, and its code.
 
     whole   gives the same graph with every op a library call, as eager runs it; None: there is none
-    is_lean   see `schedule`
+    is_lean, rounding   see `schedule`
     Raises as `schedule` and `build_gpu`.
     """
-    return _Search(core, whole, target, bench, is_lean).result()
+    return _Search(core, whole, target, bench, is_lean, rounding).result()
 
 
 @dataclass
@@ -80,27 +80,28 @@ class _Progress:
 class _Search:
     def __init__(
         self, core: Graph, whole: Callable[[], Graph] | None, target: Target, bench: Bench,
-        is_lean: bool,
+        is_lean: bool, rounding: Rounding,
     ):
         self.core, self.whole, self.target, self.bench = laid_out(core, target), whole, target, bench
-        self.is_lean = is_lean
+        self.is_lean, self.rounding = is_lean, rounding
         self.measure = bench.measure(device_of(core))
         name = self.measure.name if self.measure is not None else ""
         self.table = bench.table(name, target.compiler)
         self.began = time.monotonic()
         self.is_blind = False  # a plan could not be timed: nothing was decided
         self.tiles: dict[str, Tile] = {}
+        self.known: Known = {}
         self.asked: set[str] = set()
         self.progress = _Progress(bench.name, self.began)
 
     def result(self) -> tuple[Plan, Image]:
-        key = digest((self.core, self.bench.is_deterministic, self.bench.is_graphed))
+        key = digest((self.core, self.bench.is_deterministic, self.bench.is_graphed, *self.rounding))
         found = self.table.get("plan", key)
         if found is not None:
             made = self._stored(found)
             if made is not None:
                 return made
-        first = frozenset((value, 1) for value in small_products(self.core))
+        first = frozenset((value, 1) for value in small_products(self.core, self.rounding))
         plain = self._scheduled(first)
         self._tune([plain])
         if self.bench.is_deterministic or not self._may_measure():
@@ -189,7 +190,7 @@ class _Search:
     def _scheduled(self, choice: Choice) -> Plan:
         parts = {value: count for value, count in choice if count > 1}
         return schedule(
-            self.core, self.target, {value for value, _ in choice}, parts, is_lean=self.is_lean)
+            self.core, self.target, {value for value, _ in choice}, parts, self.is_lean, self.rounding)
 
     def _eager(self) -> Plan | None:
         if self.whole is None:
@@ -208,7 +209,7 @@ class _Search:
         return found[0], found[1]
 
     def _image(self, plan: Plan) -> Image:
-        return build_gpu(plan.kernels, self.target, self.tiles)
+        return build_gpu(plan.kernels, self.target, self.tiles, self.known)
 
     # ------------------------------------------------------------------ kernels
     def _tune(self, plans: Sequence[Plan]) -> None:
@@ -233,7 +234,7 @@ class _Search:
             self.progress.more(2 * sum(len(found) for *_, found in open_ones))
             with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
                 waiting = [
-                    (row, [pool.submit(self._compiled, row[1], tile) for tile in row[4].values()])
+                    (row, [pool.submit(self._compiled, *row[:2], tile) for tile in row[4].values()])
                     for row in open_ones]
                 # all of it before the first is timed: threads at work would delay the launches
                 made = [(row, list(map(self._waited, futures))) for row, futures in waiting]
@@ -246,13 +247,16 @@ class _Search:
         self.progress.step()
         return made
 
-    def _compiled(self, kernel: Kernel, tile: Tile) -> Binary | None:
+    def _compiled(self, key: str, kernel: Kernel, tile: Tile) -> Binary | None:
         """The binary; None for a tile that the device has no room for, and where time is up."""
+        if not self._may_measure():
+            return None
         try:
-            has_time = self._may_measure()
-            return binary(source_of(kernel, self.target, tile), self.target) if has_time else None
+            made = binary(source_of(kernel, self.target, tile), self.target)
         except InternalError:
             return None
+        self.known[key, tile] = (made,)
+        return made
 
     def _tile(
         self, key: str, kernel: Kernel, plan: Plan, call: KernelCall, found: Mapping[str, Tile],

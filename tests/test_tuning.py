@@ -60,7 +60,7 @@ def no_compiler(monkeypatch):
     """A binary is the number of its tile; an image, the tiles of its kernels."""
     monkeypatch.setattr(tuning, "binary", lambda source, target: source.tile)
 
-    def build(kernels, target, tiles):
+    def build(kernels, target, tiles, known):
         chosen = tuple(tiles.get(kernel_key(kernel)) for kernel in kernels)
         return Image(b"", (), target, chosen)
 

@@ -5,7 +5,8 @@
     steps_aside()              -> "a function mode is active", or "" when compiled code may run
 
 Every entry guards every row of `AMBIENT` (`Guard(-1, "ambient", (name, value))`), read before the
-recorder's own mode is entered; rows of `WHEN_READ` only where the program asked for them. Values
+recorder's own mode is entered; rows of `WHEN_READ` only where the program asked for them, `ROUNDING` only
+where it multiplies float32 on a GPU. Values
 are primitives and tuples of them, so they can be stored.
 No rows: thread counts (library calls read them anew), and whether warnings repeat.
 
@@ -28,6 +29,7 @@ from torch.autograd import forward_ad
 from torch.utils._device import DeviceContext
 
 from preheat.bridge.ops import private
+from preheat.bridge.switches import float32_rounding
 from preheat.ir.trace import Constant
 
 _C = torch._C
@@ -140,6 +142,7 @@ def _stream_capture() -> Constant:
         return None
 
 
+ROUNDING = "float32_rounding"  # the row on which kernels hang that multiply float32 on a GPU
 AMBIENT: MappingProxyType[str, Callable[[], Constant]] = MappingProxyType({
     "grad_enabled": torch.is_grad_enabled,
     "inference_mode": torch.is_inference_mode_enabled,
@@ -161,6 +164,7 @@ AMBIENT: MappingProxyType[str, Callable[[], Constant]] = MappingProxyType({
     "deterministic": _deterministic,
     "attention": _attention,
     "library_choice": _library_choice,
+    ROUNDING: float32_rounding,
     "trace_function": lambda: sys.gettrace() is not None,
     "profile_function": lambda: sys.getprofile() is not None,
     "monitoring": _monitoring,
@@ -236,7 +240,7 @@ SETTABLE: MappingProxyType[str, Callable[[Constant], None]] = MappingProxyType({
 })
 
 # Rows that few programs depend on: guarded by those that call this. (Library products read the
-# matmul precision anew, generated code is exact.)
+# matmul precision anew, kernels hang on `ROUNDING`.)
 WHEN_READ: MappingProxyType[Callable, str] = MappingProxyType({
     _C._cuda_isCurrentStreamCapturing: "stream_capture",
     _C._get_float32_matmul_precision: "matmul_precision",

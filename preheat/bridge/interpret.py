@@ -210,6 +210,11 @@ def _window(op: Op, x: Tensor) -> Tensor:
     return x.as_strided(op.type.sizes, strides, x.storage_offset())
 
 
+def _tf32(x: Tensor) -> Tensor:
+    bits = (x.view(torch.int32).long() + (1 << 12)) >> 13 << 13
+    return torch.where(x.isnan(), x, bits.to(torch.int32).view(torch.float32))
+
+
 def _place(op: Op, x: Tensor, part: Tensor) -> Tensor:
     axis, made = op.attr("axis"), x.clone()
     made[_region(axis, op.attr("start"), op.attr("step"), part.shape[axis])] = part
@@ -251,6 +256,7 @@ MEANINGS: dict[str, Callable] = {
     },
     # torch.sign(NaN) is 0; the row keeps NaN.
     "sign": lambda op, x: torch.where(torch.isnan(x), x, torch.sign(x)),
+    "tf32": _function(_tf32),
     "cast": lambda op, x: x.to(dtype(op.attr("dtype"))),
     "bitcast": lambda op, x: x.view(dtype(op.attr("dtype"))),
     "floordiv": lambda op, x, y: torch.div(x, y, rounding_mode="floor"),

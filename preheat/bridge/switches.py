@@ -44,10 +44,15 @@ def library_switches(
     return tuple(_fixed(reader) for reader in readers)
 
 
-def rounds_float32() -> bool:
-    """The library may round float32 operands of products to tf32 now, which no kernel of ours does."""
-    reader = private("_C._get_cublas_allow_tf32")
-    return reader is not None and _read(reader) is True
+def float32_rounding() -> tuple[bool, bool]:
+    """Whether libraries of a GPU may round float32 operands to tf32 now: of products, and of convolutions."""
+    getter = private("_C._get_fp32_precision_getter")
+    if getter is not None:
+        products, convolutions = (getter(*of) == "tf32" for of in _PRECISIONS)
+        return products, convolutions
+    readers = (private("_C._get_cublas_allow_tf32"), private("_C._get_cudnn_allow_tf32"))
+    products, convolutions = (reader is not None and _read(reader) is True for reader in readers)
+    return products, convolutions
 
 
 class Contradiction(str):

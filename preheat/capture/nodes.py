@@ -21,13 +21,14 @@ from typing import Any, TypeAlias
 from preheat.base.callers import Handling
 from preheat.base.reasons import explain
 from preheat.base.rewrites import hint_for
-from preheat.bridge.ambient import SETTABLE, ambient_now
+from preheat.bridge.ambient import ROUNDING, SETTABLE, ambient_now
 from preheat.bridge.tensors import Tensor
 from preheat.capture import generators, snapshots
 from preheat.capture.observer import GiveUp
 from preheat.capture.recipes import Planner
 from preheat.capture.spoiled import own_gradient, why_spoiled
 from preheat.capture.sizes import finished
+from preheat.ir.graph import Graph
 from preheat.ir.trace import (
     Break, Captured, Goto, Guard, Host, Node, Point, Recipe, Return, Signature, Trace,
 )
@@ -197,6 +198,8 @@ class Nodes:
              if memory is not None],
             recorder.written_inputs)
         guards = (*watcher.guards.finish(), *overlaps)
+        if not _multiplies_float32(body):
+            guards = tuple(g for g in guards if g.kind != "ambient" or g.expected[0] != ROUNDING)
         node = Node(guards, inputs if body else (), body, end)
         trace = Trace(
             self.signature, tuple(sources.table), (node,), tuple(watcher.guards.codes), _PYTHON)
@@ -234,6 +237,15 @@ def _hint_at(reason: str, file: str, line: int, column: int, general: str) -> st
 
 
 # ---------------------------------------------------------------------------- inputs of a body
+_PRODUCTS = frozenset(f"aten.{name}.default" for name in ("mm", "addmm", "bmm", "baddbmm", "convolution"))
+
+
+def _multiplies_float32(body: Graph | None) -> bool:
+    """Products of `body` are such as a GPU may round: kernels made for it hang on what is allowed."""
+    return body is not None and any(
+        op.name in _PRODUCTS and op.type.dtype == "float32" and op.type.device != "cpu" for op in body.ops)
+
+
 def _alias_sets(extents: list[tuple[int, int] | None]) -> list[int]:
     """A number for each input: equal where memory overlaps, -1 where it is the input's own."""
     order = sorted((memory, place) for place, memory in enumerate(extents) if memory is not None)

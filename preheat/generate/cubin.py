@@ -28,6 +28,8 @@ from preheat.ir.loop import Kernel
 from preheat.ir.pack import digest
 from preheat.ir.plan import Binary, Image, Target
 
+Known = dict[tuple[str, Tile | None], tuple[Binary, ...]]  # by `kernel_key` and tile, None for the rules' own
+
 
 @functools.cache
 def gpu_target(arch: str) -> Target:
@@ -45,38 +47,53 @@ def prepare(arch: str) -> None:
 
 def build_gpu(
     kernels: Sequence[Kernel], target: Target, tiles: Mapping[str, Tile] = MappingProxyType({}),
+    known: Known | None = None,
 ) -> Image:
     """The binaries of `kernels`, one entry a name, or several where sizes are arguments.
 
     tiles   by `kernel_key`, those that are not the rules' own
+    known   what has been compiled before; what is new is added
     Raises InternalError for a kernel that Triton refuses.
     """
-    return begin_gpu(kernels, target, tiles)()
+    return begin_gpu(kernels, target, tiles, known)()
 
 
 def begin_gpu(
     kernels: Sequence[Kernel], target: Target, tiles: Mapping[str, Tile] = MappingProxyType({}),
+    known: Known | None = None,
 ) -> Callable[[], Image]:
     """What waits for the image that `build_gpu` gives. Its kernels are compiled meanwhile, the longest first:
     it is what the last one waits for."""
-    numbers: dict[str, range] = {}
-    entries: list[tuple[str, int]] = []
-    sources: list[Source] = []
-    for kernel in kernels:
-        key = kernel_key(kernel)
-        if key not in numbers:
-            first = len(sources)
-            sources += sources_of(kernel, target, tiles.get(key))
-            numbers[key] = range(first, len(sources))
-        entries += [(kernel.name, number) for number in numbers[key]]
-    if wants("stage"):
-        for source in sources:
-            emit("stage", name="triton", text=source.text)
+    known = {} if known is None else known
+    keys = [kernel_key(kernel) for kernel in kernels]
+    found = {(key, tiles.get(key)): kernel for key, kernel in zip(keys, kernels)}
+    is_told = wants("stage")
+    sources = {
+        place: sources_of(kernel, target, place[1]) for place, kernel in found.items()
+        if is_told or place not in known}
+    for source in (source for texts in sources.values() for source in texts if is_told):
+        emit("stage", name="triton", text=source.text)
+    fresh = [
+        (place, number, source) for place, texts in sources.items() if place not in known
+        for number, source in enumerate(texts)]
     answers = {
-        number: WORKERS.submit(job_of(sources[number], target))
-        for number in sorted(range(len(sources)), key=lambda number: -len(sources[number].text))}
-    return lambda: Image(b"", tuple(entries), target, tuple(
-        _binary(source, target, answers[number].result()) for number, source in enumerate(sources)))
+        (place, number): WORKERS.submit(job_of(source, target))
+        for place, number, source in sorted(fresh, key=lambda row: -len(row[2].text))}
+
+    def image() -> Image:
+        for place in dict.fromkeys(place for place, _ in answers):
+            known[place] = tuple(
+                _binary(source, target, answers[place, number].result())
+                for number, source in enumerate(sources[place]))
+        binaries: list[Binary] = []
+        numbers: dict[str, range] = {}
+        for place in found:
+            numbers[place[0]] = range(len(binaries), len(binaries) + len(known[place]))
+            binaries += known[place]
+        entries = [(kernel.name, number) for key, kernel in zip(keys, kernels) for number in numbers[key]]
+        return Image(b"", tuple(entries), target, tuple(binaries))
+
+    return image
 
 
 def kernel_key(kernel: Kernel) -> str:

@@ -258,6 +258,13 @@ def _isinf(b: Builder, x: Value) -> Value:
     return b.compare("oeq", b.fabs(x), b.constant(float("inf"), x))
 
 
+def _tf32(b: Builder, x: Value) -> Value:
+    bits = b.bits(x)
+    up = b.binary("add", bits, b.constant(1 << 12, bits))
+    near = b.from_bits(b.binary("and", up, b.constant(-1 << 13, bits)), x.element)
+    return b.select(b.compare("uno", x, x), x, near)
+
+
 def _signed_division(b: Builder, x: Value, y: Value) -> tuple[Value, Value, Value]:
     """Quotient and rest towards zero, and where the floor is one less. The least integer by -1
     wraps (the instruction would trap), so -1 divides by negation."""
@@ -334,7 +341,7 @@ FLOAT: dict[str, Emit] = {
     "isnan": lambda b, x: b.compare("uno", x, x), "isinf": _isinf,
     "maximum": _extremum("ogt"), "minimum": _extremum("olt"),
     "fmax": _numeric_extremum("oge"), "fmin": _numeric_extremum("ole"),
-    "copysign": lambda b, x, y: b.copysign(x, y), "truncdiv": _float_truncdiv,
+    "copysign": lambda b, x, y: b.copysign(x, y), "truncdiv": _float_truncdiv, "tf32": _tf32,
     "eq": _comparison("oeq"), "ne": _comparison("une"), "lt": _comparison("olt"),
     "le": _comparison("ole"), "gt": _comparison("ogt"), "ge": _comparison("oge"),
     **vecmath.FUNCTIONS, **angles.FUNCTIONS,

@@ -11,8 +11,9 @@
         v8 = add v7, v1; store p3[i0*512 + i1] = v8
 
 A program computes a block of rows by columns, `depth` positions of the walk at once, by the matrix
-units: 16-bit operands exactly, their products added in float32; float32 by float32 arithmetic
-("ieee", never tf32), each block of the walk added up apart, so that errors grow with its square root
+units: 16-bit operands exactly, their products added in float32; float32 that the walk rounds to tf32
+likewise (the units themselves would cut it off, which is 7 times as far from the truth); other float32 by float32 arithmetic
+("ieee"), each block of the walk added up apart, so that errors grow with its square root
 as the library's do. What the operands take besides loads is the prologue, computed for each block;
 all that is not in the walk is the epilogue, computed after it, so its loads hold no registers during
 the walk. Blocks are visited so that programs that run together share rows and columns in L2.
@@ -52,6 +53,9 @@ _FLOAT_TILES = (
     (32, 64, 32, 4, 3), (64, 32, 32, 4, 3), (64, 64, 16, 4, 3), (64, 64, 32, 8, 3),
     (128, 64, 16, 8, 3),
 )
+_TILES = {
+    "float32": _FLOAT_TILES,
+    "tf32": tuple((high, wide, deep // 2, warps, stages) for high, wide, deep, warps, stages in _HALF_TILES)}
 
 _SUM_TILES = ((4, 16, 128, 4), (8, 8, 128, 4), (4, 16, 256, 4), (8, 16, 128, 4), (4, 16, 128, 2))
 MOST_UNROLLED = 4  # blocks of the walk
@@ -73,8 +77,9 @@ class Product(NamedTuple):
 
     @property
     def dtype(self) -> str:
-        """Of the operands."""
-        return self.left[-1].dtype
+        """Of the operands: "tf32" if they are float32 that has been rounded."""
+        is_rounded = self.left[-1].op == self.right[-1].op == "tf32"
+        return "tf32" if is_rounded else self.left[-1].dtype
 
 
 def product_of(kernel: Kernel) -> Product | None:
@@ -167,11 +172,11 @@ def tiles_of_product(product: Product, device: Device) -> tuple[Tile, ...]:
     rows, columns, depth = (
         max(LEAST, power_of_two(extent_of(axes)))
         for axes in (product.down, product.along, product.walked))
-    itemsize = DTYPES[product.dtype].itemsize
+    itemsize = DTYPES[product.left[-1].dtype].itemsize
     whole = _whole_depth(product.walked, depth)
     summed = _summed(product) if product.dtype == "float32" else ()
     found: dict[Tile, float] = {}
-    for high, wide, deep, warps, stages in _HALF_TILES if itemsize == 2 else _FLOAT_TILES:
+    for high, wide, deep, warps, stages in _TILES.get(product.dtype, _HALF_TILES):
         high, wide, deep = min(high, rows), min(wide, columns), min(deep, whole)
         stages = min(stages, max(2, -(-depth // deep)))
         tile = Tile(
@@ -279,7 +284,8 @@ def write_product(writer: Any, product: Product) -> None:
     if product.dtype == "float32":
         writer.emit(f'{a} += tl.dot({left}, {right}, none, input_precision="ieee")')
     else:
-        writer.emit(f'{a} = tl.dot({left}, {right}, {a}, input_precision="ieee")')
+        precision = "tf32" if product.dtype == "tf32" else "ieee"
+        writer.emit(f'{a} = tl.dot({left}, {right}, {a}, input_precision="{precision}")')
     writer.depth -= 1
     writer.emit(f"v{total.id} = {a}")
 

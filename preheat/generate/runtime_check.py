@@ -88,7 +88,11 @@ other:
 
 call:
   %function = inttoptr i64 %address to ptr
-  %answer = call i64 %function(i64 %base)
+  %third.bits = lshr i64 %route, 32
+  %third.index = and i64 %third.bits, LAST
+  %third.at = getelementptr i64, ptr %slots, i64 %third.index
+  %third = load i64, ptr %third.at
+  %answer = call i64 %function(i64 %base, i64 %second, i64 %third)
   br label %compare
 
 same:

@@ -162,7 +162,7 @@ FLOAT: dict[str, str] = {
     "isnan": "({0} != {0})", "isinf": '(tl.abs({0}) == float("inf"))',
     "truncdiv": "libdevice.trunc(divided({0}, {1}))",
     "pow": "libdevice.pow({0}, {1})", "atan2": "libdevice.atan2({0}, {1})",
-    "copysign": "libdevice.copysign({0}, {1})",
+    "copysign": "libdevice.copysign({0}, {1})", "tf32": "rounded_tf32({0})",
     "maximum": f"tl.maximum({{0}}, {{1}}, {_NAN}.ALL)",
     "minimum": f"tl.minimum({{0}}, {{1}}, {_NAN}.ALL)",
     "fmax": f"tl.maximum({{0}}, {{1}}, {_NAN}.NONE)",
@@ -241,6 +241,12 @@ def near_erf(x):
     tail = ((tail * t + 1.421413741) * t - 0.284496736) * t + 0.254829592
     value = 1.0 - tail * t * tl.exp(-size * size)
     return tl.where(x < 0, -value, value)
+''',
+    "rounded_tf32": '''
+@triton.jit
+def rounded_tf32(x):
+    return tl.inline_asm_elementwise(
+        "cvt.rna.tf32.f32 $0, $1;", "=r,r", [x], dtype=tl.float32, is_pure=True, pack=1)
 ''',
     "rooted": '''
 @triton.jit

@@ -102,6 +102,10 @@ def lowered(job: Job, is_direct: bool = True) -> tuple[dict[str, Any], dict[str,
     backend = compiler.make_backend(target)
     if not is_direct or not _is_known(type(source), type(backend)):
         made = compiler.compile(source, target=target, options=options)
+        text = unpacked(made.asm["ptx"])
+        if text != made.asm["ptx"]:
+            made.asm["ptx"] = text
+            made.asm["cubin"] = backend.make_cubin(text, {}, backend.parse_options(options), job.arch)
         return made.asm, made.metadata._asdict()
     options = backend.parse_options({**options, **source.parse_options()})
     context = compiler.ir.context()
@@ -115,8 +119,29 @@ def lowered(job: Job, is_direct: bool = True) -> tuple[dict[str, Any], dict[str,
         target, options, backend.get_codegen_implementation(options), backend.get_module_map(), context)
     for name, run in stages.items():
         module = run(module, metadata)
+        if name == "ptx":
+            module = unpacked(module)
         texts[name] = module if isinstance(module, (str, bytes)) else str(module)
     return texts, metadata
+
+
+def unpacked(ptx: str) -> str:
+    """`ptx` with sums of two 16-bit integers in a word as two sums.
+
+    ptxas (12.8) takes 0 for a constant one of `add.s16x2` if nothing reads the upper half of the result: a
+    mask that LLVM computes for two positions at once is off then.
+    """
+    return _PACKED.sub(_apart, ptx)
+
+
+_PACKED = re.compile(r"\b(add|min|max)\.([su]16)x2\s+(%\w+), (%\w+), (%\w+);")
+
+
+def _apart(found: re.Match) -> str:
+    op, dtype, result, left, right = found.groups()
+    return (
+        f"{{ .reg .b16 %a<2>, %b<2>; mov.b32 {{%a0, %a1}}, {left}; mov.b32 {{%b0, %b1}}, {right}; "
+        f"{op}.{dtype} %a0, %a0, %b0; {op}.{dtype} %a1, %a1, %b1; mov.b32 {result}, {{%a0, %a1}}; }}")
 
 
 @functools.cache

@@ -49,6 +49,7 @@ CORE: dict[str, OpSpec] = {
         sigmoid="1 / (1 + e**-x)", floor="towards -inf", ceil="towards +inf", trunc="towards 0",
         round="to nearest, ties to even", logical_not="x == 0, as bool", bitwise_not="~x",
         isnan="as bool", isinf="as bool",
+        tf32="rounded to 10 bits of mantissa, ties away from 0; NaN as it is",
     ),
     **_rows("elementwise", 1, "dtype free", cast="x in another dtype; float to int truncates; to bool is x != 0"),
     **_rows("elementwise", 1, "dtype", bitcast="the same bits in a dtype of equal size"),
@@ -127,6 +128,7 @@ FUSABLE: dict[str, frozenset[str]] = {
         "truncdiv": ("float32", "float64", *_INTEGERS),  # eager rounds 16-bit quotients first
         "floordiv remainder fmod shl shr": _INTEGERS,
         "bitwise_and bitwise_or bitwise_xor bitwise_not": (*_INTEGERS, "bool"),
+        "tf32": ("float32",),
     }.items()
     for name in names.split()
 }

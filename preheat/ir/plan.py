@@ -12,7 +12,7 @@ A plan knows no address. `Target` is the machine it is for, `Image` the machine 
 all that a second process needs.
 """
 
-from typing import Union
+from typing import NamedTuple, Union
 
 from preheat.base.dataclass import dataclass
 from preheat.ir.graph import Arg
@@ -37,6 +37,13 @@ class Target:
 
     def elems(self, itemsize: int) -> int:
         return max(1, self.vector_bytes // itemsize)
+
+
+class Rounding(NamedTuple):
+    """Whether kernels may round float32 operands to tf32: of matrix products, and of convolutions."""
+
+    products: bool = False
+    convolutions: bool = False
 
 
 @dataclass(frozen=True, slots=True)

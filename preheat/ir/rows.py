@@ -13,7 +13,8 @@ that is 0, so that later rows can start from a pointer that an earlier one loade
 from an absolute address and save nothing: their last 8 bytes are 0, and they take the short way.
 
     kind 0 load      word = 8 bytes at slot[base] + address
-    kind 1 call      word = function `address` called with slot[base] as its one i64 argument
+    kind 1 call      word = function `address` called with slot[base], slot[other] and slot[save] as i64
+                     arguments, of which it may take fewer
     kind 2 same      word = slot[base] ^ slot[other]
     kind 3 apart     word = 1 if slot[base] == slot[other] + address else 0
     kind 4 advance   word = slot[base] + address

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch.autograd import forward_ad
 
+from preheat.bridge.ops import private
 from preheat.ir.rows import ALL_BITS, ZERO
 from preheat.ir.trace import Constant
 from preheat.run.layout import WORD, layout, read, word
@@ -277,6 +278,28 @@ def _attention(table: Table, value: Constant) -> bool:
     return _ATTENTION(table) == value[:4] and _numbers_in_context(table, value[4:])
 
 
+def _float32_rounding(table: Table, value: Constant) -> bool:
+    """(of products, of convolutions): `Context::float32Precision(backend, op)`, whose enums are c10's."""
+    function = _function("_ZNK2at7Context16float32PrecisionENS_14Float32BackendENS_9Float32OpE")
+    getter = private("_C._get_fp32_precision_getter")
+    if getter is None:
+        return False
+    context, backend = table.slot(), table.constant(_CUDA)
+    table.call(_function("_ZN2at13globalContextEv"), mask=0, save=context)
+    found = []
+    for name, op in _FLOAT32_OPS.items():
+        code = table.call(function, context, BYTE, table.constant(op), backend) & BYTE
+        if _PRECISIONS.get(code) != getter("cuda", name):
+            return False
+        found.append(code == _TF32)
+    return tuple(found) == value
+
+
+_CUDA, _TF32 = 1, 2
+_FLOAT32_OPS = {"matmul": 3, "conv": 1}
+_PRECISIONS = {0: "none", 1: "ieee", _TF32: "tf32", 3: "bf16"}
+
+
 def _numbers_in_context(table: Table, numbers: tuple[int, ...]) -> bool:
     """Adds rows for the one place of the context where `numbers` stand as 32-bit integers."""
     context = ctypes.PYFUNCTYPE(ctypes.c_uint64)(_function("_ZN2at13globalContextEv"))()
@@ -411,6 +434,7 @@ READERS: types.MappingProxyType[str, Callable[[Table, Constant], bool]] = types.
         "deterministicFillUninitializedMemory",
     ),
     "attention": _attention,
+    "float32_rounding": _float32_rounding,
     "library_choice": _flags("userEnabledMkldnn", "userEnabledNNPACK", "userEnabledCuDNN"),
     "trace_function": _thread_field(sys.settrace, sys.gettrace),
     "profile_function": _thread_field(sys.setprofile, sys.getprofile),

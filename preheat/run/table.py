@@ -86,10 +86,14 @@ class Table:
             return found
         return self._add((unsigned, found, mask, kind, base, save, ZERO))
 
-    def call(self, function: int, base: int = ZERO, mask: int = ALL_BITS, save: int = ZERO) -> int:
-        """What `function` answers for slot `base`, which must stay under `mask`."""
-        found = _FUNCTION(function)(self._slots[base])
-        return self._add((function, found, mask, CALL, base, save, ZERO))
+    def call(
+        self, function: int, base: int = ZERO, mask: int = ALL_BITS, save: int = ZERO, second: int = ZERO,
+    ) -> int:
+        """What `function` answers for slots `base`, `second` and, as it was, `save`, which must stay under
+        `mask`. Functions of fewer arguments do not look at the others."""
+        arguments = (self._slots.get(slot, 0) for slot in (base, second, save))
+        found = _FUNCTION(function)(*arguments)
+        return self._add((function, found, mask, CALL, base, save, second))
 
     def same(self, base: int, other: int) -> int:
         """0: two slots must stay equal. Anything else: they are not."""
@@ -218,4 +222,4 @@ def _signed(address: int) -> int:
     return address - (1 << 64) if address >> 63 else address
 
 
-_FUNCTION = ctypes.PYFUNCTYPE(ctypes.c_uint64, ctypes.c_uint64)
+_FUNCTION = ctypes.PYFUNCTYPE(ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64)

@@ -24,7 +24,7 @@ from preheat.ir.graph import Builder, Op, Ref
 from preheat.ir.scalar import Scalar
 from preheat.ir.types import TensorType, Type, tensor
 from preheat.schedule.biases import CONVOLUTION
-from preheat.schedule.sums import permuted, repeated, wide, write_total
+from preheat.schedule.sums import factor, permuted, repeated, write_total
 
 
 class Convolution(NamedTuple):
@@ -66,18 +66,18 @@ def _is_last(type: TensorType) -> bool:
     return type.strides[1] == 1 or type.sizes[1] == 1
 
 
-def write_convolution(builder: Builder, found: Convolution) -> None:
-    """Appends the sum; it gives the op's own value."""
+def write_convolution(builder: Builder, found: Convolution, rounds_float32: bool = False) -> None:
+    """Appends the sum; it gives the op's own value. rounds_float32: operands of float32 to tf32."""
     taps = builder.type_of[found.weight].sizes[2:]
     walked = [k for k, count in enumerate(taps) if count > 1]
-    left = wide(builder, _windows(builder, found, taps), rounds=True)
+    left = factor(builder, _windows(builder, found, taps), True, rounds_float32)
     space, rank = len(taps), builder.type_of[left].rank
     left = permuted(builder, left, (0, *range(2, rank), 1))  # [N, *out, *taps, C]
     images, channels, *out = found.op.type.sizes
     inner = builder.type_of[left].sizes[1 + space:]
     sizes = (images, channels, *out, *inner)
     left = repeated(builder, left, 1, sizes)
-    right = wide(builder, found.weight, rounds=True)
+    right = factor(builder, found.weight, True, rounds_float32)
     right = permuted(builder, right, (0, *range(2, space + 2), 1))
     right = _everywhere(builder, right, sizes)
     write_total(builder, found.op, left, right, tuple(range(2 + space, 3 + space + len(walked))))

@@ -377,9 +377,15 @@ class _Fusion:
         group = self._group(tuple(roots))
         if group is None or len(group.memories) > cost.MOST_PARAMS:
             return None
-        if group.cost >= sum(part.cost for part in parts) or self._starves(group, parts):
+        if self._cost(group) >= sum(map(self._cost, parts)) or self._starves(group, parts):
             return None
         return group
+
+    def _cost(self, group: Group) -> float:
+        """What counts of a product on matrix units, which take blocks, is bytes: no axis is its vector."""
+        if self.products.isdisjoint(group.roots):
+            return group.cost
+        return group.tiled.bytes + cost.launch_bytes(self.groups.shapes.target)
 
     def _is_factor(self, value: int, numbers: frozenset[int]) -> bool:
         """A sum among the units `numbers` would compute `value` again for each of its rows."""

@@ -1,4 +1,4 @@
-"""Products that kernels of a GPU compute, each with what is done to its result.
+"""Products and convolutions that kernels of a GPU compute, each with what is done to its result.
 
     %3: bf16[128, 256] = library(%b, %x, %w, op='aten.addmm.default'); %4 = relu of %3
       ->
@@ -21,7 +21,8 @@ from preheat.ir.graph import Builder, Graph, Op
 from preheat.ir.hinted import estimate
 from preheat.ir.ops import CORE
 from preheat.ir.pack import digest
-from preheat.ir.types import HALVES, TensorType, Type
+from preheat.ir.plan import Rounding
+from preheat.ir.types import TensorType, Type
 from preheat.schedule import cost
 from preheat.schedule.convolutions import convolution_in, write_convolution
 from preheat.schedule.split import Matrix, split_in_two
@@ -38,7 +39,9 @@ PARTS, LEAST_PART = (2, 4, 8), 256  # of a long sum; the least that is worth a p
 # are added up as rows are (generate/products), and the most results, us in a graph: 128 x 256 x 256 3.7 / 7.3,
 # 64 x 256 x 64 2.0 / 15, 16 x 256 x 256 2.2 / 3.0, 1024 x 64 x 64 2.7 / 3.5, 256 x 256 x 256 6.0 / 6.9, 128 x 512 x 512
 # 10.2 / 20, 64 x 1024 x 512 10.7 / 12.9, 16 x 1024 x 1024 7.1 / 7.7; the library takes 7.0 for 512 x 256 x 256.
-SMALL = {"float32": (256, 1 << 23), "bfloat16": (512, 1 << 25), "float16": (512, 1 << 25)}
+# tf32 128 x 256 x 256 3.8 / 5.1, 128 x 512 x 512 5.0 / 5.5, but 512 x 512 x 512 6.9 / 5.4.
+SMALL = {
+    "float32": (256, 1 << 23), "tf32": (512, 1 << 25), "bfloat16": (512, 1 << 25), "float16": (512, 1 << 25)}
 SUMMED, MOST_RESULTS = (1024, 1 << 25), 1 << 16
 BLOCK_ELEMS = 32 * 64  # results of one block of a product, about
 
@@ -59,31 +62,28 @@ def products_of(graph: Graph) -> dict[int, str]:
     return kinds
 
 
-def small_products(graph: Graph, rounds_float32: bool = False) -> frozenset[int]:
+def small_products(graph: Graph, rounding: Rounding = Rounding()) -> frozenset[int]:
     """The products of `graph` that are worth a kernel without a search: it takes no longer than the
-    library, and the host less to launch it (4 us, not 10).
-
-    rounds_float32   the library may round float32 operands to tf32 and is the faster one then, where the
-                     host does not count
-    """
+    library, and the host less to launch it (4 us, not 10)."""
     types, by_value = graph.types(), {r: op for op in graph.ops for r in op.results}
     found: set[int] = set()
     for op in graph.ops:
         product = product_in(op, types) if len(op.results) == 1 else None
         if product is not None and _is_fit(product, types) and not rows_of_sum(product, types, by_value):
-            inner, (longest, work) = types[product.a].sizes[-1], SMALL[op.type.dtype]
+            is_rounded = op.type.dtype == "float32" and rounding.products
+            inner, (longest, work) = types[product.a].sizes[-1], SMALL["tf32" if is_rounded else op.type.dtype]
             is_along = (types[product.a].strides[-1], types[product.b].strides[-2]) == (1, 1)
-            if op.type.dtype == "float32" and is_along and op.type.elems <= MOST_RESULTS:
+            is_summed = op.type.dtype == "float32" and not is_rounded and is_along
+            if is_summed and op.type.elems <= MOST_RESULTS:
                 longest, work = SUMMED
-            is_exact = op.type.dtype == "float32" and not rounds_float32
-            if inner <= longest and op.type.elems * inner <= work and (
-                is_exact or op.type.dtype in HALVES):
+            if inner <= longest and op.type.elems * inner <= work:
                 found.add(op.result)
     return frozenset(found)
 
 
 def products_as_kernels(
     graph: Graph, fused: Collection[int], parts: Mapping[int, int] = MappingProxyType({}),
+    rounding: Rounding = Rounding(),
 ) -> Sums:
     """`graph` with the products that give `fused` as sums, those of `parts` as sums of so many sums."""
     types, by_value = graph.types(), {r: op for op in graph.ops for r in op.results}
@@ -106,13 +106,13 @@ def products_as_kernels(
             operands.add(product.b)
             if not _is_prologue(product.a, by_value, types, readers, fused):
                 operands.add(product.a)
-            write_sum(builder, product, rounds=True)
+            write_sum(builder, product, rounds=True, rounds_float32=rounding.products)
         elif found is not None:
             operands.add(found.weight)
             is_one = found.is_pointwise(types)  # else each tap would compute the prologue anew
             if not is_one or not _is_prologue(found.x, by_value, types, readers, fused):
                 operands.add(found.x)
-            write_convolution(builder, found)
+            write_convolution(builder, found, rounding.convolutions)
         else:
             ops.append(op)
             continue

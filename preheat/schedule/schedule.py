@@ -22,7 +22,7 @@ from preheat.base.errors import Unsupported
 from preheat.ir.graph import Graph, OutputAlias, Ref, device_of, map_refs
 from preheat.ir.loop import ANY, Kernel, sizes_of
 from preheat.ir.pack import digest
-from preheat.ir.plan import Call, KernelCall, LibraryCall, Output, Plan, ProductCall, Target
+from preheat.ir.plan import Call, KernelCall, LibraryCall, Output, Plan, ProductCall, Rounding, Target
 from preheat.schedule.activations import with_activations
 from preheat.schedule.alignment import aligned_products
 from preheat.schedule.depthwise import channels_first
@@ -40,13 +40,14 @@ from preheat.schedule.sums import products_as_sums
 
 def schedule(
     graph: Graph, target: Target, fused: Collection[int] = (),
-    parts: Mapping[int, int] = MappingProxyType({}), is_lean: bool = False,
+    parts: Mapping[int, int] = MappingProxyType({}), is_lean: bool = False, rounding: Rounding = Rounding(),
 ) -> Plan:
     """The plan that computes `graph` on `target`.
 
     fused   products and convolutions (`schedule.products.products_of`) that kernels of a GPU compute, with
             what is done to their results; convolutions of a graph that is `laid_out`
     parts   into how many sums those of some are cut, which are added up by another kernel
+    rounding   which of `fused` may round their float32 operands
     is_lean   large buffers come and go with their values instead of lying in an arena that is kept
 
     Sizes may be expressions (`ir/hinted.py`). Raises Unsupported for ops and dtypes that neither a
@@ -56,7 +57,7 @@ def schedule(
         raise Unsupported("no_kernel", f"tensors on {device_of(graph)}, code for {target.kind}")
     sums = products_as_sums(graph, fused)
     if target.is_gpu and fused:
-        sums = sums.joined(products_as_kernels(sums.graph, fused, parts))
+        sums = sums.joined(products_as_kernels(sums.graph, fused, parts, rounding))
     graph = sums.graph
     for prepare in (laid_out, channels_first, with_activations, padded_products, aligned_products):
         graph = prepare(graph, target)

@@ -150,16 +150,19 @@ def _steps(value: int, types: Mapping[int, Type], by_value: Mapping[int, Op]) ->
 
 
 # ---------------------------------------------------------------------------- how
-def write_sum(builder: Builder, product: Product, rounds: bool = False) -> None:
+def write_sum(
+    builder: Builder, product: Product, rounds: bool = False, rounds_float32: bool = False,
+) -> None:
     """Appends the sum; it gives the op's own value.
 
-    rounds   16-bit operands are rounded to what they would be in memory, wherever they come from
+    rounds           16-bit operands are rounded to what they would be in memory, wherever they come from
+    rounds_float32   float32 ones to tf32
     """
     op, inner = product.op, builder.type_of[product.a].sizes[-1]
     *batch, rows, columns = op.type.sizes
     sizes = (*batch, rows, columns, inner)
     last = len(sizes) - 1
-    left, right = (wide(builder, value, rounds) for value in (product.a, product.b))
+    left, right = (factor(builder, v, rounds, rounds_float32) for v in (product.a, product.b))
     left = repeated(builder, left, last - 1, sizes)
     right = permuted(builder, right, (*range(last - 2), last - 1, last - 2))
     right = repeated(builder, right, last - 2, sizes)
@@ -194,6 +197,14 @@ def _reduced(
     value: int, axes: tuple[int, ...], results: tuple[int, ...], types: tuple[Type, ...],
 ) -> Op:
     return Op("sum", (Ref(value),), results, types, (("axes", axes), ("keepdim", False)))
+
+
+def factor(builder: Builder, value: int, rounds: bool, rounds_float32: bool) -> int:
+    """What is multiplied of `value`; see `write_sum`."""
+    type = builder.type_of[value]
+    if rounds_float32 and type.dtype == "float32":
+        return builder.add("tf32", [value], type)
+    return wide(builder, value, rounds)
 
 
 def wide(builder: Builder, value: int, rounds: bool = False) -> int:

@@ -52,9 +52,17 @@ _NUMPY = {
 LIBDEVICE = types.SimpleNamespace(**{name: _wrapped(f) for name, f in _NUMPY.items()})
 
 
-def _instruction(text, constraints, args, *rest):
+def _instruction(text, constraints, args, *rest, **options):
+    if text.startswith("cvt.rna.tf32.f32 "):
+        return _to_tf32(*args)
     (name,) = re.findall(r"^(\w+)\.approx\.f32 \$0, \$1;$", text)
     return getattr(LIBDEVICE, name)(*args)
+
+
+@_wrapped
+def _to_tf32(x):
+    near = ((x.view(numpy.uint32).astype(numpy.uint64) + 4096) >> 13 << 13).astype(numpy.uint32)
+    return numpy.where(numpy.isnan(x), x, near.view(numpy.float32))
 
 
 tl.inline_asm_elementwise = _instruction  # there is no device to give it to

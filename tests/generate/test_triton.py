@@ -21,16 +21,16 @@ from preheat.base.errors import UserError
 from preheat.capture.capture import capture
 from preheat.generate.cubin import binary, build_gpu, gpu_target, job_of
 from preheat.generate.products import product_of
-from preheat.generate.triton_worker import lowered
+from preheat.generate.triton_worker import lowered, unpacked
 from preheat.generate.triton import source_of
 from preheat.generate.tuned import choices, tile_of
 from preheat.ir.devices import DEVICES, device_of
 from preheat.ir.graph import Builder
 from preheat.ir.loop import NUMBER, Axis, Index, Kernel, LoopOp, Param, Stage
 from preheat.ir.pack import decode, encode
-from preheat.ir.plan import KernelCall, LibraryCall, Target
+from preheat.ir.plan import KernelCall, LibraryCall, Rounding, Target
 from preheat.ir.types import contiguous_strides, tensor
-from preheat.schedule.products import products_of
+from preheat.schedule.products import products_of, small_products
 from preheat.schedule.schedule import schedule
 from preheat.transform.pipeline import lower
 
@@ -293,10 +293,10 @@ def test_convolutions_fit_the_device(arch, dtype):
 def test_the_memory_of_a_convolution_is_on_its_way_ahead():
     """Sixteen bytes at once: a block stays at one tap, and Triton sees how its positions divide."""
     (kernel,) = fused(convolution("bfloat16", taps=3), gpu_target("sm_90")).kernels
-    made = compile_source(source_of(kernel, TARGET), gpu_target("sm_90"))
-    assert made.asm["ttgir"].count("ttg.async_copy_global_to_local") >= 2
-    assert re.search(r"cp\.async\.cg\.shared\.global .*0x10", made.asm["ptx"])
-    assert not re.search(r"cp\.async\.ca", made.asm["ptx"])
+    made, _ = lowered(job_of(source_of(kernel, TARGET), gpu_target("sm_90")))
+    assert made["ttgir"].count("ttg.async_copy_global_to_local") >= 2
+    assert re.search(r"cp\.async\.cg\.shared\.global .*0x10", made["ptx"])
+    assert not re.search(r"cp\.async\.ca", made["ptx"])
 
 
 @needs_triton
@@ -354,6 +354,38 @@ def test_small_float32_products_are_added_up_as_rows():
     for rows, dtype in ((128, "bfloat16"), (1024, "float32")):
         (kernel,) = fused(linear(rows, 256, 256, dtype), target).kernels
         assert not tile_of(kernel, target).is_sum
+
+
+@needs_triton
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_float32_is_rounded_before_the_matrix_units_would_cut_it_off(arch):
+    target = gpu_target(arch)
+    graph = linear(512, 512, 512, "float32")
+    for rounding, precision in ((Rounding(), "ieee"), (Rounding(products=True), "tf32")):
+        (kernel,) = schedule(graph, target, products_of(graph), rounding=rounding).kernels
+        source = source_of(kernel, target)
+        assert (precision == "tf32") == ("rounded_tf32(" in source.text)
+        assert f'input_precision="{precision}"' in source.text
+    assert "cvt.rna.tf32" in lowered(job_of(source, target))[0]["ptx"]
+    check_binaries((kernel,), arch)
+    small = linear(128, 256, 256, "float32")
+    assert small_products(small) == small_products(small, Rounding(products=True)) == products_of(small).keys()
+
+
+@needs_triton
+def test_no_sum_of_two_integers_in_a_word_reaches_the_assembler():
+    """ptxas loses a constant of such a sum: here the right border of 3 x 3 taps at every second position."""
+    m = Make()
+    x = m.input(3, 64, 15, 15, strides=last((3, 64, 15, 15)))
+    w = m.input(96, 64, 3, 3, strides=last((96, 64, 3, 3)))
+    graph, target = on_gpu(m.graph(m.convolution(x, w, 2, 1))), gpu_target("sm_90")
+    (kernel,) = schedule(graph, target, products_of(graph), rounding=Rounding(convolutions=True)).kernels
+    job = job_of(source_of(kernel, target), target)
+    for is_direct in (True, False, False):  # the last one finds what it compiled in Triton's own cache
+        made, _ = lowered(job, is_direct)
+        assert not re.search(r"\b(add|min|max)\.[su]16x2", made["ptx"])
+    text = "add.s16x2 \t%r552, %r551, %r7;"
+    assert "add.s16 %a0, %a0, %b0; add.s16 %a1, %a1, %b1;" in unpacked(text) and "%r552, {%a0, %a1}" in unpacked(text)
 
 
 @needs_triton

@@ -21,13 +21,14 @@ from schedule.test_fuzz import Program
 from preheat.bridge.interpret import run
 from preheat.generate import tiles
 from preheat.generate.products import product_of
-from preheat.generate.tuned import choices
+from preheat.generate.triton import source_of
+from preheat.generate.tuned import choices, tile_of
 from preheat.ir.graph import Graph
 from preheat.ir.ops import CORE, FUSABLE
-from preheat.ir.plan import KernelCall, Target
+from preheat.ir.plan import KernelCall, Rounding, Target
 from preheat.ir.types import tensor
 from preheat.schedule import cost, split
-from preheat.schedule.products import parts_of, products_of
+from preheat.schedule.products import parts_of, products_as_kernels, products_of
 from preheat.schedule.schedule import schedule
 
 TARGET = Target("cuda", "sm_90")
@@ -247,6 +248,21 @@ def check(group: str, graph: Graph, ours: list[torch.Tensor], theirs: list[torch
         same(a, b)
 
 
+def check_rounded(graph: Graph) -> None:
+    """Float32 operands rounded to tf32: the results are those of the rounded graph, and not of the exact one."""
+    moved, rounding = on_gpu(graph), Rounding(True, True)
+    chosen = products_of(moved)
+    plan = schedule(moved, TARGET, chosen, rounding=rounding)
+    rounded = on_gpu(products_as_kernels(moved, chosen, rounding=rounding).graph, "cpu")
+    found = run_triton(plan, given(graph), TARGET)
+    for a, b, exact in zip(found, run(rounded, given(graph)), run(graph, given(graph)), strict=True):
+        same(a, b)
+        assert not torch.equal(b, exact)
+    for kernel in plan.kernels:
+        if product_of(kernel) is not None and tile_of(kernel, TARGET).depth:
+            assert 'input_precision="tf32"' in source_of(kernel, TARGET).text
+
+
 def check_tiles() -> None:
     """Every tile of a product that is worth trying gives the same."""
     m = Make()
@@ -270,6 +286,8 @@ def main(group: str) -> None:
     for graph in GROUPS[group]():
         check(group, graph, given(graph), given(graph))
         count += 1
+        if group in ("products", "convolutions"):
+            check_rounded(graph)
         if group in ("rows", "parts") and any(op.name == "exp" for op in graph.ops):
             for odd in ODD:
                 ours, theirs = given(graph), given(graph)

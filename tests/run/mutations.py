@@ -325,6 +325,8 @@ _AMBIENT_CHANGES: dict[str, Callable[[], Any]] = {
     "forward AD": torch.autograd.forward_ad.dual_level,
     "forward AD off": lambda: torch.autograd.forward_ad._set_fwd_grad_enabled(False),
     "attention kernels": lambda: torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH),
+    "tf32 in products": lambda: _setting(torch._C._set_cublas_allow_tf32, True, False),
+    "tf32 in convolutions": lambda: _setting(torch._C._set_cudnn_allow_tf32, False, True),
     "mkldnn": lambda: torch.backends.mkldnn.flags(enabled=False),
     "profile function": lambda: _setting(sys.setprofile, lambda *event: None, None),
     "trace function": lambda: _setting(sys.settrace, lambda *event: None, None),

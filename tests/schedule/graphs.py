@@ -227,10 +227,10 @@ def kernel_bytes(plan: Plan) -> int:
     return sum(getattr(call, "bytes", 0) for call in plan.calls)
 
 
-def on_gpu(graph: Graph) -> Graph:
-    """`graph` with all its tensors on a GPU, for what only plans or generates."""
+def on_gpu(graph: Graph, device: str = "cuda:0") -> Graph:
+    """`graph` with all its tensors on a GPU, for what only plans or generates; or on another device."""
     def moved(type):
-        return replace(type, device="cuda:0") if isinstance(type, TensorType) else type
+        return replace(type, device=device) if isinstance(type, TensorType) else type
 
     return replace(
         graph,

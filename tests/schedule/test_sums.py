@@ -13,7 +13,7 @@ from preheat.bridge.interpret import run
 from preheat.generate.build import build, host_target
 from preheat.generate.products import product_of
 from preheat.ir.graph import Graph
-from preheat.ir.plan import KernelCall, LibraryCall, Plan, ProductCall, Target
+from preheat.ir.plan import KernelCall, LibraryCall, Plan, ProductCall, Rounding, Target
 from preheat.ir.types import tensor
 from preheat.ir.verify import verify
 from preheat.run.executable import Executable
@@ -328,7 +328,10 @@ def test_small_products_are_kernels_by_rule():
     m = Make()
     y = m.matmul(m.input(64, 128), m.input(128, 64))
     assert small_products(on_gpu(m.graph(y))) == {y}
-    assert not small_products(on_gpu(m.graph(y)), rounds_float32=True)
+    larger = m.matmul(m.input(128, 512), m.input(512, 512))
+    rounded = on_gpu(m.graph(y, larger))
+    assert small_products(rounded) == {y}
+    assert small_products(rounded, Rounding(products=True)) == {y, larger}
     assert calls(schedule(graph, GPU, small_products(graph)), KernelCall) == 2
 
 
