@@ -77,8 +77,10 @@ class Lesson:
         division = divide(functionalize(graph))
         _refuse_numbers(division)
         draws = any(op.name != CARRY and schema(op.name).is_random for op in division.graph.ops)
+        tensors = _tensors(division)
         fresh = Training(
-            wire(division), replaced=division.replaced, needed=division.needed, draws=draws)
+            wire(division), replaced=division.replaced, needed=division.needed, draws=draws,
+            numbers=tuple(place for place in division.needed if place not in tensors))
         return cls(division, known if known is not None else fresh, aims)
 
     @property

@@ -196,7 +196,8 @@ class Training:
                 result of the artifact's plan), each that the backwards take, and the old elements
                 of the `replaced` inputs
     forward     what the joints' values are numbered by; None before a backward was recorded
-    replaced, needed   see `Division`;  draws: whether the body draws random numbers
+    replaced, needed   see `Division`;  numbers: places of the needed inputs that are none of tensors
+    draws       whether the body draws random numbers
     taught      of a body whose sizes change: what is known, by sizes. Then there are no `forward` and
                 no `joints`, and the wiring has expressions in it
     """
@@ -208,5 +209,6 @@ class Training:
     joints: tuple[Joint, ...] = ()
     replaced: tuple[int, ...] = ()
     needed: tuple[int, ...] = ()
+    numbers: tuple[int, ...] = ()
     draws: bool = False
     taught: tuple[Taught, ...] = ()

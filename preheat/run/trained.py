@@ -54,6 +54,7 @@ class Trained:
         self.name = name
         self.wiring, self.values, self.replaced = training.wiring, training.values, training.replaced
         self.needed = training.needed
+        self.tensors = tuple(place for place in training.needed if place not in training.numbers)
         self.results = [place for _, places in self.wiring.classes for place in places]
         self.committed = {place for place, _ in self.wiring.commits}
         exits = [exit.given.index for exit in self.wiring.exits if exit.given.kind == "value"]
@@ -187,11 +188,13 @@ class Call:
         held without it: else the call would hold itself.
         """
         trained = self.trained
-        self.inputs = {
-            place: self.inputs[place].detach() if place in trained.committed else self.inputs[place]
-            for place in trained.needed}
-        self.versions = {
-            place: one._version for place, one in self.inputs.items() if isinstance(one, torch.Tensor)}
+        if trained.places != trained.needed:
+            given = self.inputs
+            self.inputs = {place: given[place] for place in trained.needed}
+        inputs = self.inputs
+        for place in trained.committed.intersection(inputs):
+            inputs[place] = inputs[place].detach()
+        self.versions = {place: inputs[place]._version for place in trained.tensors}
         self.results = [weakref.ref(tensor) for tensor in self.values[:trained.own_values]]
         self.old = self.values[len(self.values) - len(trained.replaced):]
         for place in trained.watched:
