@@ -158,7 +158,7 @@ def train(backend: str, attention: str = "") -> str:
         for length in lengths:
             ids = torch.randint(0, 1000, (4, length), device="cuda")
             optimizer.zero_grad()
-            with sdpa_kernel(SDPBackend[f"{attention.upper()}_ATTENTION"]) if attention else nullcontext():
+            with sdpa_kernel(getattr(SDPBackend, f"{attention.upper()}_ATTENTION")) if attention else nullcontext():
                 loss = call(input_ids=ids, labels=ids, use_cache=False).loss
                 loss.backward()
             optimizer.step()
