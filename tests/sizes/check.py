@@ -51,6 +51,19 @@ def differs(found, expected, is_exact: bool) -> str:
     return "" if found == expected else f"{found!r} instead of {expected!r}"
 
 
+def is_unstable(program, size, tries: int = 8) -> bool:
+    """Whether eager gives something else, too, where its inputs differ in their last bits: the place of the
+    largest of numbers that are equal but for rounding."""
+    generator, expected = torch.Generator().manual_seed(0), outcome(program, grammar.arguments(*size))
+    for _ in range(tries):
+        args = [
+            a * (1 + 2e-7 * (torch.rand(a.shape, generator=generator) - 0.5)) if a.is_floating_point() else a
+            for a in grammar.arguments(*size)]
+        if differs(outcome(program, args)[1], expected[1], False):
+            return True
+    return False
+
+
 @contextlib.contextmanager
 def counted_ops():
     """A list with an entry for each body that is run op by op meanwhile."""
@@ -95,6 +108,9 @@ def check(text: str, sizes, backend: str = "eager", dynamic: bool | None = True)
             static = preheat.compile(
                 program, backend=backend, dynamic=False, options={"cache": False})
             wrong = differs(found[1], outcome(static, args)[1], backend == "eager")
+        if wrong == "other values" and is_unstable(program, size):
+            counts["unstable"] += 1
+            continue
         assert not wrong, f"at {size} (after {sizes[:place]}): {wrong}\n{text}"
     return counts
 
@@ -124,7 +140,7 @@ def run_all(start: int, count: int, calls: int, check_one) -> Counter:
     return total
 
 
-COUNTED = ("calls", "captures", "accepted replays", "of them op by op")
+COUNTED = ("calls", "captures", "accepted replays", "of them op by op", "unstable")
 
 if __name__ == "__main__":
     sys.exit(spread.main("tests.sizes.check", run, COUNTED, ("backend",)))
