@@ -41,6 +41,7 @@ from preheat.transform.halves import Half, halves
 from preheat.transform.handover import Stage, stages
 from preheat.transform.partition import partition
 from preheat.transform.pipeline import HALF, JOINED, Pass, lower
+from preheat.transform.redraw import with_standing
 from preheat.transform.whole import saved_values, watched, whole, with_views
 from preheat.tuning import tuned
 
@@ -74,7 +75,7 @@ class Lesson:
         """Raises Unsupported for a body whose gradients cannot be divided exactly."""
         refuse_quiet_views(graph)
         refuse_rebuilt_views(graph)
-        division = divide(functionalize(graph))
+        division = divide(with_standing(functionalize(graph)))
         _refuse_numbers(division)
         draws = any(op.name != CARRY and schema(op.name).is_random for op in division.graph.ops)
         tensors = _tensors(division)

@@ -61,8 +61,7 @@ from preheat.store.key import Key
 MOST_KINDS = 1000
 # Ambient rows that tell kinds of calls apart.
 _FACTS = ("grad_enabled", "inference_mode", "autocast_cpu")
-# A first call often sets things up (fills a cache, installs hooks) and then breaks where later ones
-# do not.
+# A first call often sets things up (fills a cache) and then breaks where later ones do not.
 CAPTURE_ATTEMPTS = 2
 # Captures that broke at one place of the program, over all kinds of call; then new kinds do not try.
 BREAKS_AT_ONE_PLACE = 6
@@ -98,6 +97,7 @@ class Compiled:
         self._breaks: dict[Break, None] = {}  # in the order they happened
         self._broke_at: collections.Counter = collections.Counter()
         self._lock = threading.Lock()
+        self._hosted: tuple[tuple[str, str], ...] = ()  # checkpoints that are no regions, see capture/regions
         self.told: Callable[[Place], None] | None = None  # see walk.Owner
         self.sealed = ""  # the stance that is taken for good, whatever that of the process
         present.follow(self)
@@ -308,11 +308,13 @@ class Compiled:
     def _limits(self) -> dict[str, Any]:
         """What bounds one capture; with fullgraph the first break ends it."""
         nodes = self.options.get("node_limit", 64) - self._count_nodes()
-        return {**self.options, "max_nodes": nodes + 1, "is_whole": self.fullgraph}
+        return {**self.options, "max_nodes": nodes + 1, "is_whole": self.fullgraph, "hosted": self._hosted,
+                "has_regions": self.backend == "preheat"}
 
     def _count_attempt(self, place: Place, outcome: Outcome) -> None:
-        place.attempts += 1
-        place.breaks = outcome.breaks
+        hosted = outcome.counts.get("hosted", self._hosted)
+        place.attempts += hosted == self._hosted  # else the next capture has more host calls
+        self._hosted, place.breaks = hosted, outcome.breaks
         place.is_closed = place.attempts >= CAPTURE_ATTEMPTS
         if place.point is None:
             for row in outcome.breaks:
@@ -338,10 +340,8 @@ class Compiled:
 
     def _is_hopeless(self, facts: Any) -> bool:
         """Whether calls in these modes broke at one place again and again, whatever their shapes."""
-        return any(
-            modes == facts[:2] and count >= BREAKS_AT_ONE_PLACE
-            for (modes, *_), count in self._broke_at.items()
-        )
+        return any(modes == facts[:2] and count >= BREAKS_AT_ONE_PLACE
+                   for (modes, *_), count in self._broke_at.items())
 
     # ------------------------------------------------------------------ binding
     def _bind_unbound(self, place: Place, args: Sequence, kwargs: Mapping) -> Bound | None:

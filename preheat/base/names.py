@@ -109,6 +109,11 @@ def instance_dict(value: object) -> Mapping[str, Any] | None:
         return None
 
 
+def class_of(value: object) -> type:
+    """`value` itself, if it is a class, else its class."""
+    return value if issubclass(type(value), type) else type(value)
+
+
 def raw_attribute(cls: type, name: str, default: object = None) -> object:
     """What lookup of `name` along the MRO of `cls` finds, no descriptor run; else `default`."""
     for base in _MRO.__get__(cls):

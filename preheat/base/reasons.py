@@ -434,6 +434,32 @@ def step(x):
 log(step(x))
 """,
     ),
+    "checkpoint": Reason(
+        "calls a checkpoint that is no region of a graph ({detail})",
+        "use_reentrant=False, without contexts and settings of its own, and a function whose only effect "
+        "is its result",
+        "host",
+        """
+from torch.utils.checkpoint import checkpoint
+w = torch.ones(4, requires_grad=True)
+def step(x):
+    return checkpoint(lambda x: (x * w).exp(), x, use_reentrant=True)
+
+step(x)
+""",
+        """
+from torch.utils.checkpoint import checkpoint
+w = torch.ones(4, requires_grad=True)
+def step(x):
+    return checkpoint(lambda x: (x * w).exp(), x, use_reentrant=False)
+
+step(x)
+""",
+    ),
+    "impure_region": Reason(
+        "checkpoints a function that does more than give tensors ({detail})",
+        "nothing: from the next call on the checkpoint is a host step; or keep its effects outside",
+    ),
     "native_python": Reason(
         "calls {detail}, a kind of Python function that is not interpreted",
         "call it outside the compiled function",

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 LEAST_SEED, MOST_SEED = -(2**63), 2**63 - 1
 # Of 16-bit floats eager draws as many bits as their fraction holds.
@@ -30,6 +31,18 @@ def generated(func: Any, args: tuple, kwargs: dict) -> Callable[[], Any] | None:
     if made is None or kwargs.get("generator") is not None:
         return None
     return made(func, *args, **kwargs)
+
+
+class Generating(TorchDispatchMode):
+    """Within it, what would become generated numbers while it is recorded does so unrecorded."""
+
+
+def _dispatch(mode: Generating, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+    draw = generated(func, args, kwargs or {})
+    return func(*args, **(kwargs or {})) if draw is None else draw()
+
+
+Generating.__torch_dispatch__ = _dispatch  # not in the class body: see `capture/recorder.py`
 
 
 def _seed(like: Tensor) -> Tensor:

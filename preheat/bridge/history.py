@@ -5,13 +5,22 @@
     require_version(x, 0)             the same of one tensor
 
 Only nodes between the tensors and what they were computed from are looked at: `origins` are the nodes
-that gave these, None for leaves.
+that gave these, None for leaves. What a checkpoint computes again when it is asked for has not been
+changed, and is not computed for this (`is_looking`).
 """
 
 from collections.abc import Iterable, Iterator
+from contextvars import ContextVar
 from typing import Any
 
 import torch
+
+_is_looking: ContextVar[bool] = ContextVar("preheat_is_looking", default=False)
+
+
+def is_looking() -> bool:
+    """Whether this thread unpacks saved tensors only to see whether they hold."""
+    return _is_looking.get()
 
 
 def check_saved(results: Iterable[torch.Tensor], origins: Iterable[Any]) -> None:
@@ -60,10 +69,14 @@ def history(tensor: torch.Tensor) -> Any:
 
 
 def _unpack(node) -> None:
-    for name in dir(node):
-        if name.startswith("_saved_"):
-            try:
-                getattr(node, name)
-            except RuntimeError as error:
-                if "modified by an inplace operation" in str(error):
-                    raise
+    token = _is_looking.set(True)
+    try:
+        for name in dir(node):
+            if name.startswith("_saved_"):
+                try:
+                    getattr(node, name)
+                except RuntimeError as error:
+                    if "modified by an inplace operation" in str(error):
+                        raise
+    finally:
+        _is_looking.reset(token)

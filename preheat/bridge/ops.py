@@ -20,6 +20,7 @@ import torch
 from preheat.base.dataclass import dataclass
 from preheat.base.errors import InternalError
 from preheat.bridge import recurrent as _recurrent, uniform as _registered  # noqa: F401 - operators of our own
+from preheat.bridge.regions import register
 from preheat.ir.graph import Arg, Graph, Item, Op, Ref, Token
 from preheat.ir.scalar import Scalar
 from preheat.ir.types import NoneType, ScalarType, TensorType, Type, tensor
@@ -73,6 +74,8 @@ def overload(name: str) -> Any:
     """The torch overload called `name`: "namespace.op.overload". Raises InternalError if absent."""
     try:
         space, op, variant = name.split(".")
+        if space == "preheat":
+            register(name)
         return getattr(getattr(getattr(torch.ops, space), op), variant)
     except (ValueError, AttributeError) as error:
         raise InternalError(f"no overload {name!r} in torch {torch.__version__}") from error

@@ -434,7 +434,8 @@ class Boxing(Observer):
         numbers.shown = self._shown_whole
         rehearsal.begin()
         try:
-            made = again(numbers.boxed)()
+            with self.regions.unseen():
+                made = again(numbers.boxed)()
             if not rehearsal.is_over or recorder.is_stopped:
                 return NOT_DONE
             return merged(result, made, numbers.unboxed)

@@ -30,7 +30,8 @@ OWN_FOLDER = (
     str(pathlib.Path(__file__).parent) + os.sep
 )  # frames of our own files never show in tracebacks
 # the files of ours that the machine interprets
-POLYFILLS = frozenset(OWN_FOLDER + name for name in ("polyfills.py", "updates.py", "modes.py"))
+POLYFILLS = frozenset(
+    OWN_FOLDER + name for name in ("polyfills.py", "updates.py", "modes.py", "checkpointed.py"))
 ABC_CHECKS = tuple(
     vars(abc.ABCMeta)[name].__code__ for name in ("__instancecheck__", "__subclasscheck__")
 )  # C calls back from them and typing.Protocol looks for their native frame

@@ -48,6 +48,8 @@ class Limits:
 
     is_whole    the first break ends the run at once (fullgraph)
     random      whose random numbers the call gets: "eager" or "generated" (`bridge/draws.py`)
+    has_regions checkpoints may be parts of graphs; hosted: places where they may not, and why, see
+                `capture/regions.py`
     """
 
     max_ops: int = 100_000
@@ -56,6 +58,8 @@ class Limits:
     max_nodes: int = 64
     is_whole: bool = False
     random: str = "eager"
+    has_regions: bool = True
+    hosted: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def of(cls, given: "Limits | Mapping[str, Any] | None") -> "Limits":
@@ -216,6 +220,8 @@ def _watched(watcher: Watcher, run: Callable[[], Any], place: tuple[str, int]) -
     outcome.nodes = tuple(watcher.nodes.list)
     ops = sum(len(n.trace.nodes[0].body.ops) for n in outcome.nodes if n.trace.nodes[0].body)
     outcome.counts = {"ops": ops, "frames": watcher.frames, "nodes": len(outcome.nodes)}
+    if len(watcher.regions.hosted) > len(watcher.limits.hosted):
+        outcome.counts["hosted"] = tuple(watcher.regions.hosted.items())
     if watcher.missed:
         outcome.counts["pinned"] = dict(watcher.missed)
     watcher.forget()

@@ -8,8 +8,10 @@
 The body is functional and divided in classes (`transform/divide.py`); each class is a graph of
 autograd that begins at leaves of its own, one for each use of a value, and ends at its results. One
 recorder sees the forward and every backward, so what a formula has saved is known by its identity.
-What no gradient hangs on, and what computes with numbers that change, is taken over as it is.
-What the body writes to its inputs outside of autograd is written, once.
+What no gradient hangs on, and what computes with numbers that change, is taken over as it is. Inside a
+region formulas save nothing: its ops run again in the backward, and are part of the joint, marked with
+their region (`bridge/recomputed.py`). What the body writes to its inputs outside of autograd is written,
+once.
 
 Requires: autocast is off (its casts are ops of the body), no foreign mode is active. Guarantees:
 values, gradients and errors are torch's own; a second backward raises unless the first was told to
@@ -17,6 +19,7 @@ keep the graph; a joint that cannot be recorded is None, with a reason, and its 
 """
 
 import contextlib
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -25,8 +28,12 @@ import torch
 
 from preheat.base.errors import Unsupported
 from preheat.bridge.ambient import is_autocast_on
+from preheat.bridge.generators import standing_at
 from preheat.bridge.interpret import define
 from preheat.bridge.ops import decode, overload, unseen_values, writes_unseen
+from preheat.bridge.recomputed import Recomputed, redrawn
+from preheat.bridge.redraw import is_draw
+from preheat.bridge.regions import STANDING
 from preheat.bridge.tensors import is_plain, type_of, unusual_keys
 from preheat.capture.recorder import Recorder
 from preheat.ir.graph import CARRY, Graph, Input, Op, Ref, copied_into, map_refs
@@ -60,6 +67,13 @@ class Nested:
         self._leaves: list[list[torch.Tensor]] = [
             [None] * len(one.args) for one in division.classes]
         self._connected, self._writes = connected, writes
+        self._places = [
+            {(value, use): place for place, (value, use) in enumerate(zip(one.args, one.uses))}
+            for one in division.classes]
+        self._grads = frozenset(division.graph.grads)
+        self._inputs_that_are_numbers = frozenset(
+            given.id for given in division.graph.inputs if isinstance(given.type, ScalarType))
+        self._regions: dict[int, Recomputed] = {}  # while the body runs
         self._numbers: dict[int, int | None] = {}  # of values that are written: what the record calls them
         # what the record calls inputs, and values that it has not seen made
         self._renamed = {
@@ -69,6 +83,8 @@ class Nested:
             values = self._run(inputs)
             if writes:
                 self._write(inputs, values)
+        self._living = weakref.WeakSet(self._regions.values())  # as long as something saved is theirs
+        self._regions.clear()
         self._kept = [inputs[place] for place in division.needed]  # as long as their ids mean them
         self._locals = [[values[v] for v in one.results] for one in division.classes]
         # of a run that writes all of them
@@ -105,6 +121,8 @@ class Nested:
                 [results[k] for k in given], leaves,
                 [self._as_result(t, results[k]) for t, k in zip(own, given)],
                 retain_graph=is_kept, allow_unused=True)
+        for region in self._living:
+            region.let_go()
         grads = [None if g is None else self._plain(g) for g in grads]
         # of zeros without memory torch computes nothing: no other tangent is like them
         is_odd = any(not is_plain(t) or t.is_conj() or t.is_neg() or unusual_keys(t) for t in own)
@@ -131,43 +149,99 @@ class Nested:
     # ------------------------------------------------------------------ the forward
     def _run(self, inputs: Mapping[int, Any]) -> dict[int, Any]:
         division = self.division
-        graph, grads, last = division.graph, set(division.graph.grads), _last_uses(division)
+        graph, last = division.graph, _last_uses(division)
         types = [given.type for given in graph.inputs]
         values = {
             graph.inputs[place].id:
                 self._shown(one, types[place]) if isinstance(types[place], TensorType) else one
             for place, one in inputs.items()}
-        numbers = {given.id for given in graph.inputs if isinstance(given.type, ScalarType)}
         for place in division.replaced:  # what a formula saves of them must outlast the write
             value = graph.inputs[place].id
             values[value] = values[value].detach().clone()
         written = {value for pair in graph.stored for value in pair}
-        places = [
-            {(value, use): place for place, (value, use) in enumerate(zip(one.args, one.uses))}
-            for one in division.classes]
-        for position, (op, number) in enumerate(zip(graph.ops, division.class_of)):
-            if position in division.apart or not numbers.isdisjoint(op.refs()):
+        redrawing = {op.args[0] for op in graph.ops if op.name == STANDING}
+        for position, op in enumerate(graph.ops):
+            if self._is_taken_over(position):
                 self._take_over(op, values, self._writes or position not in division.apart)
                 self._numbers.update((r, self._renamed.get(r)) for r in written.intersection(op.results))
                 for value in last[position]:
                     values.pop(value, None)
                 continue
-            operands = {value: values[value] for value in op.refs()}
-            for value in operands if number >= 0 else ():
-                place = places[number].get((value, position))
-                if place is not None:
-                    operands[value] = self._leaf(number, place, operands[value])
-                elif value not in grads and operands[value].requires_grad:
-                    operands[value] = operands[value].detach()
-            with torch.set_grad_enabled(number >= 0 and op.is_grad_enabled):
-                define(op, self._call(op, operands), values)
-                if len(op.results) == 1 and isinstance(op.type, TensorType):
-                    self._lay_out(op, values)
+            with self._saving(op, values):
+                self._perform(position, values, self._leaf)
+            if op.name == STANDING:
+                self._region(op.args[0]).standing = values[op.result]
+            elif op.region in self._regions and op.region not in redrawing and is_draw(op):
+                self._region(op.region).drawn[position] = [values[result] for result in op.results]
             for value in written.intersection(op.results):
                 self._numbers[value] = self._recorder.value_of(self._plain(values[value]))
             for value in last[position]:
                 del values[value]
         return values
+
+    def _perform(
+        self, position: int, values: dict[int, torch.Tensor],
+        leaf: Callable[[int, int, torch.Tensor], torch.Tensor],
+    ) -> None:
+        """Runs one op. `leaf(number, place, tensor)`: what class `number` uses for its argument."""
+        division = self.division
+        op, number = division.graph.ops[position], division.class_of[position]
+        operands = {value: values[value] for value in op.refs()}
+        for value in operands if number >= 0 else ():
+            place = self._places[number].get((value, position))
+            if place is not None:
+                operands[value] = leaf(number, place, operands[value])
+            elif value not in self._grads and operands[value].requires_grad:
+                operands[value] = operands[value].detach()
+        with torch.set_grad_enabled(number >= 0 and op.is_grad_enabled):
+            define(op, self._call(op, operands), values)
+            if len(op.results) == 1 and isinstance(op.type, TensorType):
+                self._lay_out(op, values)
+
+    def _saving(
+        self, op: Op, values: dict[int, torch.Tensor],
+    ) -> contextlib.AbstractContextManager:
+        """Where `op` runs: within a region nothing is saved, but to be differentiated twice."""
+        if not op.region or self._connected is not None:
+            return contextlib.nullcontext()
+        region = self._region(op.region)
+        region.meet(op.refs(), op.results, values)
+        return region.saving()
+
+    def _region(self, number: int) -> Recomputed:
+        region = self._regions.get(number)
+        if region is None:
+            own = weakref.ref(self)  # which holds the graph that will hold the region
+            region = self._regions[number] = Recomputed(
+                number, lambda *given: own()._run_again(*given))
+        return region
+
+    def _run_again(
+        self, region: Recomputed, operands: Callable[[], dict[int, torch.Tensor]],
+    ) -> None:
+        """The ops of a region once more, recorded as such."""
+        recorder, first = self._recorder, len(self._recorder.builder.ops)
+        recorder.region = region.number
+        state = None if region.standing is None else (region.standing,)
+        try:
+            with standing_at("cpu", state):
+                values = operands()
+                for position, op in enumerate(self.division.graph.ops):
+                    if position in region.drawn:
+                        define(op, region.drawn[position], values)
+                    elif op.region == region.number and not self._is_taken_over(position):
+                        self._perform(
+                            position, values, lambda *given: given[-1].detach().requires_grad_())
+        finally:
+            recorder.region = 0
+            if region.standing is not None and not recorder.is_stopped:
+                redrawn(recorder, first, region.standing)
+
+    def _is_taken_over(self, position: int) -> bool:
+        """Whether autograd has nothing to do with an op: no gradient hangs on it, or it takes numbers that
+        change."""
+        op = self.division.graph.ops[position]
+        return position in self.division.apart or not self._inputs_that_are_numbers.isdisjoint(op.refs())
 
     def _take_over(self, op: Op, values: dict[int, Any], is_run: bool) -> None:
         """Appends an op without gradients to the record as it is, and runs it unseen."""

@@ -370,6 +370,18 @@ def _reset_context(watcher: Any, function: Any, args: tuple, kwargs: dict, row: 
     return watcher.perform(function, args, kwargs)
 
 
+def _checkpoint(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
+    return watcher.regions.open(function, *args)
+
+
+def _end_checkpoint(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
+    return watcher.regions.close(function, args)
+
+
+def _whole_checkpoint(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
+    raise GiveUp("checkpoint", watcher.regions.why_whole(args, kwargs))
+
+
 CALLS: dict[str, Callable] = {
     "op": _op, "reader": _reader, "metadata": _metadata, "ambient": _perform, "asked": _asked,
     "set_ambient": _perform, "nothing": _perform, "pure": _pure, "shallow": _shallow,
@@ -379,6 +391,7 @@ CALLS: dict[str, Callable] = {
     "referent": _referent, "element": _element, "unchanged": _unchanged, "import": _import, "view": _view, "class": _class,
     "operator": _operator, "id": _identity_number,
     "acquire": _acquire, "release": _release, "dispatch_depth": _dispatch_depth,
+    "checkpoint": _checkpoint, "end_checkpoint": _end_checkpoint, "whole_checkpoint": _whole_checkpoint,
 }
 
 

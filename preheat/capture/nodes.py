@@ -79,10 +79,11 @@ class Nodes:
 
     def start_ambient(self) -> tuple:
         """The ambient state as the node starts; the recorder's own mode is not the program's."""
-        self.ambient = self._ambient_now()
+        self.ambient = self.ambient_now()
         return self.ambient
 
-    def _ambient_now(self) -> tuple:
+    def ambient_now(self) -> tuple:
+        """The state of torch as the program sees it."""
         ours = self.watcher.recorder.is_entered
         return tuple([
             (name, value - 1 if ours and name == "dispatch_modes" else value)
@@ -142,7 +143,7 @@ class Nodes:
         watcher.plan_risen(planner)
         for variable, value, token in watcher.contexts.values():
             planner.memo[id(token)] = planner.call((getattr, variable, "set"), value)
-        for (name, before), (_, now) in zip(self.ambient, self._ambient_now(), strict=True):
+        for (name, before), (_, now) in zip(self.ambient, self.ambient_now(), strict=True):
             if before != now:
                 if name not in SETTABLE:
                     raise GiveUp("ambient_change", f"{name} was {before}, is {now}")

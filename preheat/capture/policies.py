@@ -28,6 +28,8 @@ id            the number of an object: objects so numbered stay different
 acquire, release  of a lock: allowed in pairs
 view          a read-only view of a mapping: what is looked at is the mapping
 class         a class is made
+checkpoint    its function begins to run, as a region of the graph; end_checkpoint: it is over;
+              whole_checkpoint: it is a host call (capture/regions)
 import        an import statement: done once and for all, its ops are not the call's
 abc           isinstance or issubclass by an abstract base class: re-evaluated as a guard
 refuse        the capture ends, with `reason`
@@ -59,7 +61,11 @@ import _thread
 from preheat.base import marks
 from preheat.base.names import raw_attribute
 from preheat.bridge.calls import ENGINE, NATIVE, PROFILER_MARKS, Call, torch_call
+from preheat.bridge.checkpoints import (
+    CHECKPOINT, close_checkpoint, open_checkpoint, whole_checkpoint,
+)
 from preheat.capture import polyfills
+from preheat.capture.checkpointed import checkpointed
 
 PURE, SHALLOW, IDENTITY, FILL = Call("pure"), Call("shallow"), Call("identity"), Call("fill")
 AGAIN, NOTHING, HOST = Call("again"), Call("nothing"), Call("refuse", "host_call")
@@ -168,6 +174,8 @@ _NATIVE: dict[Any, Call] = {
     **{f: Call("refuse", "backward") for f in ENGINE},
     logging.Logger._log: HOST,  # it looks at its caller's line, the time and the thread
     logging.Logger.isEnabledFor: AGAIN, logging.Logger.getEffectiveLevel: AGAIN,
+    open_checkpoint: Call("checkpoint"), close_checkpoint: Call("end_checkpoint"),
+    whole_checkpoint: Call("whole_checkpoint"),
     marks.is_compiling: Call("constant"),
     typing._SpecialForm.__getitem__: IDENTITY,  # Optional[int]
     typing.cast: IDENTITY, typing.get_origin: IDENTITY, typing.get_args: IDENTITY,
@@ -180,6 +188,7 @@ _OPENED = ("torch.optim.",)
 _MARKED_BY_TORCH = "_disable_dynamo.<locals>.inner"
 # Python functions of which another is interpreted instead.
 _INSTEAD: dict[Any, types.FunctionType] = {
+    CHECKPOINT: checkpointed,
     **{mark.__enter__: polyfills.enter_mark for mark in PROFILER_MARKS},
     **{mark.__exit__: polyfills.leave_mark for mark in PROFILER_MARKS},
 }

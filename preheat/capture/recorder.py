@@ -90,6 +90,7 @@ class Recorder(BranchRecorder, SizedRecorder, ElementRecorder, TorchDispatchMode
         self.outside, self.fail, self.live, self.tested = outside, fail, live, tested
         self.limit_ops = limit_ops
         self.is_stopped = self.is_entered = False
+        self.region = 0  # the number of the checkpoint that ops run inside of
         self.begin()
 
     def begin(self, has_tests: bool = True) -> None:
@@ -106,6 +107,7 @@ class Recorder(BranchRecorder, SizedRecorder, ElementRecorder, TorchDispatchMode
         self.values: dict[int, _Known] = {}
         self._storages: dict[int, list[int]] = {}  # storage -> [live tensors, first value]
         self.root: dict[int, int] = {}  # value -> first value of its storage
+        self.read_by_regions: set[int] = set()  # roots: what closed checkpoints have read from outside
         self.fixed_roots: set[int] = set()  # roots whose content follows from no input and no chance
         self.source_of_value: dict[int, int] = {}
         self._needs_grad: dict[int, bool] = {}  # value -> whether it did when it was first read
@@ -258,7 +260,7 @@ class Recorder(BranchRecorder, SizedRecorder, ElementRecorder, TorchDispatchMode
         self._spread_fixed(facts, encoded, attrs, results, writes)
         self.builder.ops.append(Op(
             name, encoded, tuple(results), tuple(types), attrs, writes, tuple(aliases),
-            _is_grad_enabled(),
+            _is_grad_enabled(), region=self.region,
         ))
         self.follow(self.builder.ops[-1], args, kwargs)
         if len(self.builder.ops) > self.limit_ops:
@@ -439,6 +441,8 @@ class Recorder(BranchRecorder, SizedRecorder, ElementRecorder, TorchDispatchMode
                 if self.rules is not None:
                     self.pin_relatives(tensor, operands)
                 root = self.root[value]  # an input's memory may be written through a view
+                if root in self.read_by_regions:
+                    self.stop("impure_region", f"{facts.name} later writes to what it has read")
                 if root in self.source_of_value:
                     self.written_inputs[root] = self.source_of_value[root]
                 is_other = not self.is_now(self.builder.type_of[value], tensor)
@@ -476,7 +480,8 @@ class Recorder(BranchRecorder, SizedRecorder, ElementRecorder, TorchDispatchMode
     ) -> int:
         value = self.builder.fresh()
         grad = _is_grad_enabled()
-        self.builder.append(Op(name, args, (value,), (type,), attrs, (), (alias,), grad))
+        self.builder.append(Op(
+            name, args, (value,), (type,), attrs, (), (alias,), grad, region=self.region))
         self.root[value] = value if alias < 0 else self.root[alias]
         self.fixed_roots.add(self.root[value])
         return value

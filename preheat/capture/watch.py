@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from preheat.base.names import raw_attribute
+from preheat.base.names import class_of, raw_attribute
 from preheat.bridge.ambient import why_aside
 from preheat.bridge.calls import LIBRARY_FOLDERS, reads_memory
 from preheat.bridge.tensors import Tensor
@@ -36,6 +36,7 @@ from preheat.capture.policies import is_fresh_iterator, is_native, policy
 from preheat.capture.reads import Reads, is_opaque_member
 from preheat.capture.raises import Raises
 from preheat.capture.recorder import Recorder
+from preheat.capture.regions import Regions
 from preheat.capture.snapshots import frames_of, with_bodies
 from preheat.capture.sources import Sources
 from preheat.ir.graph import Graph
@@ -52,7 +53,7 @@ _WRITERS = frozenset((operator.setitem, operator.delitem))
 # What no host call can stand for: the state it leaves cannot be gone on from.
 _NOT_HOSTED = frozenset((
     "modified_saved", "own_gradient", "limit_ops", "limit_guards", "limit_nodes", "bytecodes", "fault", "foreign_state",
-    "inference_mode_inside", "no_snapshot", "host_raised",
+    "inference_mode_inside", "no_snapshot", "host_raised", "impure_region",
 ))
 _COMPARING = frozenset(("sort", "remove"))  # mutating methods that compare elements
 _HASHING = frozenset((
@@ -104,6 +105,7 @@ class Watcher(Reads, Raises, Looks, Boxing, Observer):
         self._entered: dict[int, Any] = {}
         self._behind: dict[int, tuple[Any, Any]] = {}  # made read-only views, and their mappings
         self._locks: dict[int, int] = {}  # locks taken and not yet released
+        self.regions = Regions(self)
         # context variables that the node has set and not reset, by token: (variable, value, token)
         self.contexts: dict[int, tuple[Any, Any, Any]] = {}
 
@@ -133,6 +135,7 @@ class Watcher(Reads, Raises, Looks, Boxing, Observer):
     def gave_up(self, reason: str, detail: str, file: str, line: int) -> None:
         if self.gave is None:
             self.gave, self.failure = (reason, detail, file, line), (reason, detail)
+            self.regions.gave_up(reason, detail)
             self.recorder.leave()
         self.refuse_if_whole()
 
@@ -199,6 +202,7 @@ class Watcher(Reads, Raises, Looks, Boxing, Observer):
 
     # ------------------------------------------------------------------ births and writes
     def born(self, value: Any, kind: str) -> None:
+        self.regions.born(value)
         if kind in _CLASSES_AND_FUNCTIONS:
             maker = self.machine.frame.function if kind == "function" else None
             self.made[id(value)] = value, maker
@@ -232,7 +236,7 @@ class Watcher(Reads, Raises, Looks, Boxing, Observer):
                 owner, namespace, name, namespace[name]))
             self.effects.entry(namespace, name, ABSENT)
         else:
-            raise GiveUp("write_outside", f"deletes {_owner_name(owner)}.{name}")
+            raise GiveUp("write_outside", f"deletes {class_of(owner).__qualname__}.{name}")
         self.effects.add("delete", owner, name)
 
     def write_item(self, container: Any, key: Any, value: Any) -> None:
@@ -319,6 +323,7 @@ class Watcher(Reads, Raises, Looks, Boxing, Observer):
         """Whether a write to `owner` is an effect: it is from outside, or a tensor (whose Python
         attributes no recipe rebuilds). The instruction has then acted."""
         self.act()
+        self.regions.written(owner)
         return self.is_outside(owner) or issubclass(type(owner), Tensor)
 
     def refuse_write(self, owner: Any, detail: str) -> None:
@@ -464,7 +469,7 @@ class Watcher(Reads, Raises, Looks, Boxing, Observer):
         """Whether the frames stand before an instruction that a later call can execute anew;
         `acted`: when anything was last done, but for what is about to become a host call."""
         has_acted = acted == self.machine.instant()
-        can_resume = not (has_acted or self._locks)
+        can_resume = not (has_acted or self._locks or self.regions.present)
         return can_resume and self.machine.stands_before()
 
     def open(self, point: Point, values: tuple, result: Any) -> list[Any]:
@@ -593,8 +598,3 @@ class Watcher(Reads, Raises, Looks, Boxing, Observer):
     def frames(self) -> int:
         """How many functions from outside ran interpreted."""
         return len(self._entered)
-
-
-# ---------------------------------------------------------------------------- names and parts
-def _owner_name(owner: Any) -> str:
-    return owner.__qualname__ if issubclass(type(owner), type) else type(owner).__qualname__

@@ -70,7 +70,10 @@ class Op:
     aliases       one a result: the value whose storage it shares, or -1 for a fresh storage. A
                   result that *is* its argument (in-place ops) has the same id as the argument.
     is_grad_enabled   grad mode when the op ran: an autograd boundary follows from it.
-    regions       the graphs of higher-order ops (cond, checkpoint, autograd.Function halves).
+    regions       the graphs of higher-order ops (cond, autograd.Function halves).
+    region        the number of the checkpoint that it is inside of, 0 for none: what such ops give to
+                  each other is not kept for a backward, but computed again. Of a backward at level core:
+                  the zone of one; ops of two zones share no kernel.
     """
 
     name: str
@@ -82,6 +85,7 @@ class Op:
     aliases: tuple[int, ...] = ()
     is_grad_enabled: bool = False
     regions: tuple["Graph", ...] = ()
+    region: int = 0
 
     def attr(self, name: str, default: Arg = None) -> Arg:
         for key, value in self.attrs:

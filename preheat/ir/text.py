@@ -89,7 +89,8 @@ def show_op(op: Op) -> str:
         text += " writes " + ", ".join(f"%{w}" for w in op.writes)
     if any(a != -1 for a in op.aliases):
         text += " aliases " + ", ".join("-" if a == -1 else f"%{a}" for a in op.aliases)
-    return text + (" grad" if op.is_grad_enabled else "")
+    text += " grad" if op.is_grad_enabled else ""
+    return text + (f" region {op.region}" if op.region else "")
 
 
 def _show_input(input: Input) -> str:
@@ -198,7 +199,9 @@ def _read_op(reader: Reader) -> Op:
     writes = _read_values(reader) if reader.accept("writes") else ()
     aliases = _read_values(reader) if reader.accept("aliases") else ()
     is_grad_enabled = reader.accept("grad")
-    return Op(name, args, tuple(results), tuple(types), attrs, writes, aliases, is_grad_enabled)
+    region = reader.integer() if reader.accept("region") else 0
+    return Op(
+        name, args, tuple(results), tuple(types), attrs, writes, aliases, is_grad_enabled, region=region)
 
 
 def _read_argument(reader: Reader) -> tuple[str | None, Arg]:

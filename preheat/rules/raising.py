@@ -32,7 +32,8 @@ TOTAL = frozenset(
         "_to_copy.default", "view.dtype", "diagonal.default", "unfold.default",
         "reflection_pad2d.default",
     )
-) | {"preheat.recurrent.default", "preheat.recurrent_backward.default"}
+)
+_OWN = "preheat."  # operators of ours, see `bridge/regions.py`
 _INTEGER_DIVISIONS = frozenset(("floordiv", "truncdiv", "remainder", "fmod"))
 _GATHERS = frozenset(("take", "gather", "index"))
 
@@ -40,7 +41,7 @@ _GATHERS = frozenset(("take", "gather", "index"))
 def can_raise(op: Op) -> bool:
     """Whether `op` can raise for some values of its operands (sizes are guarded)."""
     if op.name == "library":
-        return op.attr("op") not in TOTAL
+        return op.attr("op") not in TOTAL and not op.attr("op").startswith(_OWN)
     return op.name in _GATHERS or (
         op.name in _INTEGER_DIVISIONS and DTYPES[op.type.dtype].kind in "iu"
     )

@@ -23,6 +23,7 @@ from typing import Any, Protocol
 
 from preheat.base.callers import Raised, caller
 from preheat.base.names import find
+from preheat.bridge import checkpoints as _named  # noqa: F401 - host calls name a function of it
 from preheat.ir.artifact import Artifact
 from preheat.ir.plan import Image
 from preheat.ir.points import PointKey, constants, point_key, renumbered

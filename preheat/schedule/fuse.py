@@ -369,6 +369,8 @@ class _Fusion:
             return None
         if any(self._is_factor(v, numbers) for v in roots):
             return None
+        if len({self.problem.ops[r].region for r in roots} - {0}) > 1:
+            return None
         reductions = [r for r in roots if self.problem.ops[r].name in REDUCE]
         if len(reductions) > 1 and not self.products.isdisjoint(reductions):
             return None

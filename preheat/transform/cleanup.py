@@ -12,7 +12,7 @@ numbers or write unseen stay, in order; ops that can raise stay even when nothin
 raise.
 """
 
-from preheat.bridge.ops import schema
+from preheat.bridge.ops import HIDDEN_WRITES, draws, schema
 from preheat.ir.graph import Graph, Op, Ref, map_refs, with_ops
 from preheat.rules import algebra, movement, one_hot
 from preheat.rules.engine import rewrite
@@ -28,7 +28,11 @@ def cleanup(graph: Graph) -> Graph:
 
 def has_effect(op: Op) -> bool:
     """Whether `op` draws from a generator or writes what nothing says: it runs once, in order."""
-    return op.name == "library" and schema(op.attr("op")).has_effect
+    if op.name != "library" or not schema(op.attr("op")).has_effect:
+        return False
+    name = op.attr("op")
+    attrs = tuple((key, arg) for key, arg in op.attrs if key != "op")
+    return name in HIDDEN_WRITES or draws(name, op.args, attrs)
 
 
 def _is_deterministic(op: Op) -> bool:

@@ -94,6 +94,7 @@ class _State:
     grads: set[int] = field(default_factory=set)  # functional values that require grad
     stored: list[tuple[int, int]] = field(default_factory=list)  # see `Graph`
     is_grad_enabled: bool = False  # where the op under way was recorded
+    region: int = 0  # the same
 
     def __post_init__(self) -> None:
         self.builder = Builder("aten", next_id=self.graph.next_id())
@@ -167,8 +168,8 @@ class _State:
 
     def _add(self, op: Op) -> None:
         """Appends a functional op, which runs in the grad mode of the op under way."""
-        if op.is_grad_enabled is not self.is_grad_enabled:
-            op = replace(op, is_grad_enabled=self.is_grad_enabled)
+        if op.is_grad_enabled is not self.is_grad_enabled or op.region != self.region:
+            op = replace(op, is_grad_enabled=self.is_grad_enabled, region=self.region)
         self.builder.append(op)
         if self.grads and self.is_grad_enabled and op.name not in _CUT_OFF:
             if not self.grads.isdisjoint(op.refs()):
@@ -193,7 +194,7 @@ class _State:
 
     # ------------------------------------------------------------------ one op
     def append(self, op: Op) -> None:
-        self.is_grad_enabled = op.is_grad_enabled
+        self.is_grad_enabled, self.region = op.is_grad_enabled, op.region
         for result, type in zip(op.results, op.types):
             if self._is_known(result) and type != self.types[result]:
                 raise Unsupported("metadata_write", f"{self.types[result]} became {type}")
@@ -372,6 +373,7 @@ class _State:
 
     # ------------------------------------------------------------------ the end
     def finish(self, graph: Graph) -> Graph:
+        self.region = 0
         inputs = [i.id for i in graph.inputs]
         roots = [*map(self._root_of, graph.outputs)]
         bases = [self._base(v) for v in graph.outputs]

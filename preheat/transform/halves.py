@@ -2,10 +2,11 @@
 
 Requires level core. Guarantees: results of both halves are memory of their own; views are left to
 be made outside, from the memory that they lie in. The ops of a backward that the forward had made
-stand right before their first reader, so that what they make lives no longer than needed.
+stand right before their first reader, so that what they make lives no longer than needed; where a
+checkpoint is computed again a zone begins (`Op.region`), and no kernel reaches over it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from preheat.base.dataclass import dataclass
@@ -13,7 +14,7 @@ from preheat.ir.graph import Graph, Input, Op, Ref
 from preheat.ir.training import Exit, Given, Joint
 from preheat.rules.raising import can_raise
 from preheat.transform.partition import Facts, Saved
-from preheat.transform.whole import Part, Whole
+from preheat.transform.whole import Part, Whole, without_kept
 
 
 @dataclass(frozen=True)
@@ -126,10 +127,21 @@ def _half(facts: Facts, part: Part, found: Mapping[int, Given]) -> Half:
         is_view = alias.kind != "fresh"
         grads.append(Exit(where, True, False, type, alias.offset) if is_view else Exit(where))
     inputs = tuple(Input(value, facts.types[value]) for value in order.taken)
-    graph = Graph("core", inputs, tuple(order.ops), tuple(made.values))
+    ops = tuple(_zoned(order.ops, facts.again)) if facts.again else tuple(order.ops)
+    graph = without_kept(Graph("core", inputs, ops, tuple(made.values)))
     takes = tuple(given[value] for value in order.taken)
     watched = tuple(one for one in part.watched if one not in takes)
     return Half(part.joint, graph, takes, tuple(grads), watched)
+
+
+def _zoned(ops: Sequence[Op], again: Mapping[int, int]) -> Iterator[Op]:
+    """`ops` in zones, each of which begins where a region is computed again: as numbers of regions."""
+    zones: dict[int, int] = {}
+    for op in ops:
+        region = next((again[result] for result in op.results if result in again), 0)
+        if region:
+            zones.setdefault(region, len(zones) + 2)
+        yield replace(op, region=zones.get(region, len(zones) + 1))
 
 
 class _Made:

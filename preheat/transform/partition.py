@@ -11,6 +11,9 @@ that are saved, as a share of those that torch's formulas save: then reductions,
 library calls are computed again too, first those that cost least for what they save. Random numbers
 are drawn once.
 
+Of a region (a checkpoint of the program) nothing is saved: what the formulas read of it they have
+computed again, from what the region had held, which is saved if it cannot be had otherwise.
+
 Requires a `Whole` and its graph at level core. Guarantees: a backward reads an input, or a result
 that the caller has, only if a formula had saved it or a view of it, so that changes in place are
 noticed where eager notices them; of others it gets copies. What is computed again is computed by the
@@ -28,8 +31,8 @@ from preheat.ir.ops import CORE
 from preheat.ir.types import ScalarType, TensorType
 from preheat.rules.raising import can_raise
 from preheat.transform.cleanup import has_effect
-from preheat.transform.mincut import Network
-from preheat.transform.whole import Part, Whole
+from preheat.transform.mincut import NEVER, Network
+from preheat.transform.whole import Part, Whole, is_kept
 
 MOST_READ = 4  # times the bytes of a value that is computed again, for what its chain reads
 _SMALL_BYTES = 64 << 10  # what a chain may read in any case
@@ -41,6 +44,7 @@ class Facts:
 
     inputs     places of the forward's inputs: those before are inputs, the others tangents
     backward   values that follow from a tangent;  forward   values that the forward computes anyway
+    again      values that are computed again, with their regions
     """
 
     def __init__(self, core: Graph, whole: Whole):
@@ -57,6 +61,7 @@ class Facts:
         for op in core.ops:
             if not self.backward.isdisjoint(op.refs()):
                 self.backward.update(op.results)
+        self.again = _again(core, self.backward)
         self.own_count = whole.values + whole.copies
         ends = [self.memory_of(place) for place in range(self.own_count)]
         ends += [value for _, value in core.writes]
@@ -73,7 +78,8 @@ class Facts:
 
     def stays(self, op: Op) -> bool:
         """Whether the forward runs `op` though nothing may read what it gives."""
-        return (has_effect(op) or can_raise(op)) and self.backward.isdisjoint(op.results)
+        is_early = self.backward.isdisjoint(op.results) and self.again.keys().isdisjoint(op.results)
+        return is_early and (has_effect(op) or can_raise(op))
 
     def memory_of(self, place: int) -> int | None:
         """The value that is the memory of output `place`; None if it lies in an input."""
@@ -102,6 +108,16 @@ class Facts:
     def bytes(self, value: int) -> int:
         type = self.types.get(value)
         return type.elems * type.itemsize if isinstance(type, TensorType) else 0
+
+
+def _again(core: Graph, backward: Collection[int]) -> dict[int, int]:
+    """What follows from values that regions have held, and from no tangent: by value its region."""
+    found = {op.result: op.args[1] for op in core.ops if is_kept(op)}
+    for op in core.ops if found else ():
+        region = next((found[ref] for ref in op.refs() if ref in found), 0)
+        if region and backward.isdisjoint(op.results):
+            found.update((result, region) for result in op.results if result != -1)
+    return found
 
 
 @dataclass(frozen=True)
@@ -152,6 +168,9 @@ class _Choice:
             value for value, places in facts.lent.items()
             if any(not part.values.isdisjoint(places) for part in parts)}
         self.wanted = self._wanted()
+        self.held = {  # what regions are computed again from
+            op.args[0].id for value in facts.needed(self.wanted & facts.again.keys(), facts.again)
+            if value in facts.maker and is_kept(op := facts.maker[value])}
         self.pinned: set[int] = set()  # what is not computed again: its chain would be too long
 
     def within(self, budget: float) -> set[int]:
@@ -223,6 +242,8 @@ class _Choice:
     def _price(self, value: int) -> int:
         """What it costs to save `value`, in eighths of a byte."""
         facts = self.facts
+        if value in facts.again:
+            return NEVER
         if value in self.saved:
             return 1  # for another class
         count = 8 * facts.bytes(value) + 8
@@ -237,7 +258,7 @@ class _Choice:
     def _long_chains(self, cut: set[int]) -> set[int]:
         """Values that are computed again from far more than they are."""
         facts, found = self.facts, set()
-        for value in self.wanted:
+        for value in self.wanted | self.held:
             if value in cut or self._is_free(value) or value not in facts.forward:
                 continue
             read, seen, stack = 0, set(), [value]

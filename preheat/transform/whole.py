@@ -4,7 +4,8 @@
     joint     (%1, %2): %3 = mul(%2, %1); return %3   ->           %10 = mul(%9, %1)
                                                                    return %1, %10
 
-Requires graphs at level aten as recorded, joints whose reads are numbered like the forward.
+What a joint computes again of a region reads the forward through `preheat.kept`, so that no pass takes
+it for what the forward has computed; `without_kept` takes these away. Requires graphs at level aten as recorded, joints whose reads are numbered like the forward.
 """
 
 from collections.abc import Sequence
@@ -12,8 +13,9 @@ from dataclasses import replace
 
 from preheat.base.dataclass import dataclass
 from preheat.base.errors import Unsupported
-from preheat.bridge.ops import schema
-from preheat.ir.graph import Graph, Input, Op, Ref, map_refs
+from preheat.bridge.ops import draws
+from preheat.bridge.regions import KEPT
+from preheat.ir.graph import Graph, Input, Op, Ref, map_refs, with_ops
 from preheat.ir.training import Given, Joint
 from preheat.transform.views import VIEWS
 
@@ -71,13 +73,13 @@ def whole(
     views, types = _views(forward), forward.types()
     memory = [_memory(value, views) for value in forward.outputs]
     for joint in joints:
-        number = {value: value for value in joint.reads}
+        number, reads = {value: value for value in joint.reads}, frozenset(joint.reads)
         tangents = joint.graph.inputs[len(joint.reads):]
         for value in (*(i.id for i in tangents), *(r for op in joint.graph.ops for r in op.results)):
             if value != -1 and value not in number:
                 number[value] = fresh
                 fresh += 1
-        if any(schema(op.name).is_random for op in joint.graph.ops):
+        if any(draws(op.name, op.args, op.attrs) for op in joint.graph.ops):
             raise Unsupported("unknown_history", "a derivative that draws random numbers")
         taken = {_memory(value, views) for value in joint.reads}
         grads, count = [], len(joint.reads)
@@ -95,10 +97,33 @@ def whole(
             watched(forward, joint, commits),
             sum(types[value].elems * types[value].itemsize for value in taken - place_of.keys())))
         inputs += [Input(number[i.id], i.type) for i in tangents]
-        ops += [_renamed(op, number) for op in joint.graph.ops]
+        kept: dict[int, dict[int, int]] = {}  # by region: what it has held, by value
+        for op in joint.graph.ops:
+            held = kept.setdefault(op.region, {})
+            for value in op.refs() if op.region else ():
+                if value in reads and value not in held:
+                    held[value] = fresh
+                    ops.append(Op(KEPT, (Ref(value), op.region), (fresh,), (types[value],)))
+                    fresh += 1
+            ops.append(_renamed(op, {**number, **held} if held else number))
     ops = [_within_memory(op) for op in ops]
     graph = replace(forward, inputs=tuple(inputs), ops=tuple(ops), outputs=tuple(outputs))
     return Whole(graph, len(forward.outputs), len(replaced), tuple(parts))
+
+
+def is_kept(op: Op) -> bool:
+    """Whether `op` of level core gives what a region that is computed again has held."""
+    return op.name == "library" and op.attr("op") == KEPT
+
+
+def without_kept(core: Graph) -> Graph:
+    """A half at level core: what a region has held is the value itself."""
+    held = {op.result: op.args[0].id for op in core.ops if is_kept(op)}
+    if not held:
+        return core
+    number = {value: value for value in core.types()} | held
+    ops = [_renamed(op, number) for op in core.ops if not is_kept(op)]
+    return replace(with_ops(core, ops), outputs=tuple(number[value] for value in core.outputs))
 
 
 def saved_values(forward: Graph, joint: Joint) -> tuple[int, ...]:

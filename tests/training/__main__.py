@@ -1,4 +1,5 @@
-"""python -m tests.training START COUNT [-j N]: that many random training programs; failures are printed."""
+"""python -m tests.training START COUNT [regions] [-j N]: that many random training programs, or such with
+checkpoints; failures are printed."""
 
 import sys
 import traceback
@@ -8,12 +9,12 @@ from tests import spread
 from tests.training.check import check
 
 
-def run(start: int, count: int) -> Counter:
+def run(start: int, count: int, parts: str = "") -> Counter:
     """Checks the programs of these seeds; prints and counts failures."""
     counts = Counter(programs=count)
     for seed in range(start, start + count):
         try:
-            check(seed)
+            check(seed, has_regions=parts == "regions")
         except AssertionError as error:
             counts["wrong"] += 1
             print(error, flush=True)
@@ -24,4 +25,4 @@ def run(start: int, count: int) -> Counter:
 
 
 if __name__ == "__main__":
-    sys.exit(spread.main("tests.training", run, ()))
+    sys.exit(spread.main("tests.training", run, (), ("parts",)))

@@ -3,12 +3,15 @@
     program = Program(seed)
     program.text           def f(x, y, w, b, s): ...     views, in-place writes, no_grad, prints, results
     program.steps          which results are run backward, with which tangents, hooks and inputs
+    Program(seed, has_regions=True)       parts of it, with draws of random numbers, are checkpoints
 
 Everything follows from the seed, so that eager and compiled run the same. Shapes are square and
 small: every value can meet every other, and gradients stay of order one.
 """
 
 import random
+import re
+from random import Random
 from dataclasses import dataclass, field
 
 ROWS, COLUMNS = 3, 3
@@ -51,6 +54,29 @@ _OUTSIDE = (
 )
 
 
+_DRAWS = ("torch.nn.functional.dropout({a}, 0.4)", "{a} * torch.rand_like({a})", "{a} * torch.rand(())")
+
+
+def _assigned(lines: list[str]) -> list[str]:
+    """The names that `lines` bind, in order."""
+    found = (re.match(r"\s*(\w+) = ", line) for line in lines)
+    return list(dict.fromkeys(match[1] for match in found if match))
+
+
+def _region(name: str, lines: list[str], random: Random) -> list[str]:
+    """A function of `lines`, and its checkpoint: what it binds, and half of what it reads, are arguments."""
+    names, bound = re.findall(r"\b(?:v\d+|q\d+|[xywbs])\b", " ".join(lines)), _assigned(lines)
+    taken = [n for n in dict.fromkeys(names) if n in bound or random.random() < 0.5]
+    first = {n: next(k for k, line in enumerate(lines) if re.search(rf"\b{n}\b", line)) for n in taken}
+    taken = [n for n in taken if not re.match(rf"\s*{n} = (?!.*\b{n}\b)", lines[first[n]])]
+    keeps = "" if random.random() < 0.9 else ", preserve_rng_state=False"
+    return [
+        f"def {name}({', '.join(taken)}):", *("    " + line for line in lines),
+        f"    return {', '.join(bound)}{',' * (len(bound) == 1)}" if bound else "    return ()",
+        f"{', '.join(bound) + ',' if bound else '_'} = "
+        f"checkpoint({', '.join((name, *taken))}, use_reentrant=False{keeps})"]
+
+
 @dataclass
 class Step:
     """One use of the results: which get a tangent, of what layout; how; with which hooks. Before a
@@ -69,6 +95,7 @@ class Program:
     """See the module docstring."""
 
     seed: int
+    has_regions: bool = False
     text: str = ""
     steps: list[Step] = field(default_factory=list)
     count: int = 0
@@ -80,7 +107,10 @@ class Program:
         self.kinds = kinds
         self._names = ["x", "y", "y * 1", "w"]
         self._made: list[str] = []
-        lines = [line for _ in range(self.random.randint(2, 9)) for line in self._statement()]
+        statements = [self._statement() for _ in range(self.random.randint(2, 9))]
+        if self.has_regions:
+            statements = self._with_regions(statements)
+        lines = [line for statement in statements for line in statement]
         results = self._results()
         self.count = len(results)
         body = "\n    ".join([*lines, f"return ({', '.join(results)},)"])
@@ -106,6 +136,23 @@ class Program:
         if self.random.random() < 0.1:
             return ["with torch.no_grad():", "    " + line]
         return [line]
+
+    def _with_regions(self, statements: list[list[str]]) -> list[list[str]]:
+        """`statements`, some of them inside functions that are checkpointed."""
+        random, found, place = Random(f"regions of {self.seed}"), [], 0
+        while place < len(statements):
+            if random.random() < 0.3:
+                found.append(statements[place])
+                place += 1
+                continue
+            count = random.randint(1, 4)
+            inside = [line for statement in statements[place:place + count] for line in statement]
+            if random.random() < 0.3:
+                name = random.choice(["x", "y", *_assigned(inside)])
+                inside.append(f"d{place} = " + random.choice(_DRAWS).format(a=name))
+            found.append(_region(f"r{place}", inside, random))
+            place += count
+        return found
 
     def _fill(self, text: str, target: str | None = None) -> str:
         recent = self._made[-3:] + self._names
@@ -137,6 +184,10 @@ class Program:
         hooks = tuple(
             name for name in ("y", "w", "b", "r0", "r1", "post w") if self.random.random() < 0.2)
         other, altered = self.random.randrange(self.count), ""
-        if how == "backward" and self._alter.random() < 0.3:
+        if self.has_regions and how == "changed":
+            how = "backward"  # eager computes from what is there by then, and may not notice
+        elif how == "backward" and self._alter.random() < 0.3:
             how, altered = "altered", self._alter.choice(("x", "y", "w", "b", "s"))
+        if self.has_regions and how == "altered":
+            how = "twice"
         return Step(chosen, layouts, how, hooks, other, altered)

@@ -21,3 +21,8 @@ def test_many_random_programs(start):
 def test_random_programs_that_keep_little():
     for seed in range(700, 710):
         check(seed, {"options": {"cache": False, "memory_budget": 0.2}})
+
+
+def test_random_programs_with_checkpoints():
+    for seed in range(20):
+        check(seed, has_regions=True)
