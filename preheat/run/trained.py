@@ -382,8 +382,7 @@ class _Half:
         shared = Counter(exit[0] for exit in self.exits if exit is not None)
         self.sums = [] if self.half.plan is None else [  # op by op, results may share memory
             places for places in uses.values() if len(places) > 1
-            and self.exits[places[0]][0] >= 0 and shared[self.exits[places[0]][0]] == 1
-            and self.exits[places[0]][1] is None]
+            and self.exits[places[0]][0] >= 0 and shared[self.exits[places[0]][0]] == 1]
         self.own = frozenset(k for k, exit in enumerate(self.exits) if exit is not None)
         if self.then is not None:
             self.carries = [
@@ -422,8 +421,10 @@ class _Half:
         del results
         for first, *others in self.sums:  # as autograd adds them up, but in the memory of the first
             for place in others:
-                strides = grads[first].stride()
+                strides, is_view = grads[first].stride(), self.exits[first][1] is not None
                 if strides != grads[place].stride() or 0 in strides:
+                    break
+                if is_view and not grads[first].is_contiguous():  # its elements may overlap
                     break
                 grads[first].add_(grads[place])
                 grads[place] = None
