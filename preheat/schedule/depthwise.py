@@ -1,21 +1,31 @@
-"""Gradients of depthwise convolutions on a CPU, channels first where the library wants room for more.
+"""Gradients of the weights of depthwise convolutions on a CPU as sums of products.
 
-    %5, %6, %7 = library(%g, %x, %w, ..., op='aten.convolution_backward.default')     channels last
+    %5, %6, %7 = library(%g, %x, %w, ..., op='aten.convolution_backward.default')
       ->
-    %8 = cast(%g); %9 = cast(%x)                                                      channels first
-    %10, %6, %7 = library(%8, %9, %w, ...); %5 = cast(%10)                            as it was
+    %5, _, _ = library(%g, %x, %w, ..., (True, False, False), op=..)
+    %8 = pad(%x)                                          channels last, as %g is then
+    %9 = window(window(%8, axis=2), axis=3)               [N, C, H, W, kernel, kernel]
+    %6 = reshape(sum(mul(expand(%g), %9), axes=(0, 2, 3)))
+    %7 = sum(%g, axes=(0, 2, 3))
 
-With channels last the library pads the weight of each channel to a block of 16 x 16 of them: 39 MB for
-768 channels of 7 x 7, which it fills and reads whatever the size of the images; beyond 32 MB of memory
-that is the system's on each call. Measured (Zen 4, one thread, float32, process time, images x side x
-side of c channels, kernel 7 x 7; with channels last, and first with the turning):
+A weight is a sum over all positions, of which neighbouring channels are a vector. The library, too,
+takes its time for it, and with channels last room: the weight of each channel as a block of 16 x 16
+of them, 39 MB for 768 channels of 7 x 7, whatever the size of the images. Measured (Zen 4, one thread,
+float32, process time, gradients of weights and biases in ms, images x side x side of c channels, kernel
+7 x 7; the library's and these sums, with channels last and first):
 
-    2 x 7 x 7, 768      21.7 ms    3.9        2 x 4 x 4, 128     0.27    0.36
-    1 x 7 x 7, 768      19.6       2.0        2 x 8 x 8, 64      0.28    0.44
-    2 x 2 x 2, 256       0.80      0.43       32 x 7 x 7, 384   15.2    30.3
+    2 x 8 x 8, 64        0.28   0.054        0.39   0.07
+    2 x 16 x 16, 32      0.38   0.046        1.01   0.067
+    2 x 2 x 2, 256       0.54   0.033        0.38   0.052
+    1 x 7 x 7, 768      20.0    0.16         1.70   0.27
+    32 x 7 x 7, 384     13.1    1.9         24.9    4.8
+    32 x 28 x 28, 96    41.4   16.6         95.3   22.9
 
-A kernel of 3 x 3 goes another way, and stays. Requires and gives level core. Guarantees: results keep their
-strides; they are sums of the same products in another order.
+Kernels of 3 x 3 stay with the library, whose way for them takes about as long (8 x 28 x 28, 144: 0.38 and
+0.52 ms).
+
+Requires and gives level core. Guarantees: results keep their strides; they are sums of the same
+products in another order.
 """
 
 from dataclasses import replace
@@ -24,66 +34,86 @@ from preheat.ir.graph import Builder, Graph, Op, Ref, with_replaced
 from preheat.ir.plan import Target
 from preheat.ir.scalar import Scalar
 from preheat.ir.types import TensorType, tensor
-from preheat.schedule.layouts import is_channels_last
+from preheat.schedule.layouts import channels_last_strides
+from preheat.schedule.sums import Sums
 
 _BACKWARD = "aten.convolution_backward.default"
-_BLOCK = 16 * 16  # weights that stand for one, in the library's form
-_FRESH_BYTES = 32 << 20  # allocations beyond are new to the process (glibc's largest threshold)
-# Nanoseconds: of a product of the sum, and of a channel; and a byte of padded weights.
-_LAST_NS, _FIRST_NS, _FIRST_CHANNEL_NS = 0.45, 0.96, 900
-_BYTE_NS, _FRESH_BYTE_NS = 0.04, 0.4
+LEAST_CHANNELS = 8  # that are a vector
+LEAST_SIDE = 4  # of a kernel; one of 3 x 3 is padded by no library, and as fast there
 
 
-def channels_first(graph: Graph, target: Target) -> Graph:
-    """`graph` with the gradients of depthwise convolutions over few positions channels first."""
+def depthwise_sums(graph: Graph, target: Target) -> Sums:
+    """`graph` with the gradients of weights and biases of depthwise convolutions as sums."""
     if target.is_gpu:
-        return graph
-    types = graph.types()
-    return with_replaced(graph, lambda op: _is_chosen(op, types), _append)
+        return Sums(graph, frozenset())
+    types, operands = graph.types(), set[int]()
+    made = with_replaced(
+        graph, lambda op: _is_chosen(op, types), lambda builder, op: _append(builder, op, operands))
+    return Sums(made, frozenset(operands))
 
 
 def _is_chosen(op: Op, types: dict[int, TensorType]) -> bool:
-    """A gradient of weights of a depthwise convolution, channels last, that is faster otherwise."""
+    """A gradient of weights of a depthwise convolution of images."""
     if op.name != "library" or op.attr("op") != _BACKWARD or len(op.args) != 11:
         return False
     tangent, x, weight = (types[arg.id] for arg in op.args[:3])
-    groups, wants_weight = op.args[9], op.args[10][1]
+    groups, wants_weight = op.args[9], op.args[10][1] and op.results[1] != -1
     known = (*tangent.sizes, *x.sizes, *weight.sizes)
     if x.rank != 4 or op.args[7] or not wants_weight or any(isinstance(n, Scalar) for n in known):
         return False
-    if not groups == x.sizes[1] == weight.sizes[0] > 1 or 0 in known:
+    if {type.dtype for type in (tangent, x, weight)} != {"float32"} or 0 in known:
         return False
-    is_last = any(is_channels_last(type) and not type.is_contiguous for type in (tangent, x))
-    return is_last and _gain_ns(tangent, weight) > 0
+    if max(weight.sizes[2:]) < LEAST_SIDE:
+        return False
+    return groups == x.sizes[1] == weight.sizes[0] >= LEAST_CHANNELS
 
 
-def _gain_ns(tangent: TensorType, weight: TensorType) -> float:
-    """How much faster the call is channels first, about."""
-    images, channels, *side = tangent.sizes
-    kernel = weight.sizes[2] * weight.sizes[3]
-    if max(weight.sizes[2:]) <= 3:
-        return 0
-    padded_bytes = channels * kernel * _BLOCK * 4
-    a_byte_ns = _FRESH_BYTE_NS if padded_bytes > _FRESH_BYTES else _BYTE_NS
-    products = channels * kernel * images * side[0] * side[1]
-    first_ns = products * _FIRST_NS + channels * _FIRST_CHANNEL_NS
-    return products * _LAST_NS + padded_bytes * a_byte_ns - first_ns
+def _append(builder: Builder, op: Op, operands: set[int]) -> None:
+    """Appends the sums, and the call for the gradient of the input. `operands`: what must be in memory."""
+    (made, weight_value, bias_value), mask = op.results, op.args[10]
+    if mask[0] and made != -1:
+        args = (*op.args[:10], (True, False, False))
+        builder.append(replace(op, args=args, results=(made, -1, -1)))
+    tangent, x = op.args[0].id, op.args[1].id
+    g, kernel = builder.type_of[tangent], builder.type_of[op.args[2].id].sizes[2:]
+    if g != _last(g, g.sizes):
+        g = _last(g, g.sizes)
+        tangent = builder.add("cast", [tangent], g, dtype=g.dtype)
+    padded = _padded(builder, op, x, g.sizes[2:], kernel)
+    operands.update((padded, tangent))
+    windows = padded
+    for axis, step, dilation, size in zip((2, 3), op.args[4], op.args[6], kernel):
+        old = builder.type_of[windows]
+        sizes, strides = list(old.sizes), list(old.strides)
+        sizes[axis], strides[axis] = g.sizes[axis], old.strides[axis] * step
+        type = tensor(g.dtype, (*sizes, size), (*strides, old.strides[axis] * dilation))
+        windows = builder.add("window", [windows], type, axis=axis, step=step, dilation=dilation)
+    wide = builder.type_of[windows].sizes
+    spread = builder.add(
+        "reshape", [tangent], tensor(g.dtype, (*g.sizes, 1, 1), (*g.strides, 1, 1)))
+    spread = builder.add("expand", [spread], tensor(g.dtype, wide, (*g.strides, 0, 0)))
+    product = builder.add("mul", [spread, windows], tensor(g.dtype, wide))
+    total = builder.add(
+        "sum", [product], tensor(g.dtype, (g.sizes[1], *kernel)), axes=(0, 2, 3), keepdim=False)
+    builder.append(Op("reshape", (Ref(total),), (weight_value,), op.types[1:2]))
+    if mask[2] and bias_value != -1:
+        attrs = (("axes", (0, 2, 3)), ("keepdim", False))
+        builder.append(Op("sum", (Ref(tangent),), (bias_value,), op.types[2:], attrs))
 
 
-def _append(builder: Builder, op: Op) -> None:
-    """Appends the call on turned operands, and the gradient of its input turned back."""
-    def turned(value: int) -> Ref:
-        type = builder.type_of[value]
-        plain = tensor(type.dtype, type.sizes, device=type.device)
-        return Ref(value if type == plain else builder.add("cast", [value], plain, dtype=type.dtype))
+def _padded(
+    builder: Builder, op: Op, x: int, counts: tuple[int, ...], kernel: tuple[int, ...],
+) -> int:
+    """The input `x` with zeros around, channels last, as far as `counts` places of the kernel reach."""
+    type, (steps, lows, dilations) = builder.type_of[x], op.args[4:7]
+    reach = [(n - 1) * s + (k - 1) * d + 1 for n, s, k, d in zip(counts, steps, kernel, dilations)]
+    sides = type.sizes[2:]
+    highs = [max(0, n - size - low) for n, size, low in zip(reach, sides, lows)]
+    sizes = (*type.sizes[:2], *(sum(parts) for parts in zip(lows, sides, highs)))
+    return builder.add(
+        "pad", [x], _last(type, sizes), low=(0, 0, *lows), high=(0, 0, *highs), value=0.0)
 
-    args = (turned(op.args[0].id), turned(op.args[1].id), *op.args[2:])
-    result, type = op.results[0], op.types[0]
-    if result == -1 or not isinstance(type, TensorType):
-        builder.append(replace(op, args=args))
-        return
-    plain = tensor(type.dtype, type.sizes, device=type.device)
-    made = builder.fresh()
-    builder.append(replace(
-        op, args=args, results=(made, *op.results[1:]), types=(plain, *op.types[1:])))
-    builder.append(Op("cast", (Ref(made),), (result,), (type,), (("dtype", type.dtype),)))
+
+def _last(type: TensorType, sizes: tuple[int, ...]) -> TensorType:
+    """A tensor of `sizes` that lies channels last."""
+    return tensor(type.dtype, sizes, channels_last_strides(sizes), device=type.device)

@@ -6,7 +6,8 @@
           product b3 @ b2 -> b4
           kernel add_1 (b4 inout, b5) over 8
 
-The steps: `layouts` takes convolutions of a GPU apart and turns them, `depthwise` some gradients of a CPU's, `padding` and `alignment` pad and cut a GPU's products, `sums` makes products of few rows sums, `split` cuts long reductions,
+The steps: `layouts` takes convolutions of a GPU apart and turns them, `depthwise` makes some gradients of a CPU's sums,
+`padding` and `alignment` pad and cut a GPU's products, `sums` makes products of few rows sums, `split` cuts long reductions,
 `problem` names the values that need memory, `fuse` groups values into loop nests (`loops`, `forms`,
 `tile`), `memory` gives every value a buffer; here they become the nouns of `ir.plan`.
 
@@ -25,7 +26,7 @@ from preheat.ir.pack import digest
 from preheat.ir.plan import Call, KernelCall, LibraryCall, Output, Plan, ProductCall, Rounding, Target
 from preheat.schedule.activations import with_activations
 from preheat.schedule.alignment import aligned_products
-from preheat.schedule.depthwise import channels_first
+from preheat.schedule.depthwise import depthwise_sums
 from preheat.schedule.fuse import fuse
 from preheat.schedule.groups import Group
 from preheat.schedule.layouts import laid_out
@@ -58,8 +59,9 @@ def schedule(
     sums = products_as_sums(graph, fused)
     if target.is_gpu and fused:
         sums = sums.joined(products_as_kernels(sums.graph, fused, parts, rounding))
+    sums = sums.joined(depthwise_sums(sums.graph, target))
     graph = sums.graph
-    for prepare in (laid_out, channels_first, with_activations, padded_products, aligned_products):
+    for prepare in (laid_out, with_activations, padded_products, aligned_products):
         graph = prepare(graph, target)
     graph = split_reductions(graph, target, sums.products)
     problem, units = fuse(graph, target, sums)
