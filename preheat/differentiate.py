@@ -170,10 +170,11 @@ class Lesson:
             classes = known.wiring.classes
             # kernels of one plan are compiled while the next is scheduled; a backward's take longest
             begun = [
-                (half, [(stage, _begun(stage.graph, self.aims.bench)) for stage in stages(
-                    half, classes[half.joint.number][0], self.aims.handover)])
+                (half, [
+                    (stage, _begun(stage.graph, self.aims.bench, _passed(stage, joined.values)))
+                    for stage in stages(half, classes[half.joint.number][0], self.aims.handover)])
                 for half in backwards]
-            plan, forward_image = _begun(ahead.graph, self.aims.bench)
+            plan, forward_image = _begun(ahead.graph, self.aims.bench, ())
             image = forward_image()
             made = tuple(_backward(half, parts) for half, parts in begun)
             plans = (plan, *(stage.plan for backward in made for stage in backward.stages))
@@ -305,14 +306,22 @@ def _backward(half: Half, parts: Sequence[tuple[Stage, Begun]]) -> Backward:
     return made
 
 
-def _begun(graph: Graph, bench: Bench | None) -> Begun:
-    """Plan of a half, and what waits for its image."""
+def _passed(stage: Stage, own_values: int) -> list[int]:
+    """The places of what a stage takes and lets go: others hold inputs and the division's own values."""
+    return [
+        place for place, given in enumerate(stage.takes)
+        if given.kind != "input" and not (given.kind == "value" and given.index < own_values)]
+
+
+def _begun(graph: Graph, bench: Bench | None, passed: Sequence[int]) -> Begun:
+    """Plan of a half, which lets go of the inputs at the places `passed`, and what waits for its image."""
     target = target_of(graph)
     core = _lowered(graph, HALF)
     if target.is_gpu and bench is not None:
-        plan, image = tuned(core, None, target, bench, is_lean=True)
+        plan, image = tuned(core, None, target, bench, passed)
         stage("plan", plan)
         return plan, lambda: image if plan.kernels else None
-    plan = schedule(core, target, small_products(core) if target.is_gpu else (), is_lean=True)
+    fused = small_products(core) if target.is_gpu else ()
+    plan = schedule(core, target, fused, passed=passed)
     stage("plan", plan)
     return plan, begin_image(plan.kernels, target) if plan.kernels else lambda: None

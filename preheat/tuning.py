@@ -19,7 +19,7 @@ measured. Requires level core. Guarantees: the plan computes what `core` compute
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 
@@ -47,15 +47,15 @@ GAIN = 0.98  # what is not faster by as much is not worth another choice
 
 def tuned(
     core: Graph, whole: Callable[[], Graph] | None, target: Target, bench: Bench,
-    is_lean: bool = False, rounding: Rounding = Rounding(),
+    passed: Collection[int] | None = None, rounding: Rounding = Rounding(),
 ) -> tuple[Plan, Image]:
     """The fastest plan of `core` that the table or the search knows, and its code.
 
     whole   gives the same graph with every op a library call, as eager runs it; None: there is none
-    is_lean, rounding   see `schedule`
+    passed, rounding   see `schedule`
     Raises as `schedule` and `build_gpu`.
     """
-    return _Search(core, whole, target, bench, is_lean, rounding).result()
+    return _Search(core, whole, target, bench, passed, rounding).result()
 
 
 @dataclass
@@ -80,10 +80,10 @@ class _Progress:
 class _Search:
     def __init__(
         self, core: Graph, whole: Callable[[], Graph] | None, target: Target, bench: Bench,
-        is_lean: bool, rounding: Rounding,
+        passed: Collection[int] | None, rounding: Rounding,
     ):
         self.core, self.whole, self.target, self.bench = laid_out(core, target), whole, target, bench
-        self.is_lean, self.rounding = is_lean, rounding
+        self.passed, self.rounding = passed, rounding
         self.measure = bench.measure(device_of(core))
         name = self.measure.name if self.measure is not None else ""
         self.table = bench.table(name, target.compiler)
@@ -190,7 +190,7 @@ class _Search:
     def _scheduled(self, choice: Choice) -> Plan:
         parts = {value: count for value, count in choice if count > 1}
         return schedule(
-            self.core, self.target, {value for value, _ in choice}, parts, self.is_lean, self.rounding)
+            self.core, self.target, {value for value, _ in choice}, parts, self.passed, self.rounding)
 
     def _eager(self) -> Plan | None:
         if self.whole is None:

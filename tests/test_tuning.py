@@ -347,7 +347,7 @@ def test_half_a_step_has_no_calls_of_eager():
     device = Device(largest, lambda plan: 1.0 if plan == marked else prefers_kernels(plan))
     assert search(graph, device, table, whole=lambda: other)[0] == marked
     bench = Bench("f", lambda where: device, lambda name, versions: table, 100.0)
-    plan, _ = tuning.tuned(graph, None, TARGET, bench, is_lean=True)
+    plan, _ = tuning.tuned(graph, None, TARGET, bench, passed=())
     assert plan != marked and library_calls(plan) == 0
 
 

@@ -49,9 +49,11 @@ SHARED_BYTES = 1 << 20  # work that is worth spreading over threads
 Unit = Group | CallUnit
 
 
-def fuse(graph: Graph, target: Target, sums: Sums) -> tuple[Problem, list[Unit]]:
-    """The problem that `graph` is, which has the sums of `sums`, and its kernels and calls in the order
-    they run."""
+def fuse(
+    graph: Graph, target: Target, sums: Sums,
+) -> tuple[Problem, list[Unit], list[frozenset[int]]]:
+    """The problem that `graph` is, which has the sums of `sums`, its kernels and calls in program
+    order, and for each of them the places of those that it waits for."""
     factors = sums.operands
     late: frozenset[int] = frozenset()
     problem, extra = state(graph, late, factors), frozenset()
@@ -67,7 +69,7 @@ def fuse(graph: Graph, target: Target, sums: Sums) -> tuple[Problem, list[Unit]]
             fusion.prefill()
             knotted = fusion.knot()
         if knotted is None:
-            return problem, fusion.order()
+            return problem, *fusion.order()
         written = problem.written[knotted]
         if written in graph.in_place and written not in late:
             late |= {written}
@@ -506,9 +508,13 @@ class _Fusion:
             raise InternalError("the kernels of a plan wait for each other")
         return min(knotted, default=None)
 
-    def order(self) -> list[Unit]:
-        """The units so that each comes after what it needs, else in program order, writes last."""
-        return [self.units[k] for k in self._sequence()]
+    def order(self) -> tuple[list[Unit], list[frozenset[int]]]:
+        """The units so that each comes after what it waits for, else in program order, writes last; and
+        the places of what each waits for."""
+        order = self._sequence()
+        place = {number: k for k, number in enumerate(order)}
+        before = [frozenset(place[k] for k in self._before(number)) for number in order]
+        return [self.units[k] for k in order], before
 
     def _sequence(self) -> list[int]:
         before = {k: self._before(k) for k in self.units}

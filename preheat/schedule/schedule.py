@@ -9,7 +9,7 @@
 The steps: `layouts` takes convolutions of a GPU apart and turns them, `depthwise` makes some gradients of a CPU's sums,
 `padding` and `alignment` pad and cut a GPU's products, `sums` makes products of few rows sums, `split` cuts long reductions,
 `problem` names the values that need memory, `fuse` groups values into loop nests (`loops`, `forms`,
-`tile`), `memory` gives every value a buffer; here they become the nouns of `ir.plan`.
+`tile`), `order` saves memory, `memory` gives every value a buffer; here they become the nouns of `ir.plan`.
 
 Requires level core. Guarantees: outputs have the strides of their types; in the order of the calls
 reads of an input precede its write, and checks precede every write; kernels are distinct.
@@ -32,6 +32,7 @@ from preheat.schedule.groups import Group
 from preheat.schedule.layouts import laid_out
 from preheat.schedule.memory import Layout, plan_memory
 from preheat.schedule.names import kernel_name
+from preheat.schedule.order import with_low_peak
 from preheat.schedule.padding import padded_products
 from preheat.schedule.problem import CallUnit, Problem
 from preheat.schedule.products import products_as_kernels
@@ -41,7 +42,8 @@ from preheat.schedule.sums import products_as_sums
 
 def schedule(
     graph: Graph, target: Target, fused: Collection[int] = (),
-    parts: Mapping[int, int] = MappingProxyType({}), is_lean: bool = False, rounding: Rounding = Rounding(),
+    parts: Mapping[int, int] = MappingProxyType({}), passed: Collection[int] | None = None,
+    rounding: Rounding = Rounding(),
 ) -> Plan:
     """The plan that computes `graph` on `target`.
 
@@ -49,7 +51,9 @@ def schedule(
             what is done to their results; convolutions of a graph that is `laid_out`
     parts   into how many sums those of some are cut, which are added up by another kernel
     rounding   which of `fused` may round their float32 operands
-    is_lean   large buffers come and go with their values instead of lying in an arena that is kept
+    passed  of a plan that is to need little memory: the places of inputs that it lets go after their
+            last use. Its large buffers come and go with their values instead of lying in an arena that
+            is kept, and its order is one in which few bytes are there at once
 
     Sizes may be expressions (`ir/hinted.py`). Raises Unsupported for ops and dtypes that neither a
     kernel nor a library overload computes.
@@ -64,8 +68,10 @@ def schedule(
     for prepare in (laid_out, with_activations, padded_products, aligned_products):
         graph = prepare(graph, target)
     graph = split_reductions(graph, target, sums.products)
-    problem, units = fuse(graph, target, sums)
-    layout = plan_memory(graph, problem, units, is_lean)
+    problem, units, waits = fuse(graph, target, sums)
+    if passed is not None:
+        units = with_low_peak(graph, problem, units, waits, passed)
+    layout = plan_memory(graph, problem, units, is_lean=passed is not None)
     kernels = _Kernels(problem, sums.products)
     calls: list[Call] = []
     for place, unit in enumerate(units):
