@@ -50,6 +50,7 @@ from preheat.run.load import Loaded, load
 Values = list  # of torch.Tensor | None, one a buffer, the error flag (a ctypes integer) last
 Action = Callable[[Values], None]
 
+LEAN_BYTES = 1 << 10  # that a lean plan keeps on a CPU
 KEPT_BYTES = 8 << 20  # of a GPU's memory, for each stream that a plan is called on
 MISALIGNED = f"a tensor is not aligned to {LAUNCH_ALIGN_BYTES} bytes, as kernels expect"
 _KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
@@ -66,8 +67,9 @@ class Executable:
                   last use
     unseen        places of inputs whose versions do not count what is written to them
     graphs        what may be recorded of its calls (`run/replays.py`), None for nothing
-    keeps_arena   the arena is kept from call to call. On a GPU only a small one is, for each stream;
-                  a large one's buffers come from torch's allocator in turns
+    keeps_arena   the arena is kept from call to call: a small one, on a GPU for each stream, and on a CPU
+                  that of a plan that is not lean. Another is allocated on each call; on a GPU its
+                  buffers may come from torch's allocator in turns instead
     """
 
     def __init__(
@@ -107,7 +109,8 @@ class Executable:
                 raise InternalError(
                     f"result {number} of the plan would be memory of the plan or of its caller"
                 )
-        self.keeps_arena = not self.is_gpu or self.arena_bytes <= KEPT_BYTES
+        most = KEPT_BYTES if self.is_gpu else LEAN_BYTES
+        self.keeps_arena = not self.is_gpu and not is_lean or self.arena_bytes <= most
         freed = (
             "owned", *(() if self.keeps_arena else ("arena",)), *(("input",) if takes_inputs else ()))
         self.freed = frozenset(freed)
@@ -135,7 +138,7 @@ class Executable:
                 self._run(values)
                 return self._results(inputs, values)
         finally:
-            if not self.is_gpu:
+            if not self.is_gpu and self.keeps_arena:
                 self._arenas.append(arena)
 
     def record(self, inputs: Sequence[torch.Tensor], note: Callable[[int, Values], None]) -> Values:

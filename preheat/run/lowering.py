@@ -33,7 +33,7 @@ from preheat.ir.sized import builder, has_sizes
 from preheat.ir.types import TensorType
 from preheat.run.buffers import (
     aligned_copy, detached_maker, empty, extent_bytes, known, library_refs, read_buffers,
-    seen_view_maker, view_maker, word_of, written_buffers,
+    seen_view_maker, show_bytes, view_maker, word_of, written_buffers,
 )
 from preheat.run.call_rows import Row
 from preheat.run.device import Context, address_of, function_of
@@ -163,7 +163,7 @@ class _Writer:
         self.rows: list[Row] = []
         self.outputs: list[tuple[int, ...]] = []
         self.drops: dict[int, None] = {}
-        self.has_whole_arena = False
+        self.block = -1  # the slot of a tensor that is the arena of this call alone
         self.pinned: set[int] = set()
         self.constants: dict[int, int] = {}
         self.choices: dict[tuple, tuple[int, int]] = {}  # which kernel is launched, by sizes
@@ -342,7 +342,7 @@ class _Writer:
         call = self.plan.calls[number]
         for root in self.executable.made_before[number]:
             self.make(root)
-        if self.executable.keeps_arena or self.has_whole_arena:
+        if self.executable.keeps_arena or self.block >= 0:
             return
         used = (*read_buffers(self.plan, call), *written_buffers(self.plan, call))
         for root in dict.fromkeys(self.places[b].root for b in used):
@@ -350,28 +350,25 @@ class _Writer:
                 self.make(root)
 
     def make_whole_arena(self) -> None:
-        """Where kernels alone use the arena of a GPU: one allocation for all of it, 1 us a buffer saved.
-        A stream runs kernels in order, so buffers may share places as in the arena of a CPU."""
+        """One allocation for an arena that is not kept: on a CPU, whose buffers take the places of others;
+        on a GPU where kernels alone use it, 1 us a buffer saved. A stream runs kernels in order, so
+        buffers may share places there, too."""
         arena = [k for k, place in enumerate(self.places) if place.kind == "arena"]
+        if self.executable.keeps_arena or not arena:
+            return
         others = (call for call in self.plan.calls if not isinstance(call, KernelCall))
         used = {b for call in others for b in (*read_buffers(self.plan, call), *written_buffers(self.plan, call))}
-        if self.executable.keeps_arena or len(arena) < 2 or not used.isdisjoint(arena):
+        if self.executable.is_gpu and (len(arena) < 2 or not used.isdisjoint(arena)):
             return
-        block = self.new_slot()
+        self.block = self.new_slot()
         sizes = (self.executable.arena_bytes,)
-        type = TensorType("uint8", sizes, (1,), self.executable.device)
-        words = self.output_words(block, type)
-        if words is None:
-            return
-        self.append("make", (self.memory.words(words),))
-        self.drops[block] = None
+        self.make(self.block, TensorType("uint8", sizes, (1,), self.executable.device))
         for number in arena:
-            self.rows.append(Row("offset", (number, block, self.places[number].offset_bytes), 0))
-        self.has_whole_arena = True
+            self.rows.append(Row("offset", (number, self.block, self.places[number].offset_bytes), 0))
 
-    def make(self, slot: int) -> None:
-        """A fresh tensor for `slot`, at this point of the calls."""
-        type = self.plan.buffers[slot].type
+    def make(self, slot: int, type: TensorType | None = None) -> None:
+        """A fresh tensor for `slot`, at this point of the calls: of the type of its buffer, or `type`."""
+        type = self.plan.buffers[slot].type if type is None else type
         words = self.output_words(slot, type)
         if words is None:
             self.library(_maker, (type,), (), (slot,))
@@ -386,6 +383,10 @@ class _Writer:
         is_arena = slot < len(self.places) and self.places[slot].kind == "arena"
         if is_arena and self.executable.keeps_arena:
             self.pinned.add(slot)
+            return
+        if is_arena and self.block >= 0:
+            nouns = self.places[slot].offset_bytes, self.plan.buffers[slot].type
+            self.library(_shown, nouns, (self.block,), (slot,))
             return
         if slot >= len(self.places) or self.plan.buffers[slot].kind != "view":
             raise InternalError(f"slot {slot} is used before anything is in it")
@@ -459,6 +460,11 @@ class _Writer:
         else:
             make = seen_view_maker if self.executable.is_grad_off else view_maker
             self.library(make, nouns, (base,), (slot,))
+
+
+def _shown(offset_bytes: int, type: TensorType) -> Callable[[torch.Tensor], torch.Tensor]:
+    """A function from an arena to the tensor at `offset_bytes` of it."""
+    return lambda arena: show_bytes(arena, offset_bytes, type)
 
 
 def _maker(type: TensorType) -> Callable[[], torch.Tensor]:

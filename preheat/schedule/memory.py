@@ -81,13 +81,13 @@ class _Planner:
         self.graph, self.problem, self.units, self.is_lean = graph, problem, units, is_lean
         self.last_use: dict[int, int] = {}
         for place, unit in enumerate(units):
-            for memory in (*_read(unit, problem), *_made(unit, problem)):
+            for memory in (*read(unit, problem), *made(unit, problem)):
                 self.last_use[memory] = place
         self.outputs = {v: k for k, v in enumerate(problem.outputs) if v >= 0}
         self.inputs = {i.id: k for k, i in enumerate(graph.inputs)}
-        self.owned = {
-            r for u in units if isinstance(u, CallUnit) and u.overload for r in u.makes
-        }
+        library = [u for u in units if isinstance(u, CallUnit) and u.overload]
+        self.owned = {r for u in library for r in u.makes}
+        self.shown = {problem.memory.get(v, v) for u in library for v in u.reads}
         self.shared: dict[int, int] = {}  # memory -> the dead memory whose place it takes
         self.kernels: dict[int, Bound] = {}
         # by the identity of a kernel, which is held here so that no other takes its place
@@ -121,7 +121,7 @@ class _Planner:
 
     def _memories(self) -> list[int]:
         """Every memory that is not an input's, in order of making; zero-size ones last."""
-        found = [m for unit in self.units for m in _made(unit, self.problem)]
+        found = [m for unit in self.units for m in made(unit, self.problem)]
         found += [self.problem.memory.get(view.base, view.base) for _, view in self._operands()]
         found += list(self.outputs)
         return [m for m in dict.fromkeys(found) if m not in self.inputs]
@@ -164,12 +164,16 @@ class _Planner:
         return not any(memory in kind for kind in elsewhere)
 
     def _comes_and_goes(self, memory: int) -> bool:
-        return self.is_lean and span_bytes(self.problem.types[memory]) >= LARGE_BYTES
+        """Whether it has memory of its own in a lean plan: what is large, and what a library call of a
+        CPU sees as a tensor."""
+        type = self.problem.types[memory]
+        is_shown = memory in self.shown and type.device == "cpu"
+        return self.is_lean and (is_shown or span_bytes(type) >= LARGE_BYTES)
 
     def _place(self) -> tuple[dict[int, Dim], Dim]:
         lives: dict[int, _Life] = {}
         for place, unit in enumerate(self.units):
-            for memory in _made(unit, self.problem):
+            for memory in made(unit, self.problem):
                 if self._in_arena(memory) and not self._comes_and_goes(memory):
                     root, last = self._root(memory), self.last_use[memory]
                     size = span_bytes(self.problem.types[memory])
@@ -193,7 +197,7 @@ class _Planner:
     def _reuse(self, place: int, group: Group) -> Bound:
         """The group's kernel, storing into dying values where it may."""
         bound = Bound(group.shape.kernel, group.memories)
-        for memory in dict.fromkeys(_made(group, self.problem)):
+        for memory in dict.fromkeys(made(group, self.problem)):
             for dead in sorted(group.reads):
                 if self._may_replace(memory, dead, place) and dead in bound.memories:
                     joined = self._join(bound, dead, memory)
@@ -305,12 +309,12 @@ def _aligned(bytes_: Dim) -> Dim:
     return (bytes_ + ALIGN_BYTES - 1) // ALIGN_BYTES * ALIGN_BYTES
 
 
-def _read(unit: Unit, problem: Problem) -> list[int]:
+def read(unit: Unit, problem: Problem) -> list[int]:
     """The memories that `unit` reads."""
     return [problem.memory.get(v, v) for v in sorted(unit.reads)]
 
 
-def _made(unit: Unit, problem: Problem) -> list[int]:
+def made(unit: Unit, problem: Problem) -> list[int]:
     """The memories that `unit` fills, inputs that it writes excepted."""
     if isinstance(unit, Group):
         return [problem.memory.get(r, r) for r in unit.stored if r not in problem.written]

@@ -55,6 +55,7 @@ def entry_of(
     slow=None,
     without=(),
     rows=NoRows,
+    is_lean=False,
 ):
     """The entry of `plan`, its inputs the positional arguments unless `sources` say otherwise."""
     count = len(plan.inputs)
@@ -63,7 +64,7 @@ def entry_of(
     recipe = recipe or (VALUE if len(plan.outputs) == 1 else tuple_of(len(plan.outputs)))
     node = Node((), inputs, None, Return(recipe))
     trace = Trace(signature or Signature(count), sources, (node,))
-    executable = Executable(plan, hand_kernels())
+    executable = Executable(plan, hand_kernels(), is_lean=is_lean)
     rebuild = compile_recipe(recipe, len(plan.outputs))
     return make_entry(
         trace,

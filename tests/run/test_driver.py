@@ -46,13 +46,26 @@ def same_layout(tensor):
 @pytest.mark.parametrize("without", WITHOUT, ids=lambda names: " ".join(names) or "nothing")
 @pytest.mark.parametrize("name", ZOO)
 def test_native_equals_python(name, without):
+    check_native(name, without)
+
+
+@pytest.mark.parametrize("without", [(), ("wrap",), ("shims", "blas")], ids=" ".join)
+@pytest.mark.parametrize("name", ZOO)
+def test_an_arena_that_each_call_allocates(name, without, monkeypatch):
+    monkeypatch.setattr(executable, "LEAN_BYTES", -1)
+    assert not Executable(ZOO[name], hand_kernels(), is_lean=True).keeps_arena
+    check_native(name, without, is_lean=True)
+
+
+def check_native(name, without, is_lean=False):
+    """The native call of a plan gives what the Python executor gives, twice."""
     given = ZOO[name]
     torch.manual_seed(0)
     inputs = [filled(t) for t in given.inputs]
     twins = [same_layout(t) for t in inputs]
-    expected = Executable(given, hand_kernels())(twins)
+    expected = Executable(given, hand_kernels(), is_lean=is_lean)(twins)
     slow = Slow()
-    entry = entry_of(given, without=without, slow=slow)
+    entry = entry_of(given, without=without, slow=slow, is_lean=is_lean)
     assert entry.is_native
     for _ in range(2):  # the second call takes a used frame
         inputs_now = [same_layout(t) for t in inputs]
@@ -158,8 +171,8 @@ def pointed(monkeypatch):
     copies = []
 
     class Pointed(Executable):
-        def __init__(self, *args):
-            super().__init__(*args)
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
             self.pointed = executable._pointed_inputs(self.plan)
 
     def copy(tensor):
