@@ -254,7 +254,9 @@ class Frames:
         _release(spent, self._lenses)
         words = (ctypes.c_int64 * self._words)()
         is_seen = self.is_streamed or self._pinned  # an empty arena, too, is where its tensors are
-        arena = new_arena(self._arena_bytes, self._device if is_seen else "cpu")
+        arena = None
+        if self._arena or self._arena_bytes:
+            arena = new_arena(self._arena_bytes, self._device if is_seen else "cpu")
         tensors = {
             n: show_bytes(arena, at, type) for n, at, type in self._arena if n in self._pinned
         }

@@ -138,7 +138,7 @@ class Executable:
                 self._run(values)
                 return self._results(inputs, values)
         finally:
-            if not self.is_gpu and self.keeps_arena:
+            if not self.is_gpu and self.keeps_arena and self.arena_bytes:
                 self._arenas.append(arena)
 
     def record(self, inputs: Sequence[torch.Tensor], note: Callable[[int, Values], None]) -> Values:
