@@ -98,15 +98,15 @@ class TritonRun(_Run):
             self.is_wrong = True
 
 
-def _range(*bounds):
-    """Of numbers that kernels take, too, which are arrays of one element here."""
+def _range(*bounds, **hints):
+    """Of numbers that kernels take or compute, too, which are arrays of one element here."""
     return range(*(n.handle.data.item() if isinstance(n, tl.core.tensor) else n for n in bounds))
 
 
 def interpreted(name: str, text: str):
     """The kernel of generated text as a function of Triton's interpreter."""
     assert text.startswith(HEAD)
-    text = text.replace("from triton.language.extra import libdevice\n", "\n")
+    text = text.replace("from triton.language.extra import libdevice\n", "\n").replace("tl.range(", "range(")
     file = f"<interpreted {name} {hash(text)}>"
     linecache.cache[file] = (len(text), None, text.splitlines(True), file)
     names = {"__name__": "kernels", "libdevice": LIBDEVICE, "range": _range}
