@@ -44,19 +44,25 @@ def bounds_of(kernel: Kernel) -> tuple[Bound, ...]:
     made = {op.id: op for stage in kernel.stages for op in stage.body if op.id >= 0}
     joined = {  # with more than memory and what stands in for it
         value for op in made.values() for place, value in enumerate(op.args) if op.op != "where" or place}
-    found = []
+    found, known = [], {}
     for number in dict.fromkeys(op.mask for op in accesses(kernel) if op.mask is not None):
         op = made[number]
         if number in joined:
             continue
-        parts = [_affine(made[arg], made) for arg in op.args] if op.op == "lt" else []
+        parts = [_affine(arg, made, known) for arg in op.args] if op.op == "lt" else []
         if parts and None not in parts and not parts[1][1]:
             found.append(Bound(number, *parts[0], parts[1][0]))
     return tuple(found)
 
 
-def _affine(op: LoopOp, made: Mapping[int, LoopOp]) -> tuple[Dim, dict[str, Dim]] | None:
+def _affine(value: int, made: Mapping[int, LoopOp], known: dict[int, Any]) -> tuple[Dim, dict[str, Dim]] | None:
     """A value as base and strides, None where it is no sum of multiples of positions."""
+    if value not in known:
+        known[value] = _terms(made[value], made, known)
+    return known[value]
+
+
+def _terms(op: LoopOp, made: Mapping[int, LoopOp], known: dict[int, Any]) -> tuple[Dim, dict[str, Dim]] | None:
     if op.op == "axis":
         return 0, {op.axis: 1}
     if op.op == "const":
@@ -64,7 +70,7 @@ def _affine(op: LoopOp, made: Mapping[int, LoopOp]) -> tuple[Dim, dict[str, Dim]
         return (op.other, {}) if is_whole else None
     if op.op not in ("add", "mul"):
         return None
-    parts = [_affine(made[arg], made) for arg in op.args]
+    parts = [_affine(arg, made, known) for arg in op.args]
     if None in parts:
         return None
     (base, strides), (other, more) = parts

@@ -86,6 +86,7 @@ class _Lowering:
         self.nodes: list[Node] = []
         self.numbers: dict[Node | tuple[Node, str], int] = {}
         self.known: dict[tuple, int] = {}
+        self.plain: dict[int, bool] = {}
         self.stores: list[int] = []
         self.checks: list[int] = []
         self.reads: set[int] = set()
@@ -231,11 +232,14 @@ class _Lowering:
 
     def is_plain(self, value: int) -> bool:
         """Whether elements of `value` are made of elements at the same places of contiguous memory."""
-        type, op = self.types[value], self.ops.get(value)
-        if self.memory_of(value) is not None:
-            return type.strides == contiguous_strides(type.sizes)
-        return op is not None and RULES.get(op.name) is _elementwise and all(
-            self.types[arg.id].sizes == type.sizes and self.is_plain(arg.id) for arg in op.args)
+        if value not in self.plain:
+            type, op = self.types[value], self.ops.get(value)
+            if self.memory_of(value) is not None:
+                self.plain[value] = type.strides == contiguous_strides(type.sizes)
+            else:
+                self.plain[value] = op is not None and RULES.get(op.name) is _elementwise and all(
+                    self.types[arg.id].sizes == type.sizes and self.is_plain(arg.id) for arg in op.args)
+        return self.plain[value]
 
     def is_inside(self, value: int, index: Index) -> bool:
         sizes = self.types[value].sizes
