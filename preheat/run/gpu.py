@@ -65,15 +65,15 @@ class LoadedGpu:
         """As `launch`, made once for many sizes: a function that gives the launch and how many programs it has.
         sizes   by what the kernel takes, a number, or a function that gives it of the same argument"""
         rows = [
-            (launch, *(
+            (launch, [(_counter(dims, sizes), *ends) for dims, ends in _ranges(sizing).items()], *(
                 [(_counter(dims, sizes), each) for dims, each in pairs]
-                for pairs in (sizing.most, sizing.multiples, sizing.blocks)))
+                for pairs in (sizing.multiples, sizing.blocks)))
             for launch, sizing in self._launches.get(name, ()) if sizing is not None]
 
         def choose(given: Any) -> tuple[Launch, int]:
-            for launch, most, multiples, blocks in rows:
-                for count, each in most:
-                    if count(given) > each:
+            for launch, ranges, multiples, blocks in rows:
+                for count, least, most in ranges:
+                    if not least <= count(given) <= most:
                         break
                 else:
                     for count, each in multiples:
@@ -100,6 +100,12 @@ def is_for(sizing: Sizing, sizes: Mapping[Dim, Number]) -> bool:
     is_long = all(_count(dims, sizes) >= least for dims, least in sizing.least)
     is_short = all(_count(dims, sizes) <= most for dims, most in sizing.most)
     return is_long and is_short and not any(_count(dims, sizes) % each for dims, each in sizing.multiples)
+
+
+def _ranges(sizing: Sizing) -> dict[tuple[Dim, ...], tuple[float, float]]:
+    """The least and the most that each product of extents may be."""
+    least, most = dict(sizing.least), dict(sizing.most)
+    return {dims: (least.get(dims, 0), most.get(dims, math.inf)) for dims in {**least, **most}}
 
 
 def programs_of(sizing: Sizing, sizes: Mapping[Dim, Number]) -> int:

@@ -22,7 +22,7 @@ from preheat.run import lowering
 from preheat.run.device import Context, context
 from preheat.run.entry import EntryStencil
 from preheat.run.executable import KEPT_BYTES, Executable
-from preheat.run.gpu import LoadedGpu
+from preheat.run.gpu import Launch, LoadedGpu
 from preheat.run.lowering import lower
 from preheat.run.memory import Stencil, compiled_expressions
 from preheat.run.recipes import compile_recipe
@@ -132,6 +132,26 @@ def test_one_set_of_tables_keeps_the_same_results_in_a_frame_at_sizes_that_diffe
         most = 2 * KEPT_BYTES // (kept[hint] * 1024)
         assert all(allows(hint // 2)) and all(allows(most)) and not all(allows(most + 1)), book.conditions
     assert kept == {100: 12, 1000: 8, 4000: 2}
+
+
+def test_what_is_chosen_for_many_sizes_is_what_is_chosen_for_each():
+    """Rows that fill a tile, that are shorter and divide, and shorter ones; of two lengths, then of any."""
+    launches = []
+    for size in (64, 128):
+        for least, multiple in ((size, 4), (size // 2, 4), (size // 2, 1)):
+            dims = (LENGTH,)
+            launches.append((Launch(len(launches), 0, 32, 0, 0, 0), Sizing(
+                ((dims, size),), ((dims, size),), ((dims, multiple),), ((dims, least),))))
+    launches.append((Launch(len(launches), 0, 32, 0, 0, 0), Sizing((((LENGTH,), 1),))))
+    only = LoadedGpu({"rows": launches}, [])
+    choose = only.chooser("rows", {LENGTH: lambda given: given})
+    found = {}
+    for length in range(200):
+        one, (launch, programs) = only.launch("rows", {LENGTH: length}), choose(length)
+        assert (one.function, one.programs) == (launch.function, programs)
+        found.setdefault(one.function, []).append(length)
+    assert found[0] == [64] and found[3] == [128] and found[1] == list(range(32, 64, 4))
+    assert found[6] == [*range(32), *range(129, 200)]
 
 
 def test_a_size_that_no_function_is_for_is_our_fault(machine):
