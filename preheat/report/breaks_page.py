@@ -6,7 +6,8 @@ A test holds that the page in the repository is what this gives.
 """
 
 from preheat.base.fallbacks import FALLBACKS
-from preheat.base.reasons import KINDS, REASONS, Reason
+from preheat.base.kinds import KINDS, Reason
+from preheat.base.reasons import REASONS
 
 _HEAD = """\
 # Breaks: why a call is not one graph, and what to do

@@ -20,7 +20,8 @@ from typing import Any
 from preheat.base.dataclass import dataclass
 from preheat.base.events import Event, bus
 from preheat.base.fallbacks import with_hint
-from preheat.base.reasons import KINDS, kind_of
+from preheat.base.kinds import KINDS
+from preheat.base.reasons import kind_of
 from preheat.report.logs import guard_lines
 
 

@@ -10,7 +10,8 @@ import torch
 
 import preheat
 from preheat.base.fallbacks import FALLBACKS, with_hint
-from preheat.base.reasons import KINDS, REASONS, explain, kind_of, whole_message
+from preheat.base.kinds import KINDS
+from preheat.base.reasons import REASONS, explain, kind_of, whole_message
 from preheat.report.breaks_page import breaks_page
 
 ROOT = pathlib.Path(preheat.__file__).parent
