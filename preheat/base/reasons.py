@@ -125,7 +125,7 @@ step(x)
         "host",
         """
 def step(x):
-    w = torch.zeros(3, requires_grad=True)
+    w = torch.zeros(4, requires_grad=True)
     return (x * w).sum(), w
 
 step(x)
@@ -134,7 +134,7 @@ step(x)
 def step(x, w):
     return (x * w).sum()
 
-step(x, torch.zeros(3, requires_grad=True))
+step(x, torch.zeros(4, requires_grad=True))
 """,
     ),
     "tensor_escape": Reason(

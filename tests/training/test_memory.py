@@ -245,8 +245,8 @@ def peaks(text, *arguments):
 def test_peak_memory_is_at_most_eagers(kind):
     eager, compiled = peaks(STEP, kind)
     assert compiled <= eager * 1.01
-    if kind == "plain":
-        assert compiled < 0.8 * eager
+    if kind != "reentrant":
+        assert compiled < {"plain": 0.8, "checkpoint": 0.92}[kind] * eager
 
 
 KINDS = """

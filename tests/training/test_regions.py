@@ -9,6 +9,9 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential, set_checkpoint_early_stop
 
 import preheat
+from preheat.capture.capture import capture
+from preheat.differentiate import Lesson
+from preheat.ir.plan import KernelCall, ProductCall
 
 W = torch.randn(8, 8, generator=torch.Generator().manual_seed(1)) / 3
 V = torch.randn(8, 8, generator=torch.Generator().manual_seed(2)) / 3
@@ -241,6 +244,31 @@ def test_checkpoint_sequential_comes_through_the_same_door():
     blocks = nn.Sequential(*(Block() for _ in range(4)))
     assert_same(
         lambda x: checkpoint_sequential(blocks, 2, x, use_reentrant=False), [*blocks.parameters()])
+
+
+def test_nothing_from_inside_is_saved_and_no_kernel_reaches_over_a_region():
+    w, v = parameters(W, V)
+    keep = torch.randn(512, 8) > 0
+
+    def f(x):
+        for _ in range(3):  # what all have in common would draw them together
+            x = region(lambda x: torch.where(keep, torch.tanh(x @ w), 0.0) @ v + x, x)
+        return x
+
+    x = torch.randn(512, 8)
+    body = capture(f, (x,), {}, limits=None).captured.trace.nodes[0].body
+    lesson = Lesson.of(body)
+    weights, others = iter((w, v)), {"b8[512, 8]": keep, "f32[512, 8]": x}
+    source = lesson.run([others.get(str(given.type)) if given.type.sizes[0] == 512 else next(weights)
+                         for given in body.inputs])
+    source.backward(0, [torch.ones(512, 8)], [], False)
+    plan, _, training = lesson.compiled("f")
+    assert [str(exit.type or plan.outputs[exit.given.index].type) for exit in training.values[1:]] == [
+        "f32[512, 8]"] * 2
+    (backward,) = training.backwards
+    made = {call.out for call in backward.plan.calls if isinstance(call, ProductCall)}
+    read = [made.intersection(c.buffers) for c in backward.plan.calls if isinstance(c, KernelCall)]
+    assert max(map(len, read)) <= 2, "one product that is computed again, and one of its gradient"
 
 
 # ---------------------------------------------------------------------------- what is no region
