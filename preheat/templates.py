@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from preheat.ir.dims import solved, substitute
 from preheat.ir.graph import Graph
-from preheat.ir.scalar import Number, Scalar, apply, evaluate, symbol, symbols
+from preheat.ir.scalar import Dim, Number, Scalar, apply, evaluate, symbol, symbols
 from preheat.ir.sized import with_sizes
 from preheat.ir.trace import Trace
 
@@ -55,7 +55,7 @@ def merged(graph: Graph, trace: Trace) -> Graph:
 def _tests(trace: Trace, names: frozenset[str]) -> list[tuple[Scalar, bool]]:
     """What the guards say of these symbols alone."""
     (node,) = trace.nodes
-    fixed, found = _fixed(trace), []
+    fixed, found = _known(trace), []
     for guard in node.guards:
         source = trace.sources[guard.source] if guard.source >= 0 else None
         if source is None or source.kind != "number" or guard.kind != "is":
@@ -63,12 +63,13 @@ def _tests(trace: Trace, names: frozenset[str]) -> list[tuple[Scalar, bool]]:
         test = substitute(source.key, fixed)
         if isinstance(test, Scalar) and names.issuperset(symbols(test)):
             found.append((test, guard.expected))
-    pinned = names & fixed.keys()
+    pinned = {name for name in names & fixed.keys() if isinstance(fixed[name], int)}
     return found + [(apply("eq", symbol(name), fixed[name]), True) for name in sorted(pinned)]
 
 
-def _fixed(trace: Trace) -> dict[str, int]:
-    """The symbols that can only be one number, by the facts of tensors or a guard of their own."""
+def _known(trace: Trace) -> dict[str, Dim]:
+    """The symbols that can only be one number, by the facts of tensors or a guard of their own, and those of
+    sizes and strides that are an expression of others."""
     (node,) = trace.nodes
     types = {g.source: g.expected.type for g in node.guards if g.kind == "tensor"}
     found = {
@@ -78,9 +79,10 @@ def _fixed(trace: Trace) -> dict[str, int]:
         if source.kind in ("size", "stride") and source.parent in types:
             type = types[source.parent]
             dim = (type.sizes if source.kind == "size" else type.strides)[source.key]
-            if not isinstance(dim, Scalar):
-                found[f"{'n' if source.kind == 'size' else 't'}{place}"] = dim
-    return {name: value for name, value in found.items() if value.__class__ is int}
+            name = f"{'n' if source.kind == 'size' else 't'}{place}"
+            if dim != symbol(name):
+                found[name] = dim
+    return {name: value for name, value in found.items() if value.__class__ is int or isinstance(value, Scalar)}
 
 
 def _is(test: Scalar, values: Mapping[str, int], answer: bool) -> bool:

@@ -12,7 +12,7 @@ from preheat.bridge.tensors import Parameter, Tensor, is_plain
 from preheat.ir.text_trace import axis_path, equal_sizes, known_tensor, source_path
 from preheat.ir.trace import Guard, Trace
 from preheat.run import resolve as steps
-from preheat.run.check import Checker, same
+from preheat.run.check import Checker, references, same
 from preheat.run.resolve import Call, NotThere, resolve_source
 
 
@@ -24,9 +24,12 @@ def moved_numbers(
     trace = checker.trace
     call = Call(checker.target, args, kwargs, checker.objects)
     found: list[Any] = [None] * len(trace.sources)
+    there: set[int] = {-1}  # what is found through something that is not there is not there
     for number, source in enumerate(trace.sources):
-        with contextlib.suppress(NotThere):
-            found[number] = resolve_source(source, call, found)
+        if there.issuperset((source.parent, *references(source.key))):
+            with contextlib.suppress(NotThere):
+                found[number] = resolve_source(source, call, found)
+                there.add(number)
     values = {
         source_path(trace, guard.source) for guard in checker.guards
         if guard.kind == "value" and _may_move(trace, guard)

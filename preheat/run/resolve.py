@@ -225,12 +225,22 @@ ROOTS: Mapping[str, Callable[[Call, Any], Any]] = types.MappingProxyType({
 
 
 # ---------------------------------------------------------------------------- steps
+_ABSENT = object()
 C_DESCRIPTORS = (types.GetSetDescriptorType, types.MemberDescriptorType)
+
+
+def _entry(value: dict, key: Any) -> Any:
+    """`value[key]`, no default made where there is none: `dict.__getitem__` asks `__missing__` of a subclass."""
+    found = dict.get(value, key, _ABSENT)
+    if found is _ABSENT:
+        raise KeyError(key)
+    return found
+
 
 # Containers whose items can be read without user code, most derived first: class, item, length.
 _CONTAINERS: tuple[tuple[type, Callable, Callable], ...] = (
-    (collections.OrderedDict, dict.__getitem__, dict.__len__),
-    (dict, dict.__getitem__, dict.__len__), (list, list.__getitem__, list.__len__),
+    (collections.OrderedDict, _entry, dict.__len__),
+    (dict, _entry, dict.__len__), (list, list.__getitem__, list.__len__),
     (tuple, tuple.__getitem__, tuple.__len__), (str, str.__getitem__, str.__len__),
     (set, None, set.__len__), (frozenset, None, frozenset.__len__),
     (types.MappingProxyType, types.MappingProxyType.__getitem__, types.MappingProxyType.__len__),
@@ -374,8 +384,6 @@ def _result(value: Any, asked: tuple) -> Any:
     except (AttributeError, TypeError, LookupError) as why:
         raise NotThere(f"it cannot be asked: {why}") from None
 
-
-_ABSENT = object()
 
 STEPS: Mapping[str, Callable[[Any, Any], Any]] = types.MappingProxyType({
     "attr": attribute,
