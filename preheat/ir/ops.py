@@ -7,9 +7,7 @@ Conventions of level core:
 * Elementwise ops take operands of exactly the result's sizes and of one dtype (`where`: the first
   is bool; comparisons and logical ops yield bool). Broadcasting is an explicit `expand`, promotion
   an explicit `cast`. 16-bit floats are computed in float32: decompose writes cast, op, cast.
-  A cast with attr `free=True` was put there by decompose and may be dropped with its inverse
-  (float32 -> bfloat16 -> float32), since one op of the program reads the value (`transform/rounding.py`);
-  a cast without it rounds. A cast to the
+  A cast to 16 bits rounds, also where nothing is stored: who reads a value sees what eager's readers see. A cast to the
   operand's own dtype is a copy: it stands only where the strides of its type are wanted.
 * Integer ops wrap. Float ops follow IEEE; maximum, minimum, max and min propagate NaN.
 * Axes are non-negative. Movement ops never compute; their result types carry the strides that
@@ -51,7 +49,7 @@ CORE: dict[str, OpSpec] = {
         isnan="as bool", isinf="as bool",
         tf32="rounded to 10 bits of mantissa, ties away from 0; NaN as it is",
     ),
-    **_rows("elementwise", 1, "dtype free", cast="x in another dtype; float to int truncates; to bool is x != 0"),
+    **_rows("elementwise", 1, "dtype", cast="x in another dtype; float to int truncates; to bool is x != 0"),
     **_rows("elementwise", 1, "dtype", bitcast="the same bits in a dtype of equal size"),
     **_rows(
         "elementwise", 2, "",

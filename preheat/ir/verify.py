@@ -91,7 +91,7 @@ def _verify_ends(graph: Graph, types: dict[int, Type]) -> None:
             _require(alias.kind == "fresh", where, f"unknown kind {alias.kind!r}")
 
 
-OPTIONAL = frozenset(("free", "wrap"))  # attrs that are False when absent
+OPTIONAL = frozenset(("wrap",))  # attrs that are False when absent
 
 
 def _verify_core_op(op: Op, types: dict[int, Type], where: str) -> None:

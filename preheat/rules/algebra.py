@@ -2,7 +2,7 @@
 
     mul(x, full(1.0))                ->  x          x + 0.0 is not: it turns -0.0 into 0.0
     div(x, full(8.0))                ->  mul(x, full(0.125))      powers of two only
-    cast(cast(x, bf16, free), f32, free)  ->  x     the rounding was ours, not the user's
+    cast(cast(maximum(cast(x: bf16, f32), 0), bf16), f32)  ->  the maximum      it has 16 bits as it is
     cast(cast(x: bf16, f32), f64)    ->  cast(x, f64)             widening loses nothing
 """
 
@@ -247,18 +247,37 @@ def cast_constant(g: Rewriter, op: Op) -> int | None:
 
 
 def cast_pair(g: Rewriter, op: Op) -> int | None:
-    """Two casts are one, or none: after an exact widening, or when both are `free`."""
+    """Two casts are one, or none: after an exact widening, or of what loses nothing when it is rounded."""
     below = g.definition(op.args[0], "cast")
     if below is None:
         return None
     start, middle = g.type(below.args[0]).dtype, below.type.dtype
-    is_free_pair = bool(op.attr("free") and below.attr("free"))
-    if start == op.type.dtype and (widens(start, middle) or is_free_pair):
+    if start == op.type.dtype and (widens(start, middle) or _is_held(g, below.args[0], middle)):
         return below.args[0].id
     if widens(start, middle) and op.type.dtype != "bool":
-        free = {"free": True} if is_free_pair else {}
-        return g.emit("cast", below.args, op.type, dtype=op.type.dtype, **free)
+        return g.emit("cast", below.args, op.type, dtype=op.type.dtype)
     return None
+
+
+def _is_held(g: Rewriter, value: Ref, dtype: str, depth: int = 4) -> bool:
+    """Whether `dtype` has each element of `value`, a wider float: it was widened, and but chosen since."""
+    op = g.definition(value)
+    if op is None or not depth:
+        return False
+    if op.name == "cast":
+        return g.type(op.args[0]).dtype == dtype
+    if op.name == "full":
+        number = constant(g, value)
+        return number is not None and (rounded(number, dtype) == number or number != number)
+    if op.name not in _CHOOSING:
+        return False
+    return all(_is_held(g, arg, dtype, depth - 1) for arg in op.args[op.name == "where":])
+
+
+# Ops whose results are elements of their operands, or these with another sign.
+_CHOOSING = frozenset("""
+    neg abs maximum minimum fmax fmin where max min reshape permute expand slice flip
+""".split())
 
 
 RULES: tuple[Rule, ...] = (

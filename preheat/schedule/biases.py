@@ -66,4 +66,4 @@ def _wide(builder: Builder, value: int) -> int:
     if type.dtype not in HALVES:
         return value
     wide = replace(type, dtype="float32")
-    return builder.add("cast", [value], wide, dtype="float32", free=True)
+    return builder.add("cast", [value], wide, dtype="float32")

@@ -70,14 +70,14 @@ def write_convolution(builder: Builder, found: Convolution, rounds_float32: bool
     """Appends the sum; it gives the op's own value. rounds_float32: operands of float32 to tf32."""
     taps = builder.type_of[found.weight].sizes[2:]
     walked = [k for k, count in enumerate(taps) if count > 1]
-    left = factor(builder, _windows(builder, found, taps), True, rounds_float32)
+    left = factor(builder, _windows(builder, found, taps), rounds_float32)
     space, rank = len(taps), builder.type_of[left].rank
     left = permuted(builder, left, (0, *range(2, rank), 1))  # [N, *out, *taps, C]
     images, channels, *out = found.op.type.sizes
     inner = builder.type_of[left].sizes[1 + space:]
     sizes = (images, channels, *out, *inner)
     left = repeated(builder, left, 1, sizes)
-    right = factor(builder, found.weight, True, rounds_float32)
+    right = factor(builder, found.weight, rounds_float32)
     right = permuted(builder, right, (0, *range(2, space + 2), 1))
     right = _everywhere(builder, right, sizes)
     write_total(builder, found.op, left, right, tuple(range(2 + space, 3 + space + len(walked))))

@@ -278,16 +278,9 @@ def _elementwise(lowering: _Lowering, op: Op, index: Index, mask: int | None) ->
 
 
 def _cast(lowering: _Lowering, op: Op, arg: int) -> int:
-    """A free narrowing followed by its inverse is the value before both."""
-    how = "free" if op.attr("free") else ""
-    inner = lowering.nodes[arg]
-    if how and inner.op == "cast" and inner.how and inner.dtype in HALVES:
-        before = inner.args[0]
-        if lowering.nodes[before].dtype == op.type.dtype == "float32":
-            return before
-    if inner.dtype == op.type.dtype:
+    if lowering.nodes[arg].dtype == op.type.dtype:
         return arg
-    return lowering.add(Node("cast", op.type.dtype, (arg,), how=how))
+    return lowering.add(Node("cast", op.type.dtype, (arg,)))
 
 
 def _full(lowering: _Lowering, op: Op, index: Index, mask: int | None) -> int:

@@ -106,7 +106,7 @@ def products_as_kernels(
             operands.add(product.b)
             if not _is_prologue(product.a, by_value, types, readers, fused):
                 operands.add(product.a)
-            write_sum(builder, product, rounds=True, rounds_float32=rounding.products)
+            write_sum(builder, product, rounds_float32=rounding.products)
         elif found is not None:
             operands.add(found.weight)
             is_one = found.is_pointwise(types)  # else each tap would compute the prologue anew

@@ -150,19 +150,13 @@ def _steps(value: int, types: Mapping[int, Type], by_value: Mapping[int, Op]) ->
 
 
 # ---------------------------------------------------------------------------- how
-def write_sum(
-    builder: Builder, product: Product, rounds: bool = False, rounds_float32: bool = False,
-) -> None:
-    """Appends the sum; it gives the op's own value.
-
-    rounds           16-bit operands are rounded to what they would be in memory, wherever they come from
-    rounds_float32   float32 ones to tf32
-    """
+def write_sum(builder: Builder, product: Product, rounds_float32: bool = False) -> None:
+    """Appends the sum; it gives the op's own value. rounds_float32: float32 operands are rounded to tf32."""
     op, inner = product.op, builder.type_of[product.a].sizes[-1]
     *batch, rows, columns = op.type.sizes
     sizes = (*batch, rows, columns, inner)
     last = len(sizes) - 1
-    left, right = (factor(builder, v, rounds, rounds_float32) for v in (product.a, product.b))
+    left, right = (factor(builder, v, rounds_float32) for v in (product.a, product.b))
     left = repeated(builder, left, last - 1, sizes)
     right = permuted(builder, right, (*range(last - 2), last - 1, last - 2))
     right = repeated(builder, right, last - 2, sizes)
@@ -183,8 +177,7 @@ def write_total(
     if addend is not None:
         other = _expanded(builder, wide(builder, addend), op.type.sizes)
         total = builder.add("add", [total, other], accumulated)
-    attrs = (("dtype", op.type.dtype), ("free", op.type.dtype in HALVES))
-    builder.append(Op("cast", (Ref(total),), op.results, op.types, attrs))
+    builder.append(Op("cast", (Ref(total),), op.results, op.types, (("dtype", op.type.dtype),)))
 
 
 def _fresh(builder: Builder, like: int, sizes: tuple) -> TensorType:
@@ -199,21 +192,21 @@ def _reduced(
     return Op("sum", (Ref(value),), results, types, (("axes", axes), ("keepdim", False)))
 
 
-def factor(builder: Builder, value: int, rounds: bool, rounds_float32: bool) -> int:
+def factor(builder: Builder, value: int, rounds_float32: bool) -> int:
     """What is multiplied of `value`; see `write_sum`."""
     type = builder.type_of[value]
     if rounds_float32 and type.dtype == "float32":
         return builder.add("tf32", [value], type)
-    return wide(builder, value, rounds)
+    return wide(builder, value)
 
 
-def wide(builder: Builder, value: int, rounds: bool = False) -> int:
+def wide(builder: Builder, value: int) -> int:
     """16-bit floats as float32."""
     type = builder.type_of[value]
     if type.dtype not in HALVES:
         return value
     made = tensor("float32", type.sizes, device=type.device)
-    return builder.add("cast", [value], made, dtype="float32", free=not rounds)
+    return builder.add("cast", [value], made, dtype="float32")
 
 
 def permuted(builder: Builder, value: int, axes: tuple[int, ...]) -> int:

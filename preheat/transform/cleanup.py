@@ -1,8 +1,8 @@
 """Cleanup: a shorter graph of the same meaning, by rules, sharing and removal of dead ops.
 
-    %2: f32[8] = cast(%0, dtype='bfloat16', free=True)
-    %3: f32[8] = cast(%2, dtype='float32', free=True)
-    %4: f32[8] = mul(%3, full(1.0))
+    %2: f32[8] = cast(%0: bf16[8], dtype='float32')
+    %3: f32[8] = mul(%2, full(1.0))
+    %4: bf16[8] = cast(%3, dtype='bfloat16')
     return %4
       ->
     return %0's copy

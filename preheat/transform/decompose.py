@@ -2,10 +2,10 @@
 
     %2: bf16[8, 128] = aten.silu.default(%0)
       ->
-    %2: f32[8, 128] = cast(%0, dtype='float32', free=True)
+    %2: f32[8, 128] = cast(%0, dtype='float32')
     %3: f32[8, 128] = sigmoid(%2)
     %4: f32[8, 128] = mul(%2, %3)
-    %5: bf16[8, 128] = cast(%4, dtype='bfloat16', free=True)
+    %5: bf16[8, 128] = cast(%4, dtype='bfloat16')
 
 Requires level aten without writes (`functionalize`). Guarantees level core; results have exactly
 the recorded dtypes, sizes and strides. One row an overload (`decompositions`); what has no row, or

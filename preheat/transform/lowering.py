@@ -175,11 +175,11 @@ class Lowering:
         condition, x, y = self.broadcast(condition, x, y)
         return self.emit("where", [condition, x, y], x.dtype, x.sizes)
 
-    def cast(self, x: Value, dtype: str, free: bool = False) -> Value:
+    def cast(self, x: Value, dtype: str) -> Value:
         """x in `dtype`; x itself if it has it."""
         if x.dtype == dtype:
             return x
-        return self.emit("cast", [x], dtype, x.sizes, **({"free": True} if free else {}))
+        return self.emit("cast", [x], dtype, x.sizes)
 
     def copy(self, x: Value, strides: Sequence[Dim] | None = None) -> Value:
         """x in memory of its own."""
@@ -188,17 +188,15 @@ class Lowering:
     def up(self, x: Operand, dtype: str = "", sizes: Sequence[Dim] = ()) -> Value:
         """The operand in the dtype in which results of `dtype` (default: its own) are computed.
 
-        A number becomes a constant of `sizes`. 16-bit floats are widened by a `free` cast.
+        A number becomes a constant of `sizes`. 16-bit floats are widened.
         """
         if not isinstance(x, Value):
             return self.full(x, sizes, compute_dtype(dtype))
-        wide = compute_dtype(dtype or x.dtype)
-        return self.cast(x, wide, free=x.dtype in SMALL_FLOATS and wide == "float32")
+        return self.cast(x, compute_dtype(dtype or x.dtype))
 
     def down(self, x: Value, dtype: str = "") -> Value:
         """x rounded to `dtype` (default: the result's): the end of what `up` began."""
-        dtype = dtype or self.result.dtype
-        return self.cast(x, dtype, free=dtype in SMALL_FLOATS and x.dtype == "float32")
+        return self.cast(x, dtype or self.result.dtype)
 
     def full(self, value: Number, sizes: Sequence[Dim], dtype: str) -> Value:
         """The constant `value`, or the number that an input gives: then its one element, repeated.

@@ -1,6 +1,6 @@
 """The pipeline: what happens to a recorded graph before it is scheduled, in order.
 
-    aten graph   functionalize -> decompose -> rounding -> cleanup -> reinplace   core graph
+    aten graph   functionalize -> decompose -> cleanup -> reinplace   core graph
 
 Each `Pass` is a function from graph to graph with the levels it takes and gives. `verify` may check
 the graph after every pass, an observer sees each one (for dumps, and for tests of one pass).
@@ -19,7 +19,6 @@ from preheat.transform.decompose import decompose
 from preheat.transform.decompositions.movement import VIEWS
 from preheat.transform.functionalize import functionalize
 from preheat.transform.reinplace import reinplace
-from preheat.transform.rounding import round_shared
 
 
 class Pass(NamedTuple):
@@ -34,7 +33,6 @@ class Pass(NamedTuple):
 PIPELINE: tuple[Pass, ...] = (
     Pass("functionalize", "aten", "aten", functionalize),
     Pass("decompose", "aten", "core", decompose),
-    Pass("rounding", "core", "core", round_shared),
     Pass("cleanup", "core", "core", cleanup),
     Pass("reinplace", "core", "core", reinplace),
 )

@@ -110,7 +110,7 @@ def test_every_rule_has_a_graph():
     "%3: f32[4, 8] = full(value=0.0)\n%4: f32[4, 8] = add(%0, %3)",  # -0.0 becomes 0.0
     "%3: f32[4, 8] = full(value=0.0)\n%4: f32[4, 8] = mul(%0, %3)",  # NaN, inf and signs
     "%3: f32[4, 8] = sub(%0, %0)", "%3: f32[4, 8] = div(%0, %0)",
-    "%3: bf16[4, 8] = cast(%0, dtype='bfloat16')\n%4: f32[4, 8] = cast(%3, dtype='float32', free=True)",  # the user's rounding
+    "%3: bf16[4, 8] = cast(%0, dtype='bfloat16')\n%4: f32[4, 8] = cast(%3, dtype='float32')",
     "%3: f32[4, 8] = full(value=3.0)\n%4: f32[4, 8] = div(%0, %3)",
 ])
 def test_what_is_not_exact_stays(line):
@@ -120,10 +120,14 @@ def test_what_is_not_exact_stays(line):
     _same_bits(graph, after)
 
 
-def test_a_free_pair_of_casts_goes():
-    graph = _graph("%3: bf16[4, 8] = cast(%0, dtype='bfloat16', free=True)\n%4: f32[4, 8] = cast(%3, dtype='float32', free=True)\n"
-                   "%5: f32[4, 8] = exp(%4)")
-    assert [op.name for op in cleanup(graph).ops] == ["exp"]
+def test_what_has_16_bits_as_it_is_is_not_rounded():
+    made = ("%3: bf16[4, 8] = cast(%0, dtype='bfloat16')\n%4: f32[4, 8] = cast(%3, dtype='float32')\n"
+            "%5: f32[4, 8] = full(value=0.0)\n%6: f32[4, 8] = {}(%4, %5)\n%7: bf16[4, 8] = cast(%6, dtype='bfloat16')\n"
+            "%8: f32[4, 8] = cast(%7, dtype='float32')\n%9: f32[4, 8] = exp(%8)")
+    assert [op.name for op in cleanup(_graph(made.format("maximum"))).ops].count("cast") == 2
+    assert [op.name for op in cleanup(_graph(made.format("sub"))).ops].count("cast") >= 2
+    graph = _graph(made.format("maximum"))
+    _same_bits(graph, cleanup(graph))
 
 
 def test_outputs_own_their_memory():

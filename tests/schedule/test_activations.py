@@ -21,9 +21,9 @@ def layer(m, x, dtype, other=None):
     made = addmm(m, m.input(32, dtype=dtype), x, m.input(32, 32, dtype=dtype))
     if dtype == "float32":
         return made, m.op("maximum", made, (0.0,))
-    wide = m.add("cast", [made], tensor("float32", (8, 32)), dtype="float32", free=True)
+    wide = m.add("cast", [made], tensor("float32", (8, 32)), dtype="float32")
     most = m.op("maximum", wide, (0.0,))
-    return made, m.add("cast", [most], tensor(dtype, (8, 32)), dtype=dtype, free=True)
+    return made, m.add("cast", [most], tensor(dtype, (8, 32)), dtype=dtype)
 
 
 def calls(graph):

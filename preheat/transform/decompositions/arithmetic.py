@@ -3,8 +3,7 @@
     aten.add.Tensor(x: bf16, y: f32, alpha=2)  ->  cast(x) + y * 2   in float32, the recorded dtype
 
 The dtype of the result is the recorded one, which torch chose; only comparisons promote here.
-Floats of 16 bits are computed in float32 and rounded once. Comparisons and rounding see values
-rounded as eager has them: their casts are not `free`, since one bit flips an answer there. Float
+Floats of 16 bits are computed in float32 and rounded once. Float
 floor division and remainders stay with the library: eager computes them through fmod, not as
 floor(x / y).
 """
@@ -162,20 +161,13 @@ def div_mode(c: Lowering, self: Value, other: Operand, rounding_mode: str | None
         return div(c, self, other)
     if is_float(c.result.dtype):
         decline_if(rounding_mode == "floor", "float floor division")
-        x, y = _rounded(c, self, other)
+        x, y = _computed(c, self, other)
         quotient = c.cast(
             c.cast(x / y, c.result.dtype), x.dtype
         )  # eager rounds it before it truncates
         return c.down(c.unary("trunc", quotient))
     x, y = _computed(c, self, other)
     return c.binary("floordiv" if rounding_mode == "floor" else "truncdiv", x, y)
-
-
-def _rounded(c: Lowering, *operands: Operand) -> list[Value]:
-    """As `_computed`, with casts that are not `free`: for what a last bit decides."""
-    sizes = _sizes(operands)
-    wide = _wide(c.result.dtype)
-    return [c.cast(x, wide) if isinstance(x, Value) else c.full(x, sizes, wide) for x in operands]
 
 
 def integer(name: str) -> Callable:
@@ -198,7 +190,7 @@ def extremum(name: str) -> Callable:
         if c.result.dtype == "bool":
             x, y = _computed(c, self, other)
             return c.binary("logical_or" if "max" in name else "logical_and", x, y)
-        x, y = _rounded(c, self, other)
+        x, y = _computed(c, self, other)
         return c.down(c.binary(name, x, y))
 
     return row

@@ -69,12 +69,12 @@ def leaky_relu(
 def hardtanh(
     c: Lowering, grad_output: Value, self: Value, min_val: Number, max_val: Number,
 ) -> Value:
-    outside = c.binary("logical_or", self <= min_val, self >= max_val)
-    return c.where(outside, 0, grad_output)
+    inside = c.binary("logical_and", self > min_val, self < max_val)
+    return c.where(inside, grad_output, 0)
 
 
 def hardswish(c: Lowering, grad_output: Value, self: Value) -> Value:
-    sloped = c.where(self < 3, grad_output * (self / 3 + 0.5), grad_output)
+    sloped = c.where(self >= 3, grad_output, grad_output * (self / 3 + 0.5))
     return c.where(self <= -3, 0, sloped)
 
 
@@ -92,7 +92,7 @@ def elu(
         below = grad_output * input_scale * (x + alpha * scale)
     else:
         below = grad_output * (input_scale * alpha * scale) * c.unary("exp", x * input_scale)
-    return c.where(x <= 0, below, grad_output * scale)
+    return c.where(x > 0, grad_output * scale, below)
 
 
 def dropout(c: Lowering, grad_output: Value, mask: Value, scale: Number) -> Value:
