@@ -81,7 +81,8 @@ class Lesson:
         tensors = _tensors(division)
         fresh = Training(
             wire(division), replaced=division.replaced, needed=division.needed, draws=draws,
-            numbers=tuple(place for place in division.needed if place not in tensors))
+            numbers=tuple(place for place in division.needed if place not in tensors),
+            has_regions=any(op.region for op in division.graph.ops))
         return cls(division, known if known is not None else fresh, aims)
 
     @property
@@ -208,6 +209,8 @@ class Lived:
     def begin(self) -> None:
         """The call is over, its results joined: what is changed from now on is changed by others."""
         self._versions = {place: tensor._version for place, tensor in self._given.items()}
+        self._of_regions = [  # what one has given or read: torch sees no change of it
+            (value, value._version) for value in self.nested.values] if self.lesson.training.has_regions else []
 
     def is_repeatable(self, number: int) -> bool:
         """True: torch refuses a second backward of the nested graph itself."""
@@ -239,6 +242,8 @@ class Lived:
         """The same as functions of `arguments`: the class runs again, as plain autograd."""
         results, leaves = self.nested.ends(number)
         check_saved(results, map(history, leaves))
+        for value, version in self._of_regions:
+            require_version(value, version)
         for place, tensor in self._given.items():  # from which it runs again
             if place not in self.lesson.division.replaced:
                 require_version(tensor, self._versions[place])

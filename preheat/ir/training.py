@@ -198,6 +198,7 @@ class Training:
     forward     what the joints' values are numbered by; None before a backward was recorded
     replaced, needed   see `Division`;  numbers: places of the needed inputs that are none of tensors
     draws       whether the body draws random numbers
+    has_regions whether parts of it are checkpoints
     taught      of a body whose sizes change: what is known, by sizes. Then there are no `forward` and
                 no `joints`, and the wiring has expressions in it
     """
@@ -210,5 +211,6 @@ class Training:
     replaced: tuple[int, ...] = ()
     needed: tuple[int, ...] = ()
     numbers: tuple[int, ...] = ()
+    has_regions: bool = False
     draws: bool = False
     taught: tuple[Taught, ...] = ()

@@ -83,7 +83,9 @@ class Trained:
         self.joins = Join(self.wiring, self._groups())
         # results that formulas had saved and no plan takes; or that those of a kind of backward which is
         # not known may have saved: one of a class never seen, or of other results of a class
-        is_sure = all(
+        # of what a region has given or read torch sees no change
+        self.has_regions = training.has_regions
+        is_sure = not self.has_regions and all(
             len(results) == 1 and self.is_known(number)
             for number, (_, results) in enumerate(self.wiring.classes))
         self.watched = sorted({
@@ -255,6 +257,8 @@ class Call:
                 self._learned(number, [None if t is None else t.detach() for t in tangents])
         for given in known.half.watched if known is not None else ():
             self._require_unchanged(given)
+        for value in self.watched.values() if self.trained.has_regions else ():
+            require_version(*value)
         for place, version in self.versions.items():
             if place not in self.trained.replaced:
                 require_version(self.inputs[place], version)

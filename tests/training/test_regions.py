@@ -460,3 +460,28 @@ def test_dropout_with_sizes_that_change():
     assert_same(
         lambda x: region(inner, region(inner, x)), [w, v],
         rows=iter((4, 6, 3, 9, 6, 12, 4, 4, 9)), steps=9, captures=2)
+
+
+def test_a_double_backward_after_a_change_of_what_a_region_gave_is_refused():
+    w, v = parameters(W, V)
+
+    def inner(x):
+        h = x @ w
+        return h, h[:], (h @ h.t()) / 3
+
+    def f(x):
+        _, view, result = region(inner, x)
+        print(end="")
+        view.mul_(0.5)
+        return result * 1
+
+    compiled = preheat.compile(f, options={"cache": False})
+    for step in range(5):
+        y = compiled(torch.ones(4, 8))
+        if not step:  # eager's own
+            (first,) = torch.autograd.grad(y.sum(), [w], create_graph=True)
+            torch.autograd.grad(first.square().sum(), [w])
+            continue
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            (first,) = torch.autograd.grad(y.sum(), [w], create_graph=True)
+            torch.autograd.grad(first.square().sum(), [w])
