@@ -221,12 +221,14 @@ class _Planner:
         return Bound(kernel, memories)
 
     def _may_replace(self, memory: int, dead: int, place: int) -> bool:
-        """Both in the arena, `dead` not used after unit `place`, of one type, not yet replaced."""
+        """Both have memory of one kind, `dead` is not used after unit `place`, of one type, not yet replaced."""
         if not self._in_arena(memory) or not self._in_arena(dead) or dead in self.shared.values():
             return False
         if self.problem.types[memory].device != "cpu":  # torch's allocator has the memory there
             return False
         if memory in self.problem.parts:  # its other parts may be stored while `dead` is in use
+            return False
+        if self._comes_and_goes(memory) != self._comes_and_goes(dead):  # one of them is the arena's
             return False
         return (
             self.last_use[dead] == place and self.problem.types[memory] == self.problem.types[dead]

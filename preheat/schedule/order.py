@@ -113,7 +113,7 @@ def low_peak(flow: Flow, waits: Sequence[Collection[int]], count: int) -> list[i
     late = [*_late(count, tails, flow), *plain[count:]]
     profile = flow.profile(late)
     before, peak = max(flow.profile(plain), default=0), max(profile, default=0)
-    if peak > before * (1 - LEAST_GAIN):
+    if not plain or peak > before * (1 - LEAST_GAIN):
         return plain
     return _early_again(late, profile, tails, flow)
 

@@ -74,7 +74,7 @@ def _lower(
                 raise
             del builder.ops[length:]
         else:
-            _bind(builder, lowering, op, made, known)
+            _bind(builder, lowering, op, made, known, length)
             return
     _keep_whole(builder, op, known)
 
@@ -97,8 +97,8 @@ def _is_supported(builder: Builder, op: Op, known: Known) -> bool:
     )
 
 
-def _bind(builder: Builder, c: Lowering, op: Op, made: object, known: Known) -> None:
-    """Gives each result of `op` the value made for it, with exactly the recorded type."""
+def _bind(builder: Builder, c: Lowering, op: Op, made: object, known: Known, first: int) -> None:
+    """Gives each result of `op` the value made for it, by the ops from `first` on, with exactly the recorded type."""
     results = made if isinstance(made, tuple) else (made,)
     if len(results) != len(op.results):
         raise InternalError(
@@ -109,14 +109,15 @@ def _bind(builder: Builder, c: Lowering, op: Op, made: object, known: Known) -> 
             continue
         if (value.dtype, value.sizes) != (type.dtype, type.sizes):
             raise InternalError(f"the row of {op.name} gave {value.type}, recorded is {type}")
-        known[result] = _with_strides(builder, c, value, type).id
+        known[result] = _with_strides(builder, c, value, type, first).id
 
 
-def _with_strides(builder: Builder, c: Lowering, value: Value, type: TensorType) -> Value:
-    """`value` with the recorded strides: its op retyped if it was made just now, else a copy."""
+def _with_strides(builder: Builder, c: Lowering, value: Value, type: TensorType, first: int) -> Value:
+    """`value` with the recorded strides: its op retyped if it is the last of those from `first` on, else a
+    copy: who read it before goes on to see what it was."""
     if value.type.strides == type.strides:
         return value
-    last = builder.ops[-1] if builder.ops else None
+    last = builder.ops[-1] if len(builder.ops) > first else None
     if last is not None and last.results == (value.id,) and last.name != "library":
         builder.ops[-1] = Op(last.name, last.args, last.results, (type,), last.attrs)
         builder.type_of[value.id] = type

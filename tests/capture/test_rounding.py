@@ -53,13 +53,14 @@ def test_every_way_to_allow_it_is_seen():
         torch.set_float32_matmul_precision("high")
         assert float32_rounding() == (True, True)
         torch.set_float32_matmul_precision("highest")
-        torch.backends.cudnn.allow_tf32 = False
+        torch._C._set_cudnn_allow_tf32(False)  # torch's test helpers freeze the flag's own setter
         assert float32_rounding() == (False, False)
-        torch.backends.cudnn.allow_tf32 = True
+        torch._C._set_cudnn_allow_tf32(True)
         torch.backends.cuda.matmul.fp32_precision = "tf32"  # which the older switch contradicts
         assert float32_rounding() == (True, True)
     finally:
         torch.backends.cuda.matmul.fp32_precision = "none"
-        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = False, True
+        torch.backends.cuda.matmul.allow_tf32 = False
+        torch._C._set_cudnn_allow_tf32(True)
         torch.set_float32_matmul_precision("highest")
     assert float32_rounding() == (False, True)

@@ -33,12 +33,16 @@ CASES = (
 @contextlib.contextmanager
 def allowed(products, convolutions):
     """What the library may round, within the block."""
+    def allow(products, convolutions):
+        torch.backends.cuda.matmul.allow_tf32 = products
+        torch._C._set_cudnn_allow_tf32(convolutions)  # torch's test helpers freeze the flag's own setter
+
     before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = products, convolutions
+    allow(products, convolutions)
     try:
         yield
     finally:
-        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
+        allow(*before)
 
 
 def error_of(found, truth):

@@ -33,12 +33,14 @@ class Net(nn.Module):
 
 
 @pytest.fixture
-def told(monkeypatch):
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # it makes much of a last bit
+def told():
+    before = torch.backends.cudnn.allow_tf32
+    torch._C._set_cudnn_allow_tf32(False)  # it makes much of a last bit; test helpers freeze the setter
     events = []
     stop = bus.subscribe(events.append, {"break", "fallback"})
     yield events
     stop()
+    torch._C._set_cudnn_allow_tf32(before)
 
 
 def made(name):
