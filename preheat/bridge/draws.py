@@ -18,6 +18,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from preheat.bridge.ops import overload
+
 LEAST_SEED, MOST_SEED = -(2**63), 2**63 - 1
 # Of 16-bit floats eager draws as many bits as their fraction holds.
 _FRACTION_BITS = {torch.float32: 24, torch.float16: 11, torch.bfloat16: 8}
@@ -54,7 +56,7 @@ def _uniform(like: Tensor, seed: Tensor | None = None, stream: int = 0) -> Tenso
     """float32 in [0, 1) in the sizes of `like`."""
     seed = _seed(like) if seed is None else seed
     like = torch.empty_like(like) if like.requires_grad else like
-    return torch.ops.preheat.uniform.default(seed, like, stream)
+    return overload("preheat.uniform.default")(seed, like, stream)
 
 
 def _flat(target: Tensor) -> Tensor:

@@ -19,8 +19,7 @@ import torch
 
 from preheat.base.dataclass import dataclass
 from preheat.base.errors import InternalError
-from preheat.bridge import recurrent as _recurrent, uniform as _registered  # noqa: F401 - operators of our own
-from preheat.bridge.regions import register
+from preheat.bridge.operators import register
 from preheat.ir.graph import Arg, Graph, Item, Op, Ref, Token
 from preheat.ir.scalar import Scalar
 from preheat.ir.types import NoneType, ScalarType, TensorType, Type, tensor

@@ -17,18 +17,11 @@ from collections.abc import Sequence
 
 import torch
 
+from preheat.bridge.operators import Operator
+
 _TAIL = (
     "int mode, SymInt hidden_size, SymInt proj_size, int num_layers, bool batch_first, float dropout, bool train, "
     "bool bidirectional, SymInt[] batch_sizes")
-_LIBRARY = torch.library.Library("preheat", "FRAGMENT")
-_LIBRARY.define(
-    f"recurrent(Tensor input, Tensor[] weight, int weight_stride0, Tensor hx, Tensor? cx, {_TAIL}) "
-    "-> (Tensor, Tensor, Tensor, Tensor)")
-_LIBRARY.define(
-    "recurrent_backward(Tensor input, Tensor[] weight, int weight_stride0, Tensor hx, Tensor? cx, Tensor output, "
-    f"Tensor? grad_output, Tensor? grad_hy, Tensor? grad_cy, {_TAIL}, Tensor reserve, bool[4] output_mask) "
-    "-> Tensor[]")
-
 _Tensor = torch.Tensor
 _aten = torch.ops.aten
 
@@ -61,8 +54,15 @@ def _recurrent_backward(
     return [input.new_empty(0) if one is None else one for one in (*made[:3], *made[3])]
 
 
-_LIBRARY.impl("recurrent", _recurrent, "CompositeImplicitAutograd")
-_LIBRARY.impl("recurrent_backward", _recurrent_backward, "CompositeExplicitAutograd")
+OPERATORS = {
+    "preheat.recurrent.default": lambda: Operator(
+        f"recurrent(Tensor input, Tensor[] weight, int weight_stride0, Tensor hx, Tensor? cx, {_TAIL}) "
+        "-> (Tensor, Tensor, Tensor, Tensor)", _recurrent, "CompositeImplicitAutograd"),
+    "preheat.recurrent_backward.default": lambda: Operator(
+        "recurrent_backward(Tensor input, Tensor[] weight, int weight_stride0, Tensor hx, Tensor? cx, Tensor output, "
+        f"Tensor? grad_output, Tensor? grad_hy, Tensor? grad_cy, {_TAIL}, Tensor reserve, bool[4] output_mask) "
+        "-> Tensor[]", _recurrent_backward),
+}
 
 
 # ---------------------------------------------------------------------------- where weights lie

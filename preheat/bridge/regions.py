@@ -7,17 +7,16 @@
 What is computed again from a value that was kept is not shared with what the forward computes from it;
 the operator is taken out before anything runs (`transform/whole.py`). A forward notes where the
 generator of the CPU stands before a region draws; the backward, which computes the region again, draws
-from there, one draw after the other by their data, and leaves the generator as it was. Each is registered with torch when it is first asked for (`ops.overload`).
+from there, one draw after the other by their data, and leaves the generator as it was.
 """
 
 from collections.abc import Callable
 from functools import partial
-from threading import Lock
 from typing import Any
 
 import torch
 
-from preheat.bridge.uniform import LIBRARY
+from preheat.bridge.operators import Operator
 
 KEPT = "preheat.kept.default"
 STANDING = "preheat.standing.default"
@@ -62,35 +61,18 @@ def _drawn_again(function: Callable) -> Callable:
     return draw
 
 
-def _register_again(name: str) -> None:
+def _again(name: str) -> Operator:
     _, op, variant = name.split(".")
     function = getattr(getattr(torch.ops.aten, op), variant)
     taken, given = str(function._schema).partition("(")[2].rsplit(") -> ", 1)
-    mine = again(name).split(".")[1]
-    LIBRARY.define(f"{mine}(Tensor standing, {taken}) -> ({given.strip('()')}, Tensor)")
-    LIBRARY.impl(mine, _drawn_again(function), "CompositeExplicitAutograd")
+    return Operator(
+        f"{again(name).split('.')[1]}(Tensor standing, {taken}) -> ({given.strip('()')}, Tensor)",
+        _drawn_again(function))
 
 
-def _register_kept() -> None:
-    LIBRARY.define("kept(Tensor value, int region) -> Tensor")
-    LIBRARY.impl("kept", _kept, "CompositeExplicitAutograd")
-
-
-def _register_standing() -> None:
-    LIBRARY.define("standing(int region) -> Tensor", tags=(torch.Tag.nondeterministic_seeded,))
-    LIBRARY.impl("standing", _standing, "CompositeExplicitAutograd")
-
-
-_REGISTER: dict[str, Callable[[], None]] = {
-    KEPT: _register_kept, STANDING: _register_standing,
-    **{again(name): partial(_register_again, name) for name in _FORMS},
+OPERATORS: dict[str, Callable[[], Operator]] = {
+    KEPT: lambda: Operator("kept(Tensor value, int region) -> Tensor", _kept),
+    STANDING: lambda: Operator(
+        "standing(int region) -> Tensor", _standing, tags=(torch.Tag.nondeterministic_seeded,)),
+    **{again(name): partial(_again, name) for name in _FORMS},
 }
-_LOCK = Lock()
-
-
-def register(name: str) -> None:
-    """The operator `name` is one of torch's from now on, if it is one of this module's."""
-    with _LOCK:
-        registering = _REGISTER.pop(name, None)
-        if registering is not None:
-            registering()

@@ -4,8 +4,8 @@
 
 Number k is the upper 24 bits of word k % 4 of Philox4x32-10 at the counter (k // 4, stream), under the
 seed as key. So a number is computed where it is needed, in any order, and again from the same seed.
-Registered with torch when this module is imported: graphs as recorded hold it, and what runs op by op
-calls it. Source: Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2, 3 (2011).
+Graphs as recorded hold it, and what runs op by op calls it. Source: Salmon, Moraes, Dror, Shaw:
+Parallel random numbers: as easy as 1, 2, 3 (2011).
 """
 
 import math
@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 import torch
 
+from preheat.bridge.operators import Operator
 from preheat.ir.philox import KEY_STEPS, MULTIPLIERS, ROUNDS
 
 SCALE = 2.0 ** -24
@@ -45,6 +46,5 @@ def uniform(seed: torch.Tensor, like: torch.Tensor, stream: int) -> torch.Tensor
     return numbers(seed, like.shape, stream)
 
 
-LIBRARY = torch.library.Library("preheat", "DEF")
-LIBRARY.define("uniform(Tensor seed, Tensor like, int stream) -> Tensor")
-LIBRARY.impl("uniform", uniform, "CompositeExplicitAutograd")
+OPERATORS = {
+    "preheat.uniform.default": lambda: Operator("uniform(Tensor seed, Tensor like, int stream) -> Tensor", uniform)}
