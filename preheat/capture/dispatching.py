@@ -38,16 +38,11 @@ def dispatch(
 
 def _dispatch_boxed(recorder: Any, func: Any, types: Any, args: tuple, kwargs: dict) -> Any:
     """As `dispatch`, when the op may have got symbolic numbers: it runs on the plain ones."""
-    question = LAYOUT_QUESTIONS.get(func._schema.name)
-    if question is not None and type(args[0]) is Shown:
-        return recorder.rules.answer(question, *recorder.typed(*args))
-    if has_offset(func, args, kwargs):
-        raise RuntimeError(f"{func} of a tensor whose storage begins elsewhere")
-    if facts_of(func).is_composite and not recorder.is_stopped:
-        with recorder:
-            out = decomposed(func, args, kwargs)
-        if out is not NotImplemented:
-            return out
+    out = answered(recorder, func, args, kwargs)
+    if out is NotImplemented and not recorder.is_stopped:
+        out = in_parts(recorder, func, args, kwargs)
+    if out is not NotImplemented:
+        return out
     recorder.boxed_ops += 1
     if recorder.rules is None and has_boxed_size(func, args, kwargs):
         recorder.has_sizes()  # a number of the program is the size of what comes from it
@@ -60,6 +55,27 @@ def _dispatch_boxed(recorder: Any, func: Any, types: Any, args: tuple, kwargs: d
     place = len(recorder.builder.ops) - 1
     is_recorded = place >= 0 and recorder.builder.ops[place].name == facts_of(func).name
     return recorder.seen_by_c(out, place if is_recorded and not recorder.is_stopped else -1)
+
+
+def answered(
+    recorder: Any, func: Any, args: tuple, kwargs: dict, refusal: type[Exception] = RuntimeError,
+) -> Any:
+    """What a question of C about a tensor's layout is answered, NotImplemented if it asks none. Raises `refusal` for
+    what is not recorded with symbols."""
+    question = LAYOUT_QUESTIONS.get(func._schema.name)
+    if question is not None and type(args[0]) is Shown:
+        return recorder.rules.answer(question, *recorder.typed(*args))
+    if has_offset(func, args, kwargs):
+        raise refusal(f"{func} of a tensor whose storage begins elsewhere")
+    return NotImplemented
+
+
+def in_parts(recorder: Any, func: Any, args: tuple, kwargs: dict) -> Any:
+    """What a composite op gives, made of the ops that it consists of, each recorded; else NotImplemented."""
+    if not facts_of(func).is_composite:
+        return NotImplemented
+    with recorder:
+        return decomposed(func, args, kwargs)
 
 
 def _run(
@@ -78,11 +94,9 @@ def _run(
     if facts.name == "aten.detach_.default" and recorder.made(args[0]):
         if not args[0].requires_grad:  # changes what autograd knows of a tensor, which is nothing
             return recorder.noted(func, func(*args))
-    if facts.is_composite:
-        with recorder:
-            out = decomposed(func, seen, seen_kwargs)
-        if out is not NotImplemented:
-            return out
+    out = in_parts(recorder, func, seen, seen_kwargs)
+    if out is not NotImplemented:
+        return out
     if facts.refusal and recorder.is_weight_buffer(facts, args):
         return recorder.noted(func, func(*args, **kwargs))
     if facts.refusal:

@@ -16,10 +16,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from preheat.bridge.overloads import decomposed, facts_of
-from preheat.bridge.symint import Shown, has_offset, is_box, pin, scalar_of, taken, unboxed
+from preheat.bridge.overloads import facts_of
+from preheat.bridge.symint import Shown, is_box, pin, scalar_of, taken, unboxed
 from preheat.bridge.tensors import Tensor, type_of
-from preheat.capture.size_call import LAYOUT_QUESTIONS
+from preheat.capture.dispatching import answered, in_parts
 from preheat.capture.sized_recorder import holds_scalar, tensors_in
 from preheat.ir.graph import Op
 from preheat.ir.scalar import Scalar
@@ -52,19 +52,13 @@ class Rehearsal:
 
     def dispatch(self, recorder: Any, func: Any, args: tuple, kwargs: dict) -> Any:
         """`__torch_dispatch__` of the recorder while the call is made again. Raises Mismatch."""
-        question = LAYOUT_QUESTIONS.get(func._schema.name)
-        if question is not None and type(args[0]) is Shown:
-            return recorder.rules.answer(question, *recorder.typed(*args))
-        if has_offset(func, args, kwargs):
-            raise Mismatch(f"{func} of a tensor whose storage begins elsewhere")
-        facts = facts_of(func)
-        if facts.is_composite:
-            with recorder:
-                out = decomposed(func, args, kwargs)
-            if out is not NotImplemented:
-                return out
+        out = answered(recorder, func, args, kwargs, Mismatch)
+        if out is NotImplemented:
+            out = in_parts(recorder, func, args, kwargs)
+        if out is not NotImplemented:
+            return out
         if self._next == len(self.noted) or self.noted[self._next][0] is not func:
-            raise Mismatch(f"{facts.name} comes out of turn")
+            raise Mismatch(f"{facts_of(func).name} comes out of turn")
         _, place, out = self.noted[self._next]
         self._next += 1
         if place >= 0:

@@ -13,7 +13,7 @@ Guarantees: gradients are not for use but for comparison, since torch's checks f
 not see the inputs.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
