@@ -24,7 +24,7 @@ from preheat.ir.graph import Builder, Op, Ref
 from preheat.ir.scalar import Scalar
 from preheat.ir.types import TensorType, Type, tensor
 from preheat.schedule.biases import CONVOLUTION
-from preheat.schedule.sums import factor, permuted, repeated, write_total
+from preheat.schedule.sums import factor, permuted, repeated, windows, write_total
 
 
 class Convolution(NamedTuple):
@@ -92,16 +92,13 @@ def _windows(builder: Builder, found: Convolution, taps: tuple[int, ...]) -> int
         sizes = tuple(n + 2 * k for n, k in zip(type.sizes, low))
         value = builder.add(
             "pad", [value], tensor(type.dtype, sizes, device=type.device), low=low, high=low, value=0)
-    for place, (count, step, dilation) in enumerate(zip(taps, found.stride, found.dilation)):
+    for axis, (positions, count, step, dilation) in enumerate(zip(out, taps, found.stride, found.dilation), 2):
         type = builder.type_of[value]
-        axis = place + 2
-        sizes, strides = list(type.sizes), list(type.strides)
-        sizes[axis], strides[axis] = out[place], strides[axis] * step
         if count > 1:
-            made = replace(
-                type, sizes=(*sizes, count), strides=(*strides, type.strides[axis] * dilation))
-            value = builder.add("window", [value], made, axis=axis, step=step, dilation=dilation)
-        elif (step, out[place]) != (1, type.sizes[axis]):
+            value = windows(builder, value, axis, positions, step, count, dilation)
+        elif (step, positions) != (1, type.sizes[axis]):
+            sizes, strides = list(type.sizes), list(type.strides)
+            sizes[axis], strides[axis] = positions, strides[axis] * step
             made = replace(type, sizes=tuple(sizes), strides=tuple(strides))
             value = builder.add("slice", [value], made, axis=axis, start=0, step=step)
     return value

@@ -35,7 +35,7 @@ from preheat.ir.plan import Target
 from preheat.ir.scalar import Scalar
 from preheat.ir.types import TensorType, tensor
 from preheat.schedule.layouts import channels_last_strides
-from preheat.schedule.sums import Sums
+from preheat.schedule.sums import Sums, windows
 
 _BACKWARD = "aten.convolution_backward.default"
 LEAST_CHANNELS = 8  # that are a vector
@@ -81,18 +81,14 @@ def _append(builder: Builder, op: Op, operands: set[int]) -> None:
         tangent = builder.add("cast", [tangent], g, dtype=g.dtype)
     padded = _padded(builder, op, x, g.sizes[2:], kernel)
     operands.update((padded, tangent))
-    windows = padded
-    for axis, step, dilation, size in zip((2, 3), op.args[4], op.args[6], kernel):
-        old = builder.type_of[windows]
-        sizes, strides = list(old.sizes), list(old.strides)
-        sizes[axis], strides[axis] = g.sizes[axis], old.strides[axis] * step
-        type = tensor(g.dtype, (*sizes, size), (*strides, old.strides[axis] * dilation))
-        windows = builder.add("window", [windows], type, axis=axis, step=step, dilation=dilation)
-    wide = builder.type_of[windows].sizes
+    seen = padded
+    for axis, step, dilation, taps in zip((2, 3), op.args[4], op.args[6], kernel):
+        seen = windows(builder, seen, axis, g.sizes[axis], step, taps, dilation)
+    wide = builder.type_of[seen].sizes
     spread = builder.add(
         "reshape", [tangent], tensor(g.dtype, (*g.sizes, 1, 1), (*g.strides, 1, 1)))
     spread = builder.add("expand", [spread], tensor(g.dtype, wide, (*g.strides, 0, 0)))
-    product = builder.add("mul", [spread, windows], tensor(g.dtype, wide))
+    product = builder.add("mul", [spread, seen], tensor(g.dtype, wide))
     total = builder.add(
         "sum", [product], tensor(g.dtype, (g.sizes[1], *kernel)), axes=(0, 2, 3), keepdim=False)
     builder.append(Op("reshape", (Ref(total),), (weight_value,), op.types[1:2]))

@@ -273,14 +273,8 @@ def _elementwise(lowering: _Lowering, op: Op, index: Index, mask: int | None) ->
             is_fine = lowering.op("ne", "bool", args[1], lowering.const(dtype, 0))
             lowering.check(is_fine, mask, "zero_division")
     if op.name == "cast":
-        return _cast(lowering, op, args[0])
+        return lowering.cast(args[0], dtype)
     return lowering.op(op.name, dtype, *args)
-
-
-def _cast(lowering: _Lowering, op: Op, arg: int) -> int:
-    if lowering.nodes[arg].dtype == op.type.dtype:
-        return arg
-    return lowering.add(Node("cast", op.type.dtype, (arg,)))
 
 
 def _full(lowering: _Lowering, op: Op, index: Index, mask: int | None) -> int:

@@ -209,6 +209,17 @@ def wide(builder: Builder, value: int) -> int:
     return builder.add("cast", [value], made, dtype="float32")
 
 
+def windows(
+    builder: Builder, value: int, axis: int, positions: int, step: int, taps: int, dilation: int,
+) -> int:
+    """`value` with a last axis of the `taps` elements that each of `positions` along `axis` sees."""
+    type = builder.type_of[value]
+    sizes, strides = list(type.sizes), list(type.strides)
+    sizes[axis], strides[axis] = positions, strides[axis] * step
+    made = replace(type, sizes=(*sizes, taps), strides=(*strides, type.strides[axis] * dilation))
+    return builder.add("window", [value], made, axis=axis, step=step, dilation=dilation)
+
+
 def permuted(builder: Builder, value: int, axes: tuple[int, ...]) -> int:
     """`value` with its axes in the order `axes`."""
     type = builder.type_of[value]

@@ -3,9 +3,8 @@
     aten.add.Tensor(x: bf16, y: f32, alpha=2)  ->  cast(x) + y * 2   in float32, the recorded dtype
 
 The dtype of the result is the recorded one, which torch chose; only comparisons promote here.
-Floats of 16 bits are computed in float32 and rounded once. Float
-floor division and remainders stay with the library: eager computes them through fmod, not as
-floor(x / y).
+Floats of 16 bits are computed in float32 and rounded once. Float floor division and remainders stay
+with the library: eager computes them through fmod, not as floor(x / y).
 """
 
 import math
@@ -161,11 +160,8 @@ def div_mode(c: Lowering, self: Value, other: Operand, rounding_mode: str | None
         return div(c, self, other)
     if is_float(c.result.dtype):
         decline_if(rounding_mode == "floor", "float floor division")
-        x, y = _computed(c, self, other)
-        quotient = c.cast(
-            c.cast(x / y, c.result.dtype), x.dtype
-        )  # eager rounds it before it truncates
-        return c.down(c.unary("trunc", quotient))
+        quotient = div(c, self, other)  # which eager rounds before it truncates
+        return c.down(c.unary("trunc", c.up(quotient)))
     x, y = _computed(c, self, other)
     return c.binary("floordiv" if rounding_mode == "floor" else "truncdiv", x, y)
 
@@ -184,13 +180,12 @@ def integer(name: str) -> Callable:
 
 
 def extremum(name: str) -> Callable:
-    """A row of maximum, minimum, fmax or fmin: exact, so 16-bit floats are widened, not rounded."""
+    """A row of maximum, minimum, fmax or fmin: exact, so rounding changes nothing."""
 
     def row(c: Lowering, self: Operand, other: Operand, **_: Arg) -> Value:
-        if c.result.dtype == "bool":
-            x, y = _computed(c, self, other)
-            return c.binary("logical_or" if "max" in name else "logical_and", x, y)
         x, y = _computed(c, self, other)
+        if c.result.dtype == "bool":
+            return c.binary("logical_or" if "max" in name else "logical_and", x, y)
         return c.down(c.binary(name, x, y))
 
     return row
