@@ -11,7 +11,7 @@ gradients are the call's, and again with symbols (`capture/sized_joint.py`). Whe
 not give the same gradients, bit by bit, or cannot be recorded, the first one is kept, for these sizes.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 import torch

@@ -45,7 +45,6 @@ from preheat.ir.loop import NUMBER, Axis, Index, Kernel, LoopOp, Stage, sizes_of
 from preheat.ir.ops import COMPARISONS
 from preheat.ir.plan import Sizing, Target
 from preheat.ir.scalar import Dim, Number, Scalar
-from preheat.ir.types import DTYPES
 
 MOST_ELEMS = 1 << 17  # of a program, and more
 ALIGN_BYTES = 16  # of every pointer that a kernel gets; run/ sees to it

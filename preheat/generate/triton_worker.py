@@ -185,7 +185,7 @@ def serve(reader: int, writer: int) -> None:
                 if data:
                     running[end][2].extend(data)
                 else:
-                    _send(writer, _ended(end, *running.pop(end)))
+                    send(writer, _ended(end, *running.pop(end)))
                 continue
             if not data:
                 return
@@ -198,10 +198,10 @@ def serve(reader: int, writer: int) -> None:
                 try:
                     compiled(Job("first", _FIRST, "<first>", ("*fp32",) * 2, (16,) * 2, 4, 0, False, *target))
                 except BaseException as error:
-                    _send(writer, (-1, "failed", f"{type(error).__name__}: {error}"))
+                    send(writer, (-1, "failed", f"{type(error).__name__}: {error}"))
                     return
                 gc.freeze()
-                _send(writer, (-1, "ready", ""))
+                send(writer, (-1, "ready", ""))
 
 
 def _begun(
@@ -253,7 +253,8 @@ class Messages:
         return found
 
 
-def _send(writer: int, message: tuple) -> None:
+def send(writer: int, message: tuple) -> None:
+    """`message`, as `Messages` reads it."""
     data = marshal.dumps(message)
     write(writer, len(data).to_bytes(SIZE, "little") + data)
 

@@ -16,7 +16,6 @@ here.
 import atexit
 import functools
 import importlib
-import marshal
 import os
 import signal
 import subprocess
@@ -28,7 +27,7 @@ from pathlib import Path
 from preheat.base.errors import InternalError, UserError
 from preheat.base.events import emit
 from preheat.generate import triton_worker
-from preheat.generate.triton_worker import SIZE, Job, Made, Messages
+from preheat.generate.triton_worker import Job, Made, Messages, send
 
 MOST = 16  # kernels at a time; each takes 50 to 100 MB
 IDLE_S, GOODBYE_S = 60.0, 2.0
@@ -68,7 +67,7 @@ class Workers:
                 answer: Future[Made] = Future()
                 self._waiting[self._count] = job, answer
                 try:
-                    _send(process, (self._count, tuple(job)))
+                    send(process.stdin.fileno(), (self._count, tuple(job)))
                     return answer
                 except OSError:  # it has just ended
                     if self._waiting.pop(self._count, None) is None:  # and its reader has seen that
@@ -99,7 +98,7 @@ class Workers:
             self._process = process = subprocess.Popen(
                 command, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL)
-            _send(process, ([*map(str, sys.path)], most, self.idle_s, *gpu))
+            send(process.stdin.fileno(), ([*map(str, sys.path)], most, self.idle_s, *gpu))
             threading.Thread(target=self._read, args=(process,), daemon=True).start()
         except (OSError, RuntimeError) as error:
             self._process = None
@@ -187,11 +186,6 @@ def bound() -> int:
     here = os.environ.get("LOCAL_WORLD_SIZE", "")  # processes like this one, by torchrun
     share = len(os.sched_getaffinity(0)) // (int(here) if here.isdecimal() and int(here) else 1)
     return max(1, min(MOST, share))
-
-
-def _send(process: subprocess.Popen, message: tuple) -> None:
-    data = marshal.dumps(message)
-    triton_worker.write(process.stdin.fileno(), len(data).to_bytes(SIZE, "little") + data)
 
 
 def _compiled(job: Job) -> Made:

@@ -11,7 +11,7 @@ op is a row of `ops.CORE` (or `library`, an ATen overload kept whole), nothing i
 `Graph.writes` says what is stored back into the inputs at the end.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeAlias, Union
 

@@ -240,18 +240,17 @@ class Variant:
             self.executable.is_final = True
             return
         self._lesson.training = training
-        self._take(replace(self.artifact, plan=plan, image=image, training=training), found)
-        if self.keep is not None:
-            self.keep(self.artifact)
-        self._bind_entry(found, arguments)
-        if self.announce is not None:
-            self.announce(self.entry)
+        self._replaced(replace(self.artifact, plan=plan, image=image, training=training), found, arguments)
 
     def _planned(self, found: Sequence[Any], arguments: tuple) -> None:
         """Makes the plan that has waited; where there can be none, reported, it stays op by op."""
         made = self._specialise(self.executable.graph)
-        self._take(replace(
-            self.artifact, is_waiting=False, **dict(zip(("plan", "image"), made or ()))), found)
+        self._replaced(replace(
+            self.artifact, is_waiting=False, **dict(zip(("plan", "image"), made or ()))), found, arguments)
+
+    def _replaced(self, artifact: Artifact, found: Sequence[Any], arguments: tuple) -> None:
+        """`artifact` is the variant's from here on: stored, bound to these objects and told."""
+        self._take(artifact, found)
         if self.keep is not None:
             self.keep(self.artifact)
         self._bind_entry(found, arguments)

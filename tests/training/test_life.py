@@ -7,7 +7,6 @@ import weakref
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 import preheat
 from tests.training import ddp
