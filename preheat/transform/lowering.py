@@ -164,16 +164,23 @@ class Lowering:
     def binary(self, name: str, x: Operand, y: Operand) -> Value:
         """`name(x, y)`: a number becomes a constant of the other's dtype, sizes are broadcast."""
         like = x if isinstance(x, Value) else y
-        x, y = self.broadcast(
-            *(v if isinstance(v, Value) else self.full(v, like.sizes, like.dtype) for v in (x, y))
-        )
+        x, y = self.broadcast(self._operand(x, like), self._operand(y, like))
         return self.emit(name, [x, y], "bool" if name in COMPARISONS else x.dtype, x.sizes)
 
     def where(self, condition: Value, x: Operand, y: Operand) -> Value:
         like = x if isinstance(x, Value) else y
-        x, y = (v if isinstance(v, Value) else self.full(v, like.sizes, like.dtype) for v in (x, y))
-        condition, x, y = self.broadcast(condition, x, y)
+        condition, x, y = self.broadcast(
+            condition, self._operand(x, like), self._operand(y, like)
+        )
         return self.emit("where", [condition, x, y], x.dtype, x.sizes)
+
+    def _operand(self, x: Operand, like: Value) -> Value:
+        """x beside `like`. Declines for a number beside bools that is none itself."""
+        if isinstance(x, Value):
+            return x
+        is_bool = like.dtype == "bool" and is_known(x)
+        decline_if(is_bool and x not in (0, 1), f"{x} as bool")
+        return self.full(x, like.sizes, like.dtype)
 
     def cast(self, x: Value, dtype: str) -> Value:
         """x in `dtype`; x itself if it has it."""

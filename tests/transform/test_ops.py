@@ -323,3 +323,13 @@ def test_losses_of_classes(dtype):
         same(losses, x, torch.full((64,), -100), captured=True)
         y[0] = 300
         same(losses, x, y)  # raises as eager does
+
+
+@pytest.mark.parametrize("scale", [0.0, 1.0, 2.0])
+def test_a_scale_beside_bools_is_no_bool(scale):
+    def backward(grad_output, mask):
+        return torch.ops.aten.native_dropout_backward(grad_output, mask, scale)
+
+    bools = draw(torch.bool, 4, 8)
+    for grad_output in (bools, draw(torch.int32, 4, 8), draw(torch.float32, 4, 8)):
+        same(backward, grad_output, bools.clone())
