@@ -3,7 +3,6 @@
 Each command loads only what it runs; the benchmark and the demo live in the package `bench`.
 """
 
-import contextlib
 import functools
 import importlib
 import os
@@ -84,16 +83,19 @@ def bench(chosen: str, no_torch_compile: bool, json_path: Path | None, is_listin
 def explain(target: str, arguments: tuple[str, ...], html: Path | None) -> None:
     """Say what TARGET compiles to and what breaks.
 
-    TARGET is a script, which is run with ARGUMENTS: what it compiles is explained. Or
+    TARGET is a script, which is run with ARGUMENTS: what it compiles is explained, and its exit
+    code is this command's. Or
     "package.module:name" or "file.py:name" of a function without arguments that returns
     (callable, args). Or a model of `preheat bench --list`.
     """
     if html is not None and not html.absolute().parent.is_dir():
         raise UserError(f"--html: there is no folder {html.absolute().parent}")
-    found = _explained(target, arguments)
+    found, ended = _explained(target, arguments)
     click.echo(found)
     if html is not None:
         click.echo(f"written: {found.to_html(html)}")
+    if ended is not None:
+        raise ended
 
 
 @commands.command()
@@ -132,12 +134,12 @@ def doctor(reasons: bool) -> None:
 
 
 # ---------------------------------------------------------------------------- explain
-def _explained(target: str, arguments: tuple[str, ...]) -> Any:
-    """The explanation of `target`, as `preheat explain` takes it."""
+def _explained(target: str, arguments: tuple[str, ...]) -> tuple[Any, SystemExit | None]:
+    """The explanation of `target`, as `preheat explain` takes it, and the exit with which a script has ended."""
     path, colon, name = target.rpartition(":")
     if colon:
         call, args = _pair(path, name)
-        return preheat.explain(call)(*args)
+        return preheat.explain(call)(*args), None
     if target.endswith(".py") or os.path.exists(target):
         return _explained_script(target, arguments)
     models = _bench("models")
@@ -147,30 +149,35 @@ def _explained(target: str, arguments: tuple[str, ...]) -> Any:
             f"function is package.module:name)")
     subject = models.make(target)
     with models.settings():
-        return preheat.explain(subject.call)(*subject.args, **subject.kwargs)
+        return preheat.explain(subject.call)(*subject.args, **subject.kwargs), None
 
 
-def _explained_script(path: str, arguments: tuple[str, ...]) -> Any:
+def _explained_script(path: str, arguments: tuple[str, ...]) -> tuple[Any, SystemExit | None]:
     """Runs the script as `python path arguments` would, and explains what it compiled."""
     if not os.path.isfile(path):
         raise UserError(f"there is no script {path!r} in {os.getcwd()}")
     explain_call = importlib.import_module("preheat.report.explain").explain_call
     before = sys.argv, sys.path
     sys.argv, sys.path = [path, *arguments], [os.path.dirname(os.path.abspath(path)), *sys.path]
+    exits: list[SystemExit] = []
     try:
-        found = explain_call(lambda: _ran(path), path)
+        found = explain_call(lambda: _ran(path, exits), path)
     finally:
         sys.argv, sys.path = before
     if not found.graph_count and not found.breaks and found.error is None:
         raise UserError(
             f"{path} called nothing that is compiled: put preheat.compile around a function or a "
             f"module, or explain one function with {path}:NAME")
-    return found
+    if found.error is not None:
+        exits.append(SystemExit(1))
+    return found, exits[0] if exits else None
 
 
-def _ran(path: str) -> None:
-    with contextlib.suppress(SystemExit):  # how a script ends, not an error of it
+def _ran(path: str, exits: list[SystemExit]) -> None:
+    try:
         runpy.run_path(path, run_name="__main__")
+    except SystemExit as error:  # how a script ends, not an error of it
+        exits.append(error)
 
 
 def _pair(path: str, name: str) -> tuple[Any, Any]:

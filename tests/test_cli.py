@@ -50,6 +50,15 @@ def test_explain_a_script_with_its_arguments(here):
     assert "1 graph" in (here / "page.html").read_text()
 
 
+@pytest.mark.parametrize("end, code", [
+    ("sys.exit(3)", 3), ("sys.exit('no data')", 1), ("1 / 0", 1), ("sys.exit()", 0), ("", 0)])
+def test_explain_ends_as_the_script_does(here, end, code):
+    (here / "script.py").write_text(SCRIPT.replace("sys.exit(0)", end))
+    found = CliRunner().invoke(commands, ["explain", "script.py"], catch_exceptions=False)
+    assert found.exit_code == code and "script.py: 1 graph" in found.output
+    assert ("no data" in found.output) == ("no data" in end)
+
+
 def test_explain_a_function_of_a_script_or_a_module(here):
     assert "f: 1 graph, 0 breaks" in run("explain", "script.py:make")
     assert "f: 1 graph, 0 breaks" in run("explain", "script:make")
