@@ -333,3 +333,11 @@ def test_a_scale_beside_bools_is_no_bool(scale):
     bools = draw(torch.bool, 4, 8)
     for grad_output in (bools, draw(torch.int32, 4, 8), draw(torch.float32, 4, 8)):
         same(backward, grad_output, bools.clone())
+
+
+@pytest.mark.parametrize("scale", [1e30, 1e-30])
+@pytest.mark.parametrize("name", ["std", "std_mean"])
+def test_a_spread_whose_square_is_no_float32(name, scale):
+    x = draw(torch.float32, 3, 40) * scale
+    same(lambda x: torch.stack([*map(torch.atleast_1d, getattr(torch, name)(x, -1))]) / scale, x)
+    same(lambda x: torch.stack([*map(torch.atleast_1d, getattr(torch, name)(x, 0))]) / scale, x.bfloat16())

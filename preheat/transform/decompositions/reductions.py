@@ -3,7 +3,7 @@
     aten._softmax.default(x: [B, T], -1)  ->  m = max(x, 1); e = exp(x - m); e / sum(e, 1)
 
 16-bit floats are summed in float32 and rounded once at the end. Variances take two passes over
-the data, as eager's Welford does in accuracy. Extrema never round.
+the data, as eager's Welford does in accuracy; on a CPU in float64, as there. Extrema never round.
 """
 
 import math
@@ -35,7 +35,9 @@ def _variance(
     c: Lowering, self: Value, dim: Arg, correction: Arg, keepdim: bool
 ) -> tuple[Value, Value]:
     decline_if(not is_float(c.result.dtype), "variance of integers")
-    x, axes = c.up(self), c.axes(dim, self)
+    axes = c.axes(dim, self)
+    # eager's root on a CPU is that of a float64: the square of 1e30, or of 1e-30, is no float32
+    x = c.cast(self, "float64") if self.type.device == "cpu" else c.up(self)
     mean = c.mean(x, axes, True)
     centred = x - mean
     squares = c.reduce("sum", centred * centred, axes, keepdim)
