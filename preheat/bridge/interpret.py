@@ -256,7 +256,7 @@ MEANINGS: dict[str, Callable] = {
     },
     # torch.sign(NaN) is 0; the row keeps NaN.
     "sign": lambda op, x: torch.where(torch.isnan(x), x, torch.sign(x)),
-    "tf32": _function(_tf32),
+    "tf32": _function(_tf32), "times": _function(torch.mul),
     "cast": lambda op, x: x.to(dtype(op.attr("dtype"))),
     "bitcast": lambda op, x: x.view(dtype(op.attr("dtype"))),
     "floordiv": lambda op, x, y: torch.div(x, y, rounding_mode="floor"),

@@ -121,7 +121,7 @@ def job_of(source: Source, target: Target) -> Job:
     return Job(
         source.name, source.text, f"<preheat kernel {source.name} {digest(source.text)}>",
         source.signature, source.multiples, source.tile.warps, source.tile.stages or 0, source.has_check,
-        device.maker, number_of(target.arch), device.warp)
+        source.is_fused, device.maker, number_of(target.arch), device.warp)
 
 
 def number_of(arch: str) -> int:

@@ -331,7 +331,10 @@ def _shift(name: str) -> Emit:
 
 
 FLOAT: dict[str, Emit] = {
-    **{op: _instruction(f"f{op} contract") for op in ("add", "sub", "mul", "div")},
+    # a sum takes what `times` gives unrounded; what a program multiplies is rounded, as eager rounds it:
+    # x*x - y*y is 0 where x is y
+    "add": _instruction("fadd contract"), "times": _instruction("fmul contract"),
+    "sub": _instruction("fsub"), "mul": _instruction("fmul"), "div": _instruction("fdiv"),
     "neg": lambda b, x: b.fneg(x), "abs": lambda b, x: b.fabs(x), "sign": _sign_of_float,
     "sqrt": lambda b, x: b.intrinsic("sqrt", x),
     "rsqrt": lambda b, x: b.fdiv(b.constant(1.0, x), b.intrinsic("sqrt", x)),

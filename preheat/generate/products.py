@@ -95,7 +95,7 @@ def product_of(kernel: Kernel) -> Product | None:
     if len(totals) != 1 or (totals[0].op, totals[0].how, totals[0].dtype) != ("reduce", "sum", "float32"):
         return None
     times = made[totals[0].args[0]]
-    if times.op != "mul" or times.dtype != "float32":
+    if times.op != "times" or times.dtype != "float32":
         return None
     sides = [_closure(value, made) for value in _operands(times.args, made)]
     depends = [_axes_of(side) for side in sides]

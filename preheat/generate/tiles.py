@@ -49,6 +49,7 @@ LINE_ELEMS = 4096  # of a line that a program has part of
 LEAST_FULL = 0.9  # of the positions of programs that have parts of a line
 INDEXING = ("floordiv", "remainder", "axis")  # arithmetic of positions
 FAR = 1 << 31  # elements: from here on an offset needs 64 bits
+MOST_ELEMS = 1 << 17  # of a program, and more
 FAR_ELEMS = 8  # steps through memory that share no transaction
 
 
@@ -80,6 +81,14 @@ class Tile:
         if not self.is_looped:
             blocks *= -(-extent_of(self.along) // self.columns)
         return extent_of(self.grid) * blocks
+
+
+def is_far_tile(tile: Tile) -> bool:
+    """Whether positions need 64 bits."""
+    count = extent_of((*tile.grid, *tile.down, *tile.along))
+    if isinstance(count, Scalar):  # the same question for all tiles of a kernel
+        return count >= FAR - MOST_ELEMS
+    return tile.programs * max(tile.rows, tile.columns) >= FAR
 
 
 def extent_of(axes: tuple[Axis, ...]) -> int:

@@ -37,7 +37,7 @@ from preheat.generate.folding import folds_of, write_fold
 from preheat.generate.online import EXP_SUM, accumulate, begin, finish, online
 from preheat.generate.products import product_of, write_positions, write_product
 from preheat.generate.rows import side_by_side
-from preheat.generate.tiles import FAR, Tile, extent_of
+from preheat.generate.tiles import FAR, Tile, extent_of, is_far_tile
 from preheat.generate.tuned import tile_of
 from preheat.generate.whole import are_along, bounds_of, idle_ops, write_stages, write_walk
 from preheat.ir.hinted import Hinted, holds
@@ -46,7 +46,6 @@ from preheat.ir.ops import COMPARISONS
 from preheat.ir.plan import Sizing, Target
 from preheat.ir.scalar import Dim, Number, Scalar
 
-MOST_ELEMS = 1 << 17  # of a program, and more
 ALIGN_BYTES = 16  # of every pointer that a kernel gets; run/ sees to it
 HEAD = """import triton
 import triton.language as tl
@@ -60,6 +59,7 @@ class Source:
     """The text of one kernel, and how it is compiled and launched.
 
     signature   Triton's type of each parameter; has_check: it asserts
+    is_fused    a product and a sum are one instruction; `mul_rn` of libdevice is rounded even so
     multiples   what each parameter is a multiple of, 1 where that is not known; of a pointer, in bytes
     sizing      of a kernel that takes sizes
     """
@@ -69,6 +69,7 @@ class Source:
     signature: tuple[str, ...]
     tile: Tile
     has_check: bool
+    is_fused: bool
     multiples: tuple[int, ...]
     sizing: Sizing | None = None
 
@@ -120,8 +121,9 @@ class Writer:
         self.block = "program"  # the text of which block down it is
         self.names = {"y": "y", "x": "x"}  # of the positions along the two dimensions
         self.masks: dict[str, str] = {}
-        made = (op for stage in self.kernel.stages for op in stage.body)
+        made = [op for stage in self.kernel.stages for op in stage.body]
         self.online = {op.args[1] for op in made if op.how == EXP_SUM}  # their largest values
+        self.is_fused = any(op.op == "times" for op in made)
 
     def source(self) -> Source:
         if self.product is not None:
@@ -142,7 +144,8 @@ class Writer:
         ) + tuple(map(_size_signature, self.arguments))
         multiples = (1 if p.name == NUMBER else ALIGN_BYTES for p in self.kernel.params)
         return Source(
-            name, text, signature, self.tile, self.has_check, (*multiples, *map(self._multiple, self.arguments)))
+            name, text, signature, self.tile, self.has_check, self.is_fused,
+            (*multiples, *map(self._multiple, self.arguments)))
 
     def _multiple(self, size: Scalar) -> int:
         """What a size is a multiple of."""
@@ -172,7 +175,7 @@ class Writer:
     def _positions(self) -> None:
         """`y`, `x` and one position of each grid axis, from the number of the program."""
         tile = self.tile
-        is_far = _is_far(tile)
+        is_far = is_far_tile(tile)
         self.emit(f"program = tl.program_id(0){'.to(tl.int64)' if is_far else ''}")
         rest = "program"
         has_rows = any(stage.axes for stage in self.kernel.stages)  # a program has whole ones, or walks them
@@ -339,7 +342,8 @@ class Writer:
         elif op.op == "bitcast":
             text = ops.bitcast(names[0], op.dtype)
         else:
-            text = ops.apply(op.op, args[-1].dtype, names, op.id in self.coarse)
+            is_apart = self.is_fused and op.op == "mul" and op.dtype in ("float32", "float64")
+            text = ops.apply("mul_rn" if is_apart else op.op, args[-1].dtype, names, op.id in self.coarse)
         self.emit(f"{name} = {text}")
         dtype = "bool" if op.op in COMPARISONS else op.dtype
         return _Known(name, self._dims("".join(a.dims for a in args)), dtype)
@@ -580,14 +584,6 @@ _JOINED = {
     "max": "larger({0}, {1})", "min": "smaller({0}, {1})",
     "any": "larger({0}, {1})", "all": "smaller({0}, {1})",
 }
-
-
-def _is_far(tile: Tile) -> bool:
-    """Whether positions need 64 bits."""
-    count = extent_of((*tile.grid, *tile.down, *tile.along))
-    if isinstance(count, Scalar):  # the same question for all tiles of a kernel
-        return count >= FAR - MOST_ELEMS
-    return tile.programs * max(tile.rows, tile.columns) >= FAR
 
 
 def _size_signature(size: Scalar) -> str:

@@ -153,7 +153,7 @@ FLOAT: dict[str, str] = {
     **_ARITHMETIC,
     **_calls("exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh "
              "acosh atanh erf erfc"),
-    "div": "divided({0}, {1})", "sqrt": "rooted({0})", "rsqrt": "inverse_root({0})",
+    "times": "({0} * {1})", "mul_rn": "libdevice.mul_rn({0}, {1})", "div": "divided({0}, {1})", "sqrt": "rooted({0})", "rsqrt": "inverse_root({0})",
     "reciprocal": "divided({one}, {0})", "neg": "({0} * (-{one}))",
     "sigmoid": "divided({one}, {one} + libdevice.exp(-{0}))",
     "abs": "tl.abs({0})", "floor": "tl.floor({0})", "ceil": "tl.ceil({0})",
@@ -174,7 +174,7 @@ COARSE: dict[str, str] = {
     "sigmoid": "({one} / ({one} + tl.exp(-{0})))", "erf": "near_erf({0})",
 }
 SMOOTH = frozenset(
-    "add sub mul div neg abs exp sigmoid tanh erf reciprocal rsqrt sqrt where maximum minimum"
+    "add sub mul times div neg abs exp sigmoid tanh erf reciprocal rsqrt sqrt where maximum minimum"
     .split())
 # Never coarse for 16-bit operands: of an inexact quotient another integer; near 0 no digit is right.
 _STEPS = frozenset(("truncdiv", "erf"))
@@ -236,10 +236,10 @@ def divided(x, y):
 @triton.jit
 def near_erf(x):
     size = tl.abs(x)
-    t = 1.0 / (1.0 + 0.3275911 * size)
-    tail = 1.061405429 * t - 1.453152027
-    tail = ((tail * t + 1.421413741) * t - 0.284496736) * t + 0.254829592
-    value = 1.0 - tail * t * tl.exp(-size * size)
+    t = 1.0 / tl.fma(size, 0.3275911, 1.0)
+    tail = tl.fma(tl.fma(t, 1.061405429, -1.453152027), t, 1.421413741)
+    tail = tl.fma(tl.fma(tail, t, -0.284496736), t, 0.254829592)
+    value = tl.fma(-tail * t, tl.exp(-size * size), 1.0)
     return tl.where(x < 0, -value, value)
 ''',
     "rounded_tf32": '''

@@ -49,6 +49,7 @@ class Job(NamedTuple):
     signature   Triton's type of each parameter
     multiples   what each parameter is a multiple of, 1 where that is not known
     stages      loads on their way at a time, 0 for Triton's choice; warp: threads of one
+    is_fused    a product and a sum are one instruction, rounded once
     """
 
     name: str
@@ -59,6 +60,7 @@ class Job(NamedTuple):
     warps: int
     stages: int
     has_check: bool
+    is_fused: bool
     maker: str
     arch: int
     warp: int
@@ -95,7 +97,7 @@ def lowered(job: Job, is_direct: bool = True) -> tuple[dict[str, Any], dict[str,
     target = compiler.GPUTarget(job.maker, job.arch, job.warp)
     options = {
         "num_warps": job.warps, "debug": job.has_check, "sanitize_overflow": False,
-        "enable_reflect_ftz": False,
+        "enable_reflect_ftz": False, "enable_fp_fusion": job.is_fused,
     }
     if job.stages:
         options["num_stages"] = job.stages
@@ -196,7 +198,7 @@ def serve(reader: int, writer: int) -> None:
                 path, most, idle_s, *target = message
                 sys.path[:] = path
                 try:
-                    compiled(Job("first", _FIRST, "<first>", ("*fp32",) * 2, (16,) * 2, 4, 0, False, *target))
+                    compiled(Job("first", _FIRST, "<first>", ("*fp32",) * 2, (16,) * 2, 4, 0, False, False, *target))
                 except BaseException as error:
                     send(writer, (-1, "failed", f"{type(error).__name__}: {error}"))
                     return

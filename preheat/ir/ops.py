@@ -53,7 +53,9 @@ CORE: dict[str, OpSpec] = {
     **_rows("elementwise", 1, "dtype", bitcast="the same bits in a dtype of equal size"),
     **_rows(
         "elementwise", 2, "",
-        add="x + y (bool: or)", sub="x - y", mul="x * y (bool: and)", div="x / y, floats only",
+        add="x + y (bool: or)", sub="x - y", mul="x * y (bool: and)",
+        times="x * y, which a sum may take unrounded: of a product of matrices, never one that a program writes",
+        div="x / y, floats only",
         floordiv="floor(x / y); integers raise the zero-division flag", truncdiv="x / y towards zero",
         remainder="x - floor(x / y) * y, sign of y", fmod="x - trunc(x / y) * y, sign of x",
         pow="x ** y", atan2="angle of (y, x)", copysign="|x| with the sign of y",
@@ -118,7 +120,7 @@ FUSABLE: dict[str, frozenset[str]] = {
         "where cast bitcast eq ne lt le gt ge logical_not logical_and logical_or logical_xor isnan "
         "isinf abs sign floor ceil trunc round add mul maximum minimum fmax fmin": _ANY,
         "neg sub": (*_FLOATS, *_INTEGERS),
-        "div sqrt rsqrt reciprocal copysign": _FLOATS,
+        "times div sqrt rsqrt reciprocal copysign": _FLOATS,
         "exp exp2 expm1 log log1p log2 log10 sin cos asin acos sinh cosh tanh asinh acosh atanh erf "
         "sigmoid": _FLOATS,
         # float64 of these is off by more than two units in the last place

@@ -4,7 +4,7 @@
       ->
     %4 = pad(%x, low=(0, 0, 1, 1), ..)                              bf16[8, 64, 58, 58]
     %5 = window(%4, axis=2, step=2); %6 = window(%5, axis=3, step=2)    bf16[8, 64, 28, 28, 3, 3]
-    %7 = sum(mul(expand(cast(permute(%6))), expand(cast(permute(%w)))))     f32[8, 128, 28, 28]
+    %7 = sum(times(expand(cast(permute(%6))), expand(cast(permute(%w)))))   f32[8, 128, 28, 28]
     %3 = cast(%7)
 
 No window is ever made: positions of the sum are affine in those of the result and of the filter, and the border

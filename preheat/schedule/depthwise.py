@@ -5,7 +5,7 @@
     %5, _, _ = library(%g, %x, %w, ..., (True, False, False), op=..)
     %8 = pad(%x)                                          channels last, as %g is then
     %9 = window(window(%8, axis=2), axis=3)               [N, C, H, W, kernel, kernel]
-    %6 = reshape(sum(mul(expand(%g), %9), axes=(0, 2, 3)))
+    %6 = reshape(sum(times(expand(%g), %9), axes=(0, 2, 3)))
     %7 = sum(%g, axes=(0, 2, 3))
 
 A weight is a sum over all positions, of which neighbouring channels are a vector. The library, too,
@@ -88,7 +88,7 @@ def _append(builder: Builder, op: Op, operands: set[int]) -> None:
     spread = builder.add(
         "reshape", [tangent], tensor(g.dtype, (*g.sizes, 1, 1), (*g.strides, 1, 1)))
     spread = builder.add("expand", [spread], tensor(g.dtype, wide, (*g.strides, 0, 0)))
-    product = builder.add("mul", [spread, seen], tensor(g.dtype, wide))
+    product = builder.add("times", [spread, seen], tensor(g.dtype, wide))
     total = builder.add(
         "sum", [product], tensor(g.dtype, (g.sizes[1], *kernel)), axes=(0, 2, 3), keepdim=False)
     builder.append(Op("reshape", (Ref(total),), (weight_value,), op.types[1:2]))

@@ -32,7 +32,7 @@ OVERLOADS: dict[str, str] = {
             "bitwise_and bitwise_or bitwise_xor"
         ).split()
     },
-    "floordiv": "aten.floor_divide.default",
+    "times": "aten.mul.Tensor", "floordiv": "aten.floor_divide.default",
     "pow": "aten.pow.Tensor_Tensor",
     "shl": "aten.bitwise_left_shift.Tensor",
     "shr": "aten.bitwise_right_shift.Tensor",

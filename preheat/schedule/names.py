@@ -30,7 +30,7 @@ IDIOMS: tuple[tuple[frozenset[str], str, frozenset[str]], ...] = tuple(
     )
 )
 PLAIN = frozenset("full iota cast reshape permute expand slice flip".split())
-ARITHMETIC = frozenset("add sub mul div neg where".split())
+ARITHMETIC = frozenset("add sub mul times div neg where".split())
 
 
 def kernel_name(group: Group, problem: Problem, products: Collection[int] = ()) -> str:

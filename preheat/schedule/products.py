@@ -2,7 +2,7 @@
 
     %3: bf16[128, 256] = library(%b, %x, %w, op='aten.addmm.default'); %4 = relu of %3
       ->
-    %9: f32[128, 256] = sum(mul(expand(x), expand(w)))      one kernel of products, bias and relu in it
+    %9: f32[128, 256] = sum(times(expand(x), expand(w)))    one kernel of products, bias and relu in it
     %3 = cast(add(%9, expand(b))); %4 = relu of %3
 
 The form is that of `sums`, so fusion treats a product as any other reduction; `generate/products`

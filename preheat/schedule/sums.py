@@ -3,7 +3,7 @@
     %3: f32[1, 256] = matmul(%0: f32[1, 128], %2: f32[128, 256]{1, 128}); %4 = add(%3, ..)
       ->
     %6: f32[1, 256, 128]{128, 0, 1} = expand(reshape(%0))        the row, for each column
-    %9: f32[1, 256, 128] = mul(%6, expand(permute(%2)))          one row of weights a column
+    %9: f32[1, 256, 128] = times(%6, expand(permute(%2)))        one row of weights a column
     %3: f32[1, 256] = sum(%9, axes=(2,)); %4 = add(%3, ..)       one kernel
 
 Such a product does little with each element of its large operand: what counts is bytes, and a
@@ -168,7 +168,7 @@ def write_total(
 ) -> None:
     """Appends the sum of `left` times `right` over `axes`, and of `addend`, as the value of `op`, which is
     rounded once."""
-    made = builder.add("mul", [left, right], _fresh(builder, left, builder.type_of[left].sizes))
+    made = builder.add("times", [left, right], _fresh(builder, left, builder.type_of[left].sizes))
     if op.type.dtype not in HALVES and addend is None:
         builder.append(_reduced(made, axes, op.results, op.types))
         return

@@ -47,7 +47,7 @@ _NUMPY = {
     "asinh": numpy.arcsinh, "acosh": numpy.arccosh, "atanh": numpy.arctanh,
     "rsqrt": lambda x: 1 / numpy.sqrt(x), "sqrt": numpy.sqrt, "trunc": numpy.trunc,
     "rint": numpy.rint, "pow": numpy.power, "atan2": numpy.arctan2, "copysign": numpy.copysign,
-    **_VECTOR,
+    "mul_rn": numpy.multiply, **_VECTOR,
 }
 LIBDEVICE = types.SimpleNamespace(**{name: _wrapped(f) for name, f in _NUMPY.items()})
 

@@ -375,6 +375,23 @@ def test_float32_is_rounded_before_the_matrix_units_would_cut_it_off(arch):
 
 
 @needs_triton
+def test_only_what_a_product_of_matrices_multiplies_is_added_unrounded():
+    target, m = gpu_target("sm_90"), Make()
+    x, y = m.input(64, 256), m.input(64, 256)
+    graph = on_gpu(m.graph(m.op("sub", m.op("mul", x, x), m.op("mul", y, y))))
+    (kernel,) = schedule(graph, target).kernels
+    ptx = lowered(job_of(source_of(kernel, target), target))[0]["ptx"]
+    assert "mul.rn.f32" in ptx and "fma" not in ptx
+    m = Make()
+    x, w, y = m.input(128, 256), m.input(256, 256), m.input(128, 256)
+    graph = on_gpu(m.graph(m.op("sub", m.op("mul", m.matmul(x, w), y), y)))
+    (kernel,) = schedule(graph, target, products_of(graph)).kernels
+    source = source_of(kernel, target)
+    ptx = lowered(job_of(source, target))[0]["ptx"]
+    assert "libdevice.mul_rn(" in source.text and "mul.rn.f32" in ptx and "fma.rn.f32" in ptx
+
+
+@needs_triton
 def test_no_sum_of_two_integers_in_a_word_reaches_the_assembler():
     """ptxas loses a constant of such a sum: here the right border of 3 x 3 taps at every second position."""
     m = Make()

@@ -341,3 +341,14 @@ def test_a_spread_whose_square_is_no_float32(name, scale):
     x = draw(torch.float32, 3, 40) * scale
     same(lambda x: torch.stack([*map(torch.atleast_1d, getattr(torch, name)(x, -1))]) / scale, x)
     same(lambda x: torch.stack([*map(torch.atleast_1d, getattr(torch, name)(x, 0))]) / scale, x.bfloat16())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_what_a_program_multiplies_is_rounded_before_it_is_added(dtype):
+    """In one instruction x*x - y*y is the rounding error of y*y where x is y, and half of the roots are NaN."""
+    x, y = draw(dtype, 1000), draw(dtype, 1000, seed=1)
+    same(lambda a, b: torch.sqrt(a * a - b * b), x, x.clone(), calls=3)
+    same(lambda a, b, c: torch.sqrt(b * b - 4 * a * c), torch.ones_like(x), -2 * x, x * x, calls=3)
+    same(lambda a, b, c, d: ((a * d + b * c) != 0).sum(), x, y, x.clone(), -y, calls=3)
+    same(lambda a, b: ((a * b).view(-1, 2).sum(1) != 0).sum(), x.view(-1, 2), (y.view(-1, 2)[:, :1] * x.view(-1, 2).flip(1)
+         * torch.tensor([1.0, -1.0], dtype=dtype)), calls=3)
