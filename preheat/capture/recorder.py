@@ -361,6 +361,9 @@ class Recorder(BranchRecorder, SizedRecorder, ElementRecorder, TorchDispatchMode
             what = str(type_of(tensor)) if is_plain(tensor) else type(tensor).__name__
             self.stop("untracked_tensor", what)
             return -1
+        if tensor.is_neg():  # kernels read memory as it is
+            self.stop("tensor_subclass", "a view whose elements are stored negated: resolve_neg() makes a plain one")
+            return -1
         value = self.new_input(
             source, self.outside_type(source, tensor), extent(tensor), tensor=tensor)
         self.values[id(tensor)].history = history(tensor)
