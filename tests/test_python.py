@@ -81,6 +81,7 @@ PROGRAMS = [
     python_classes.dunders,
     python_classes.substitutions,
     python_classes.raw_attributes,
+    python_classes.autograd_functions,
 ]
 # the host call is where no later call could go on from: inside a callback of C, a class body
 PLAIN = [
@@ -92,7 +93,6 @@ PLAIN = [
     python_classes.hashes,
     python_classes.reductions,
     python_classes.default_dicts,
-    python_classes.autograd_functions,
     python_classes.contexts,
 ]
 

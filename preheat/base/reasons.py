@@ -392,6 +392,34 @@ def step(x):
 log(step(x))
 """,
     ),
+    "autograd_function": Reason(
+        "applies {detail}, a torch.autograd.Function, whose halves are Python of the program's own",
+        "nothing, if it must have them: the call goes on compiled behind it; else PyTorch's operators, "
+        "whose gradients are compiled too",
+        "host",
+        """
+class Round(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.round()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad
+
+def step(x):
+    return Round.apply(x * 2) + 1
+
+step(x)
+""",
+        """
+def step(x):
+    y = x * 2
+    return y + (y.round() - y).detach() + 1
+
+step(x)
+""",
+    ),
     "checkpoint": Reason(
         "calls a checkpoint that is no region of a graph ({detail})",
         "use_reentrant=False, without contexts and settings of its own, and a function whose only effect "

@@ -131,7 +131,9 @@ PROFILER_MARKS = (torch.autograd.profiler.record_function,)
 _OVERLOADS = (torch._ops.OpOverload.__call__, torch._ops.OpOverloadPacket.__call__)
 # Python functions of torch that are not interpreted: a call of C and nothing else, and what looks
 # at the machine and gives ambient state.
-NATIVE = frozenset((*_OVERLOADS, *(f for f in WHEN_READ if type(f) is types.FunctionType)))
+# `apply` of the program's own functions with a gradient
+OWN_GRADIENTS = torch.autograd.Function.apply.__func__
+NATIVE = frozenset((OWN_GRADIENTS, *_OVERLOADS, *(f for f in WHEN_READ if type(f) is types.FunctionType)))
 _OP_MODULES = tuple(m for m in (
     getattr(_C, name, None) for name in ("_nn", "_fft", "_linalg", "_special", "_sparse", "_nested")
 ) if m is not None)
@@ -156,6 +158,7 @@ _PARTIAL_ROWS = {
     **{f: Call("reader") for f in _OVERLOADS},
     _C._len_torch_dispatch_stack: Call("dispatch_depth"),
     **{f: Call("inference_mode") for f in _INFERENCE_MODE},
+    OWN_GRADIENTS: Call("own_gradients"),
     **{f: Call("reader") for f in (torch.tensor, torch.as_tensor, torch.asarray)},
 }
 

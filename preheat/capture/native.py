@@ -382,6 +382,10 @@ def _whole_checkpoint(watcher: Any, function: Any, args: tuple, kwargs: dict, ro
     raise GiveUp("checkpoint", watcher.regions.why_whole(args, kwargs))
 
 
+def _own_gradients(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
+    raise GiveUp("autograd_function", describe(args[0]))
+
+
 CALLS: dict[str, Callable] = {
     "op": _op, "reader": _reader, "metadata": _metadata, "ambient": _perform, "asked": _asked,
     "set_ambient": _perform, "nothing": _perform, "pure": _pure, "shallow": _shallow,
@@ -392,6 +396,7 @@ CALLS: dict[str, Callable] = {
     "operator": _operator, "id": _identity_number,
     "acquire": _acquire, "release": _release, "dispatch_depth": _dispatch_depth,
     "checkpoint": _checkpoint, "end_checkpoint": _end_checkpoint, "whole_checkpoint": _whole_checkpoint,
+    "own_gradients": _own_gradients,
 }
 
 

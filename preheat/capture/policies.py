@@ -30,6 +30,7 @@ view          a read-only view of a mapping: what is looked at is the mapping
 class         a class is made
 checkpoint    its function begins to run, as a region of the graph; end_checkpoint: it is over;
               whole_checkpoint: it is a host call (capture/regions)
+own_gradients  a torch.autograd.Function is applied: a host call
 import        an import statement: done once and for all, its ops are not the call's
 abc           isinstance or issubclass by an abstract base class: re-evaluated as a guard
 refuse        the capture ends, with `reason`
@@ -352,6 +353,8 @@ def _methods() -> Iterable[tuple[tuple[type, str], Call]]:
             yield (owner, name), Call("acquire")
         for name in ("release", "__exit__"):
             yield (owner, name), Call("release")
+    yield (property, "__new__"), IDENTITY
+    yield (property, "__init__"), FILL  # of a class that is a property, by its own `__init__`
     for owner in _CONTAINERS:
         for row, names in _CONTAINER_METHODS.items():
             for name in names.split():
