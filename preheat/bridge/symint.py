@@ -31,6 +31,7 @@ from preheat.ir.scalar import EVALUATE, Number, Scalar, apply, symbol
 from preheat.ir.types import TensorType
 
 _CLASSES: dict[type, Any] = {int: private("SymInt"), float: private("SymFloat")}
+_MARK_CONJUGATE, _MARK_NEGATIVE = private("_C._set_conj"), private("_C._set_neg")
 _BOXES = tuple(cls for cls in (*_CLASSES.values(), private("SymBool")) if cls is not None)
 
 
@@ -248,6 +249,10 @@ def show(real: torch.Tensor, type: TensorType, owner: Owner) -> Shown:
         Shown, sizes, strides=strides, dtype=real.dtype, device=real.device, requires_grad=False,
         dispatch_sizes_strides_policy="strides")
     shown.meant, shown.shown_type = real, type
+    if real.is_conj():  # C would take its elements as they lie
+        _MARK_CONJUGATE(shown, True)
+    if real.is_neg():
+        _MARK_NEGATIVE(shown, True)
     return shown
 
 
@@ -339,7 +344,8 @@ def _needs_grad(value: Any) -> bool:
 def is_available() -> bool:
     """Whether this torch passes boxes on as this file expects. Tried once, on real ops."""
     try:
-        return None not in _CLASSES.values() and _is_passed_on()
+        names = (*_CLASSES.values(), _MARK_CONJUGATE, _MARK_NEGATIVE)
+        return None not in names and _is_passed_on()
     except Exception:  # private names: any surprise means that numbers stay guards
         if is_strict():
             raise
