@@ -11,7 +11,7 @@ from preheat.capture.size_call import (
 )
 from preheat.ir.dims import normal
 from preheat.ir.graph import Ref
-from preheat.ir.scalar import Dim
+from preheat.ir.scalar import Dim, apply
 
 
 # ---------------------------------------------------------------------------- elementwise
@@ -250,6 +250,26 @@ def _distances(call: Call) -> list[Shape]:
     return [((*batch, a.sizes[-2], b.sizes[-2]), None)]
 
 
+def _distances_within(call: Call) -> list[Shape]:
+    """[N, M] to a distance for each of N * (N - 1) / 2 pairs."""
+    rows = call.type("self").sizes[0]
+    return [((normal(apply("floordiv", rows * (rows - 1), 2)),), None)]
+
+
+def _trilinear(call: Call) -> list[Shape]:
+    """Sums of products of three operands, each of which lacks the axes that it is expanded by: [*axes that are not
+    summed]."""
+    given = [(call.type(f"i{k}"), call.arg(f"expand{k}", ())) for k in (1, 2, 3)]
+    rank = given[0][0].rank + len(given[0][1])
+    sizes: list[Dim | None] = [None] * rank
+    for type, expanded in given:
+        own = [axis for axis in range(rank) if axis not in expanded]
+        for axis, size in zip(own, type.sizes, strict=True):
+            sizes[axis] = size if sizes[axis] is None else call.same(sizes[axis], size)
+    summed = call.arg("sumdim", ())
+    return [(tuple(n for axis, n in enumerate(sizes) if axis not in summed), None)]
+
+
 def _cross(call: Call) -> list[Shape]:
     return [(broadcast(call, call.type("self").sizes, call.type("other").sizes), None)]
 
@@ -274,6 +294,8 @@ COMPUTED: dict[Rule, str] = {
     _addr: "addr",
     _addbmm: "addbmm",
     _distances: "_cdist_forward _euclidean_dist",
+    _distances_within: "_pdist_forward",
+    _trilinear: "_trilinear",
     _cross: "linalg_cross",
     _extremes: "aminmax",
     _masked_fill: "masked_fill",

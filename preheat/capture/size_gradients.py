@@ -56,7 +56,8 @@ def _of_self(call: Call) -> list[Shape]:
     return [_plain(type)]
 
 
-def _of_scores(call: Call) -> list[Shape]:
+def _as_self(call: Call) -> list[Shape]:
+    """As what the gradient is of, row-major."""
     return [_plain(call.type("self"))]
 
 
@@ -137,7 +138,7 @@ GRADIENTS: dict[Rule, str] = {
         _adaptive_avg_pool3d_backward adaptive_max_pool2d_backward adaptive_max_pool3d_backward
         reflection_pad1d_backward reflection_pad2d_backward reflection_pad3d_backward
         replication_pad1d_backward replication_pad2d_backward replication_pad3d_backward""",
-    _of_scores: "nll_loss_backward nll_loss2d_backward",
+    _as_self: "nll_loss_backward nll_loss2d_backward _pdist_backward",
     _dropout: "native_dropout_backward",
     _layer_norm: "native_layer_norm_backward",
     _rms_norm: "_fused_rms_norm_backward",

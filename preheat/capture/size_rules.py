@@ -20,13 +20,14 @@ from preheat.capture.size_gradients import GRADIENTS
 from preheat.capture.size_images import IMAGES
 from preheat.capture.size_layers import LAYERS
 from preheat.capture.size_linalg import LINALG
+from preheat.capture.size_transforms import TRANSFORMS
 from preheat.capture.size_views import VIEWS
 from preheat.capture.size_call import (
     Call, NoRule, Rule, Shape, broadcast, dense_like, is_row_major, never_channels_last,
 )
-from preheat.ir.dims import normal
+from preheat.ir.dims import divided, normal
 from preheat.ir.graph import Ref
-from preheat.ir.scalar import Dim, apply
+from preheat.ir.scalar import Dim, apply, type_of
 from preheat.ir.types import TensorType
 
 
@@ -40,20 +41,20 @@ def _uniform(call: Call) -> list[Shape]:
 
 
 def _arange(call: Call) -> list[Shape]:
-    """ceil((end - start) / step) elements; of ints with a known step."""
-    start, end, step = call.arg("start", 0), call.arg("end"), call.arg("step", 1)
-    start, end = (_number(call, n) for n in (start, end))
-    step = call.known(_number(call, step))
-    if any(type(n) is float for n in (start, end, step)) or step == 0:
+    """ceil((end - start) / step) elements, of ints."""
+    given = call.arg("start", 0), call.arg("end"), call.arg("step", 1)
+    start, end, step = (_number(call, n) for n in given)
+    if any(type_of(n) == "float" for n in (start, end, step)) or call.equal(step, 0):
         raise NoRule("arange of floats")
-    if step < 0:
-        start, end, step = end, start, -step
+    if call.holds("lt", step, 0):
+        start, end, step = end, start, normal(apply("neg", step))
     if not call.holds("ge", end, start):
         raise NoRule("an empty arange")
     length = normal(apply("sub", end, start))
-    if step != 1:
-        length = normal(apply("floordiv", length + (step - 1), step))
-    return [((length,), None)]
+    whole = divided(length, step)
+    if whole is None:
+        whole = normal(apply("floordiv", apply("sub", length + step, 1), step))
+    return [((whole,), None)]
 
 
 def _number(call: Call, value: Any) -> Any:
@@ -142,6 +143,16 @@ def _cat(call: Call) -> list[Shape]:
     return [(tuple(sizes), None)]
 
 
+def _block_diagonal(call: Call) -> list[Shape]:
+    """Rows and columns add up; a vector is one row, a number one of one."""
+    rows: Dim = 0
+    columns: Dim = 0
+    for type in call.of(call.arg("tensors", ())):
+        own = (1, 1, *type.sizes)[-2:]
+        rows, columns = rows + own[0], columns + own[1]
+    return [((normal(rows), normal(columns)), None)]
+
+
 def _stack(call: Call) -> list[Shape]:
     tensors = call.of(call.arg("tensors", ()))
     sizes = list(tensors[0].sizes)
@@ -177,6 +188,7 @@ _OTHERS: dict[Rule, str] = {
     _index_select: "index_select",
     _index: "index",
     _cat: "cat",
+    _block_diagonal: "block_diag",
     _stack: "stack",
     _histogram: "histc",
     _repeat: "repeat",
@@ -184,7 +196,7 @@ _OTHERS: dict[Rule, str] = {
 }
 
 
-_TABLES = (ATTENTION, COMPUTED, VIEWS, IMAGES, LAYERS, LINALG, GRADIENTS, _OTHERS)
+_TABLES = (ATTENTION, COMPUTED, VIEWS, IMAGES, LAYERS, LINALG, TRANSFORMS, GRADIENTS, _OTHERS)
 RULES: dict[str, Rule] = {
     name: rule for table in _TABLES for rule, names in table.items() for name in names.split()
 } | {

@@ -13,7 +13,7 @@ Guarantees: gradients are not for use but for comparison, since torch's checks f
 not see the inputs.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -133,7 +133,7 @@ class SizedNested(Nested):
 
     def _call(self, op: Op, operands: dict[int, torch.Tensor]) -> object:
         args = [decode(self._boxed(arg), operands) for arg in op.args]
-        return (MEANINGS.get(op.name) or overload(op.name))(
+        return (_MEANINGS.get(op.name) or overload(op.name))(
             *args, **{key: decode(self._boxed(arg), operands) for key, arg in op.attrs})
 
     def _boxed(self, arg: Arg) -> Any:
@@ -148,6 +148,19 @@ class SizedNested(Nested):
         made, strides = self._plain(values[op.result]), map(self.numbers.value, op.type.strides)
         if any(a != b for a, b, n in zip(made.stride(), strides, made.shape) if n > 1):
             raise Unsupported("unknown_view", f"{op.name} in a layout of its own")
+
+
+def _block_diagonal(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """`block_diag`, whose derivative takes no symbols."""
+    blocks = [tensor if tensor.dim() == 2 else tensor.view((1, -1)) for tensor in tensors]
+    rows = [
+        torch.cat([own if own is block else block.new_zeros(block.shape[0], own.shape[1]) for own in blocks], 1)
+        for block in blocks]
+    return torch.cat(rows)
+
+
+# Besides those of `joint.py`: ops whose derivative is written for plain sizes.
+_MEANINGS: dict[str, Callable] = MEANINGS | {"aten.block_diag.default": _block_diagonal}
 
 
 def type_of_shown(tensor: torch.Tensor) -> TensorType | None:

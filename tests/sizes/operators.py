@@ -1,0 +1,146 @@
+"""Operators at sizes that change: a program of each, its arguments at a batch b and a length n, and how many captures
+serve all sizes.
+
+    ROWS["rfft"]      Row(lambda x: torch.fft.rfft(x), lambda b, n: (randn(b, n),), captures=2)
+
+Two captures are the rule: one with numbers, one with symbols. Where more are asked for, the program goes another way
+at some sizes, which `why` says.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+SIZES = ((2, 3), (4, 5), (6, 7), (3, 9), (2, 2), (7, 7), (9, 4), (5, 2), (3, 9), (1, 4), (4, 1), (1, 1), (8, 6))
+BY_COLUMNS = "what is computed of one number a matrix is row-major"
+WIDE_OR_TALL = "as many rows as columns, or fewer: each is a way of its own"
+
+
+@dataclass(frozen=True)
+class Row:
+    """`program` takes the tensors of `arguments(b, n)`; `captures` serve `SIZES`."""
+
+    program: Callable
+    arguments: Callable
+    captures: int = 2
+    why: str = ""
+    has_gradient: bool = True
+    is_exact: bool = True  # the same bits op by op
+
+
+def randn(*sizes: int) -> torch.Tensor:
+    return torch.randn(*sizes)
+
+
+def positive(*sizes: int) -> torch.Tensor:
+    """Positive definite matrices whose eigenvalues lie apart."""
+    x = torch.randn(*sizes, sizes[-1])
+    return x @ x.mT + torch.diag_embed(torch.arange(2.0, sizes[-1] + 2).expand(*sizes))
+
+
+def both(x: torch.Tensor) -> torch.Tensor:
+    return torch.complex(x, x + 1)
+
+
+FOURIER = {
+    "rfft": Row(lambda x: torch.fft.rfft(x), lambda b, n: (randn(b, n),)),
+    "rfft over the first axis": Row(lambda x: torch.fft.rfft(x, dim=0), lambda b, n: (randn(b, n),)),
+    "rfft of a turned tensor": Row(
+        lambda x: torch.fft.rfft(x.transpose(0, 1), dim=2), lambda b, n: (randn(b, n, 6),), 3,
+        "an axis of one element has no place among the strides"),
+    "rfft over the middle": Row(lambda x: torch.fft.rfft(x, dim=1), lambda b, n: (randn(b, n, 3),)),
+    "rfft, orthogonal": Row(lambda x: torch.fft.rfft(x, norm="ortho").abs(), lambda b, n: (randn(b, n),)),
+    "rfft of twice the length": Row(lambda x: torch.fft.rfft(x, n=2 * x.shape[-1]), lambda b, n: (randn(b, n),)),
+    "rfft2": Row(lambda x: torch.fft.rfft2(x), lambda b, n: (randn(3, b, n),)),
+    "irfft": Row(lambda x: torch.fft.irfft(both(x)), lambda b, n: (randn(b, n + 1),)),
+    "irfft to an odd length": Row(
+        lambda x: torch.fft.irfft(torch.fft.rfft(x), n=x.shape[-1]), lambda b, n: (randn(b, n),)),
+    "irfft2": Row(
+        lambda x: torch.fft.irfft2(torch.fft.rfft2(x), s=x.shape[-2:]), lambda b, n: (randn(3, b, n),)),
+    "fft": Row(lambda x: torch.fft.fft(both(x)), lambda b, n: (randn(b, n),)),
+    "fft of real numbers": Row(lambda x: torch.fft.fft(x), lambda b, n: (randn(b, n),)),
+    "ifft": Row(lambda x: torch.fft.ifft(both(x)), lambda b, n: (randn(b, n),)),
+    "fft2": Row(lambda x: torch.fft.fft2(both(x)), lambda b, n: (randn(3, b, n),)),
+    "fftn over the outer axes": Row(lambda x: torch.fft.fftn(both(x), dim=(0, 1)), lambda b, n: (randn(b, n, 3),)),
+    "fftn over the outer axes, turned": Row(
+        lambda x: torch.fft.fftn(both(x), dim=(2, 0)), lambda b, n: (randn(b, 3, n),)),
+    "hfft, of conjugates": Row(
+        lambda x: torch.fft.hfft(both(x)), lambda b, n: (randn(b, n + 1),), has_gradient=False),
+    "ihfft": Row(lambda x: torch.fft.ihfft(x).resolve_conj(), lambda b, n: (randn(b, n),), has_gradient=False),
+    "convolution by transforms": Row(
+        lambda x, k: torch.fft.irfft(torch.fft.rfft(x) * torch.fft.rfft(k, n=x.shape[-1]), n=x.shape[-1]),
+        lambda b, n: (randn(b, n + 3), randn(3))),
+}
+LINEAR_ALGEBRA = {
+    "qr": Row(lambda x: torch.linalg.qr(x), lambda b, n: (randn(b, n, 3),), 3, WIDE_OR_TALL, has_gradient=False),
+    "qr of tall matrices": Row(lambda x: torch.linalg.qr(x), lambda b, n: (randn(b, n + 3, 3),)),
+    "qr, complete": Row(
+        lambda x: torch.linalg.qr(x, mode="complete"), lambda b, n: (randn(2, b, n),), 3, WIDE_OR_TALL,
+        has_gradient=False),
+    "qr, R alone": Row(
+        lambda x: torch.linalg.qr(x, mode="r")[1], lambda b, n: (randn(b, n, 3),), 3, WIDE_OR_TALL,
+        has_gradient=False),
+    "singular values": Row(
+        lambda x: torch.linalg.svdvals(x), lambda b, n: (randn(b, n + 3, 3),), is_exact=False),
+    "svd": Row(
+        lambda x: torch.linalg.svd(x, full_matrices=False)[1], lambda b, n: (randn(b, n, 3),), 3, WIDE_OR_TALL),
+    "eigenvalues": Row(lambda x: torch.linalg.eigvals(x).abs(), lambda b, n: (positive(b, n),)),
+    "eigenvectors": Row(
+        lambda x: torch.linalg.eig(x)[1].abs(), lambda b, n: (positive(b, n),), 3, BY_COLUMNS),
+    "eigenvalues of symmetric matrices": Row(
+        lambda x: torch.linalg.eigvalsh(x), lambda b, n: (positive(b, n),), is_exact=False),
+    "eigenvectors of symmetric matrices": Row(
+        lambda x: torch.linalg.eigh(x)[1].abs(), lambda b, n: (positive(b, n),), 3, BY_COLUMNS),
+    "a root": Row(lambda x: torch.linalg.cholesky(x), lambda b, n: (positive(b, n),)),
+    "a root's inverse": Row(
+        lambda x: torch.cholesky_inverse(torch.linalg.cholesky(x)), lambda b, n: (positive(b, n),)),
+    "solutions by a root": Row(
+        lambda x, y: torch.cholesky_solve(y, torch.linalg.cholesky(x)),
+        lambda b, n: (positive(b, n), randn(b, n, 2))),
+    "solutions": Row(lambda x, y: torch.linalg.solve(x, y), lambda b, n: (positive(b, n), randn(b, n, 2))),
+    "solutions for vectors": Row(
+        lambda x, y: torch.linalg.solve(x, y), lambda b, n: (positive(b, n), randn(b, n))),
+    "solutions for one matrix": Row(
+        lambda x, y: torch.linalg.solve(x, y), lambda b, n: (positive(b, n), randn(1, n, 2))),
+    "solutions on the left": Row(
+        lambda x, y: torch.linalg.solve(x, y, left=False), lambda b, n: (positive(b, n), randn(b, 2, n))),
+    "solutions of a triangle": Row(
+        lambda x, y: torch.linalg.solve_triangular(x, y, upper=True),
+        lambda b, n: (positive(b, n), randn(b, n, 2))),
+    "solutions of a triangle for all": Row(
+        lambda x, y: torch.linalg.solve_triangular(x.mT, y, upper=False),
+        lambda b, n: (positive(n), randn(b, n, 2))),
+    "factors": Row(
+        lambda x: torch.linalg.lu_factor(x)[0], lambda b, n: (randn(b, n, 3),), 3, WIDE_OR_TALL,
+        has_gradient=False),
+    "factors apart": Row(
+        lambda x: torch.linalg.lu(x), lambda b, n: (randn(b, n, 3),), 3, WIDE_OR_TALL, has_gradient=False),
+    "factors unpacked": Row(
+        lambda x: torch.lu_unpack(*torch.linalg.lu_factor(x))[1:], lambda b, n: (randn(b, n + 3, 3),)),
+    "solutions from factors": Row(
+        lambda x, y: torch.linalg.lu_solve(*torch.linalg.lu_factor(x), y),
+        lambda b, n: (positive(b, n), randn(b, n, 2))),
+    "symmetric factors": Row(
+        lambda x: torch.linalg.ldl_factor(x)[0], lambda b, n: (positive(b, n),), has_gradient=False),
+    "reflections": Row(
+        lambda x: torch.linalg.householder_product(x, x[..., 0, :]), lambda b, n: (randn(b, n + 3, 3),)),
+    "an inverse": Row(lambda x: torch.linalg.inv(x), lambda b, n: (positive(b, n),)),
+    "a pseudo-inverse": Row(lambda x: torch.linalg.pinv(x), lambda b, n: (randn(b, n + 3, 3),)),
+    "a determinant": Row(lambda x: torch.linalg.slogdet(x)[1], lambda b, n: (positive(b, n),)),
+    "an exponential": Row(lambda x: torch.matrix_exp(x / 20), lambda b, n: (positive(b, n),)),
+}
+WEIGHT, TABLE = torch.randn(3, 4, 4), torch.randn(8, 4)
+LAYERS = {
+    "bilinear": Row(lambda x: F.bilinear(x, x + 1, WEIGHT), lambda b, n: (randn(b, n, 4),)),
+    "distances of pairs": Row(lambda x: torch.pdist(x), lambda b, n: (randn(b + 1, n),)),
+    "distances of pairs by sums": Row(lambda x: torch.pdist(x, 1), lambda b, n: (randn(b + 2, n),)),
+    "blocks on a diagonal": Row(
+        lambda x, y: torch.block_diag(x, y.t(), torch.ones(2), torch.tensor(3.0)),
+        lambda b, n: (randn(b, n), randn(b, 3))),
+    "arange by steps that change": Row(
+        lambda x: x + torch.arange(0, x.numel(), x.shape[1]).float()[:, None], lambda b, n: (randn(b, n),)),
+}
+ROWS = FOURIER | LINEAR_ALGEBRA | LAYERS

@@ -1,0 +1,74 @@
+"""The operators of `operators.py`: one capture for all sizes, and what eager gives, forward and backward."""
+
+import pytest
+import torch
+
+import preheat
+from tests.sizes.check import differs
+from tests.sizes.operators import ROWS, SIZES
+
+
+@pytest.fixture(autouse=True)
+def strict(monkeypatch):
+    monkeypatch.setenv("PREHEAT_STRICT", "1")
+
+
+def parts(made):
+    return list(made) if isinstance(made, tuple) else [made]
+
+
+def loss_of(results):
+    found = [r for r in results if r.requires_grad]
+    return sum((r.abs() if r.is_complex() else r).square().mul(0.5).sum() for r in found)
+
+
+def run(function, tensors, has_grad):
+    """The results, and the gradients of the arguments."""
+    tensors = [t.clone().requires_grad_(has_grad and t.is_floating_point()) for t in tensors]
+    with torch.set_grad_enabled(has_grad):
+        results = parts(function(*tensors))
+        leaves = [t for t in tensors if t.requires_grad]
+        grads = torch.autograd.grad(loss_of(results), leaves, allow_unused=True) if has_grad else ()
+    return [r.detach() for r in results], list(grads)
+
+
+def same(found, expected, is_exact):
+    for kind, own, other in zip(("results", "gradients"), found, expected):
+        assert len(own) == len(other)
+        for a, b in zip(own, other):
+            if b is None:
+                assert a is None
+                continue
+            if not is_exact and b.numel():
+                scale = b.abs().max().clamp(min=1)
+                a, b = a / scale, b / scale
+            if kind == "gradients":  # where two meet, the layout may be the other one's
+                a, b = a.contiguous(), b.contiguous()
+            wrong = differs(a, b, is_exact)
+            assert not wrong, f"{kind}: {wrong}"
+
+
+def check(row, backend, has_grad):
+    compiled = preheat.compile(row.program, backend=backend, options={"cache": False, "recompile_limit": 30})
+    before = preheat.counters()
+    for place, size in enumerate(SIZES):
+        torch.manual_seed(place)
+        tensors = row.arguments(*size)
+        found, expected = (run(f, tensors, has_grad) for f in (compiled, row.program))
+        same(found, expected, row.is_exact and backend == "eager")
+    after = preheat.counters()
+    assert after["fallbacks"] == before["fallbacks"] and after["breaks"] == before["breaks"]
+    captures = after["captures"] - before["captures"]
+    assert captures <= row.captures, f"{captures} captures"
+
+
+@pytest.mark.parametrize("backend", ["eager", "preheat"])
+@pytest.mark.parametrize("name", ROWS)
+def test_one_capture_serves_all_sizes(name, backend):
+    check(ROWS[name], backend, False)
+
+
+@pytest.mark.parametrize("backend", ["eager", "preheat"])
+@pytest.mark.parametrize("name", [name for name, row in ROWS.items() if row.has_gradient])
+def test_one_capture_serves_all_sizes_in_training(name, backend):
+    check(ROWS[name], backend, True)
