@@ -2,9 +2,10 @@
 
     upsample_nearest2d(x, None, [2.0, 2.0])  ->  aten.upsample_nearest2d(x, [2*h, 2*w], 2.0, 2.0)
 
-Source: `compute_output_size` of ATen/native/UpSample.h: the size times the factor, truncated.
+Source: `compute_output_size` of ATen/native/UpSample.cpp: the size times the factor, truncated.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,7 +18,9 @@ from preheat.ir.scalar import Dim, apply
 _ROWS = (
     ("upsample_nearest1d", 1, False), ("upsample_nearest2d", 2, False),
     ("upsample_linear1d", 1, True), ("upsample_bilinear2d", 2, True),
-    ("upsample_bicubic2d", 2, True),
+    ("upsample_bicubic2d", 2, True), ("upsample_nearest3d", 3, False), ("upsample_trilinear3d", 3, True),
+    *((f"_upsample_nearest_exact{axes}d", axes, False) for axes in (1, 2, 3)),
+    ("_upsample_bilinear2d_aa", 2, True), ("_upsample_bicubic2d_aa", 2, True),
 )
 _FUNCTIONS = {private(f"_C._nn.{name}"): (name, axes, aligns) for name, axes, aligns in _ROWS}
 
@@ -26,8 +29,7 @@ def spelled_out(
     function: Any, args: tuple, sizes: Sequence[Dim],
 ) -> tuple[Callable, tuple[Dim, ...] | None, tuple] | None:
     """The op, the sizes that it makes (None: those that the call has), and what else it takes, of a
-    call that resizes a tensor of `sizes`; None for any other call, and for factors that are no
-    simple ones."""
+    call that resizes a tensor of `sizes`; None for any other call."""
     row = _FUNCTIONS.get(function) if type(function) in _KINDS else None
     if row is None or len(args) != (4 if row[2] else 3):
         return None
@@ -44,18 +46,20 @@ def spelled_out(
 
 
 def _scaled(size: Dim, factor: float) -> Dim | None:
-    """The whole part of the product, where it is a product or a quotient of integers."""
-    if type(factor) not in (int, float) or factor <= 0:
+    """The whole part of the product, as C rounds it: of floats of 64 bits.
+
+    A factor that is a quotient of small integers by a power of two is exact, and so is the product, for no axis is
+    2**53 elements long: then it is one of integers, which says more of what follows from it. Others are floats.
+    """
+    if type(factor) not in (int, float) or not 0 < factor < math.inf:
         return None
-    factor = float(factor)
-    if factor.is_integer():
-        return size * int(factor)
-    parts = 1 / factor
-    if parts.is_integer() and int(parts) & (int(parts) - 1) == 0:  # then the factor is exact
-        return apply("floordiv", size, int(parts))
-    return None
+    above, below = float(factor).as_integer_ratio()
+    if above <= _LARGEST_TERM and below <= _LARGEST_TERM:
+        return apply("floordiv", size * above, below)
+    return apply("int", apply("mul", apply("float", size), float(factor)))
 
 
+_LARGEST_TERM = 1 << 16
 TENSORS_OF_NUMBERS = frozenset((torch.tensor, torch.as_tensor))
 """Of one number, they are `full` without sizes, which takes symbolic ones."""
 full = torch.full

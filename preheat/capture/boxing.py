@@ -12,12 +12,12 @@ are, `bridge/symint.py` for the boxes.
 
 import operator
 from collections.abc import Callable
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 from preheat.bridge.calls import BY_TYPES, Call
+from preheat.bridge.composites import spelled_composite
 from preheat.bridge.overloads import facts_of
-from preheat.bridge.norms import spelled_norm
 from preheat.bridge.resizing import TENSORS_OF_NUMBERS, full, spelled_out
 from preheat.bridge.symint import is_available, is_safe, plain, reshaped_copy, show, unboxed
 from preheat.bridge.tensors import Parameter, Size, Tensor, tensor_facts
@@ -45,6 +45,7 @@ _STORED_FROM = {"append": 0, "appendleft": 0, "insert": 1, "setdefault": 1}
 _SIZES = frozenset((Size, tuple))
 _PUT_TOGETHER = _SIZES | {list}
 _OF_SIZES = frozenset((operator.eq, operator.ne))
+_EXTREMES = (min, max)
 _LOOKING = frozenset((range,))  # of kind "identity", and yet they look
 _BY_TYPES = frozenset(BY_TYPES)
 _TAKES_BOXES = frozenset(("op", "reader", "metadata"))
@@ -189,7 +190,11 @@ class Boxing(Observer):
             if row.kind in _TAKES_BOXES:
                 return self._boxed_method(row, function, args, kwargs, call)
             self.pin_sizes(function.__self__)
+        if function in _EXTREMES and len(args) == 1 and not kwargs:
+            args = self._spread_out(args)
         is_arithmetic = not kwargs and any(id(arg) in self.numbers for arg in args)
+        if is_arithmetic and function in _EXTREMES and len(args) > 2:
+            return reduce(lambda a, b: numbers.calculate(function, (a, b), self.perform), args)
         if is_arithmetic and _is_operation(function):
             return numbers.calculate(function, args, self.perform)
         if _is_refused(self.numbers, function, args):
@@ -198,7 +203,7 @@ class Boxing(Observer):
             args = tuple(numbers.bare(arg) for arg in args)
         elif row.kind in _TAKES_BOXES and self._is_open(_owner(function), args, kwargs):
             function, args = self._spelled_out(function, args, kwargs)
-            product = self._product(function)
+            product = self._product(function, args)
             if product is not None or not is_safe(_owner(function), args, kwargs):
                 plain, named = tuple(map(numbers.plain, args)), named_of(kwargs, numbers.plain)
                 return self._twice(
@@ -212,11 +217,20 @@ class Boxing(Observer):
                                                       (*args, *kwargs.values()))):
                 return self._boxed(
                     lambda: call(self, function, tuple(boxes), named, row),
-                    lambda: call(self, function, args, kwargs, row), (args, kwargs))
+                    lambda: call(self, function, args, kwargs, row), (args, kwargs), function)
         self._pin_unless_moved(row.kind, function, args, kwargs)
         if row.kind in _TAKES_BOXES:
             self.pin_sizes((*args, *kwargs.values()))
         return call(self, function, args, kwargs, row)
+
+    def _spread_out(self, args: tuple) -> tuple:
+        """The ints in the tuple or list that is the only argument, if any of them changes: min(x.shape)."""
+        (given,) = args
+        if not _holds_ints(given) or len(given) < 2 or not any(id(part) in self.numbers for part in given):
+            return args
+        if id(given) in self.known:
+            self.read_whole(given)
+        return tuple(given)
 
     def _spelled_out(self, function: Any, args: tuple, kwargs: dict) -> tuple[Any, tuple]:
         """The call itself, or one that does the same and takes numbers that are symbols."""
@@ -232,15 +246,15 @@ class Boxing(Observer):
         made = args[1] if sizes is None else [numbers.of_size(numbers.normal(n)) for n in sizes]
         return op, (args[0], made, *others)
 
-    def _product(self, function: Any) -> Callable | None:
-        """Of a product or a norm that C makes of other ops: given what turns an argument into what C shall
-        see, what spells it out."""
+    def _product(self, function: Any, args: tuple) -> Callable | None:
+        """Of what C makes of other ops, a product, a norm, a recurrent layer: given what turns an argument into
+        what C shall see, what spells it out."""
         if self.recorder.rules is None:
             return None
         owner = _owner(function)
         is_method = issubclass(type(owner), Tensor)
         function = getattr(type(owner), function.__name__, None) if is_method else function
-        made = spelled_norm(function) or spelled_product(function, self.guards.numbers)
+        made = spelled_composite(function, args) or spelled_product(function, self.guards.numbers)
         if made is None:
             return None
         return lambda boxed: partial(made, boxed(owner)) if is_method else made
@@ -250,7 +264,7 @@ class Boxing(Observer):
     ) -> Any:
         """A method of a tensor with symbols."""
         numbers, owner = self.guards.numbers, function.__self__
-        product = self._product(function)
+        product = self._product(function, args)
 
         def method(boxed: Callable) -> tuple:
             boxes, named = tuple(map(boxed, args)), named_of(kwargs, boxed)
@@ -269,7 +283,7 @@ class Boxing(Observer):
             return self._twice(lambda: call(self, function, plain, named, row), again, looked_at)
         return self._boxed(
             lambda: call(self, *method(numbers.boxed), row),
-            lambda: call(self, function, args, kwargs, row), looked_at)
+            lambda: call(self, function, args, kwargs, row), looked_at, function)
 
     def reshaping(self, owner: Any, shown: Any, boxes: tuple, named: dict) -> tuple | None:
         """The method, and its arguments, by which C reshapes `owner`, a view or a copy: which one
@@ -299,7 +313,7 @@ class Boxing(Observer):
             for arg in args:
                 self.pin_sizes(arg)
             return run(function, args)
-        product = self._product(function)
+        product = self._product(function, args)
         if product is not None or not is_safe(*args):
             plain = tuple(map(self.guards.numbers.plain, args))
             return self._twice(
@@ -312,7 +326,7 @@ class Boxing(Observer):
         if all(box is arg for box, arg in zip(boxes, args)):
             return run(function, args)
         return self._boxed(
-            lambda: run(function, boxes), lambda: run(function, args), args[kept:])
+            lambda: run(function, boxes), lambda: run(function, args), args[kept:], function)
 
     def _compare_sizes(self, function: Callable, first: tuple, second: tuple) -> bool:
         """`x.shape == y.shape`, size by size."""
@@ -331,8 +345,8 @@ class Boxing(Observer):
         for arg in kwargs.values() if method != "update" else ():
             self.guards.numbers.pin(arg)
 
-    def _boxed(self, run: Callable, run_plain: Callable, looked_at: Any) -> Any:
-        """What `run` gives, which calls torch with boxes.
+    def _boxed(self, run: Callable, run_plain: Callable, looked_at: Any, function: Any) -> Any:
+        """What `run` gives, which calls torch's `function` with boxes.
 
         Some functions of torch refuse a symbolic number where they take a plain one. Then no op has
         run, and the call is made with the numbers, which are pinned.
@@ -357,6 +371,9 @@ class Boxing(Observer):
             self._shown.clear()
         if recorder.boxed_ops:
             recorder.rewind(mark)
+        if recorder.rules is not None and self._has_symbols(looked_at):
+            name = getattr(function, "__name__", str(function))
+            self.missed[name] = self.missed.get(name, 0) + 1
         numbers.pin_all(looked_at)
         self.pin_sizes_within(looked_at)
         return run_plain()

@@ -13,7 +13,7 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from preheat.base.dataclass import dataclass
+from preheat.base.dataclass import dataclass, field
 from preheat.capture.numbers import Numbers
 from preheat.ir.dims import normal
 from preheat.ir.graph import Ref, Token
@@ -30,13 +30,14 @@ class NoRule(Exception):
 
 @dataclass(frozen=True)
 class Call:
-    """An op on tensors of `types`. `real`: the types of its results now."""
+    """An op on tensors of `types`. `real`: the types of its results now. `pinned`: what a rule has pinned."""
 
     name: str
     args: dict[str, Any]
     types: dict[int, Type]
     real: Sequence[TensorType]
     numbers: Numbers
+    pinned: list[Scalar] = field(default_factory=list)
 
     def arg(self, name: str, default: Any = None) -> Any:
         found = self.args.get(name, default)
@@ -82,6 +83,7 @@ class Call:
     def known(self, value: Any) -> int:
         """A number that is no symbol: pinned if it was one."""
         if isinstance(value, Scalar):
+            self.pinned.append(value)
             self.numbers.pin_scalar(value)
             return int(self.numbers.value(value))
         return value

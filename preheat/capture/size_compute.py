@@ -140,8 +140,8 @@ def _rms_norm(call: Call) -> list[Shape]:
 def _batch_norm(call: Call) -> list[Shape]:
     type = call.type("input")
     never_channels_last(call, type)
-    call.known(type.sizes[1])
-    return [(type.sizes, None), *(None for _ in call.real[1:])]
+    channels = type.sizes[1]
+    return [(type.sizes, None), *(((0,) if real.sizes == (0,) else (channels,), None) for real in call.real[1:])]
 
 
 def _group_norm(call: Call) -> list[Shape]:

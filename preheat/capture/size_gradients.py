@@ -86,7 +86,7 @@ def _group_norm(call: Call) -> list[Shape]:
 def _batch_norm(call: Call) -> list[Shape]:
     type = call.type("input")
     never_channels_last(call, type)
-    channels = ((call.known(type.sizes[1]),), None)
+    channels = ((type.sizes[1],), None)
     return _wanted(call, _plain(type), channels, channels)
 
 
@@ -105,6 +105,11 @@ def _embedding(call: Call) -> list[Shape]:
 
 def _bags(call: Call) -> list[Shape]:
     return [((call.arg("num_weights"), call.type("grad").sizes[-1]), None)]
+
+
+def _bag_weights(call: Call) -> list[Shape]:
+    """A number for each index."""
+    return [((call.type("indices").sizes[0],), None)]
 
 
 def _attention(call: Call) -> list[Shape]:
@@ -147,6 +152,7 @@ GRADIENTS: dict[Rule, str] = {
     _convolution: "convolution_backward",
     _embedding: "embedding_dense_backward",
     _bags: "_embedding_bag_backward _embedding_bag_dense_backward",
+    _bag_weights: "_embedding_bag_per_sample_weights_backward",
     _attention: "_scaled_dot_product_flash_attention_for_cpu_backward",
     _grid_sampler: "grid_sampler_2d_backward grid_sampler_3d_backward",
 }

@@ -80,8 +80,9 @@ def _adaptive_pool(call: Call) -> list[Shape]:
 def _upsample(call: Call) -> list[Shape]:
     """Upsampling to sizes that are given; factors are used, too, and are numbers."""
     type, wanted = call.type("self"), call.args.get("output_size")
-    if wanted is None or not is_row_major(type):
+    if wanted is None:
         raise NoRule("upsampling")
+    never_channels_last(call, type)
     if not all(call.holds("gt", n, 0) for n in wanted):
         raise NoRule("an empty image")
     return [((*type.sizes[:2], *wanted), None)]

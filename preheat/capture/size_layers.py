@@ -197,6 +197,26 @@ def _permutation(call: Call) -> list[Shape]:
     return [((call.arg("n"),), None)]
 
 
+def _number(call: Call) -> list[Shape]:
+    return [((), None)]
+
+
+def _recurrent(call: Call) -> list[Shape]:
+    """One layer, one way, of [T, B, I] to [T, B, H]; the last states. What it keeps for its derivative is of a size
+    that oneDNN alone knows."""
+    type = call.type("input")
+    if len(call.real) != 3:
+        raise NoRule("what oneDNN keeps for the derivative")
+    made: Shape = (*type.sizes[:2], call.known(call.arg("hidden_size"))), None
+    return [made, *((call.type(name).sizes, None) for name in ("hx_", "cx_"))]
+
+
+def _grid(call: Call) -> list[Shape]:
+    """[N, C, *sizes] to coordinates [N, *sizes, their number]."""
+    batch, _, *sizes = call.arg("size", ())
+    return [((batch, *sizes, len(sizes)), None)]
+
+
 def _spaced(call: Call) -> list[Shape]:
     return [((call.arg("steps"),), None)]
 
@@ -267,6 +287,9 @@ LAYERS: dict[Rule, str] = {
     _drawn_around: "normal",
     _permutation: "randperm",
     _spaced: "linspace logspace",
+    _number: "scalar_tensor",
+    _recurrent: "mkldnn_rnn_layer",
+    _grid: "affine_grid_generator",
     _as_strided: "as_strided",
     _strided: "new_empty_strided empty_strided",
     _as_real: "view_as_real",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from preheat.capture.size_call import (
-    Call, NoRule, Rule, Shape, preserved, row_major, type_is,
+    Call, NoRule, Rule, Shape, is_row_major, preserved, row_major, type_is,
 )
 from preheat.ir.dims import divided, normal
 from preheat.ir.scalar import Dim, Scalar, apply, product
@@ -110,8 +110,10 @@ def _view(call: Call) -> list[Shape]:
     return [(sizes, strides)]
 
 
-def _reshape_copy(call: Call) -> list[Shape]:
-    return [(whole_size(call, call.type("self"), call.arg("size", ())), None)]
+def _unsafe_view(call: Call) -> list[Shape]:
+    """Of a tensor without gaps, in most cases: then nothing need be asked."""
+    return [(whole_size(call, call.type("self"), call.arg("size", ())), None)] if is_row_major(
+        call.type("self")) else _view(call)
 
 
 def _expand(call: Call) -> list[Shape]:
@@ -301,7 +303,7 @@ def _rotated(call: Call) -> list[Shape]:
 VIEWS: dict[Rule, str] = {
     _rotated: "rot90",
     _view: "view",
-    _reshape_copy: "_unsafe_view",
+    _unsafe_view: "_unsafe_view",
     _expand: "expand",
     _permute: "permute",
     _transpose: "transpose",

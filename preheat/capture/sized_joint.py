@@ -153,9 +153,10 @@ class SizedNested(Nested):
 def _block_diagonal(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     """`block_diag`, whose derivative takes no symbols."""
     blocks = [tensor if tensor.dim() == 2 else tensor.view((1, -1)) for tensor in tensors]
-    rows = [
-        torch.cat([own if own is block else block.new_zeros(block.shape[0], own.shape[1]) for own in blocks], 1)
-        for block in blocks]
+    rows = []
+    for row, block in enumerate(blocks):  # one tensor may be several blocks
+        zeros = [block.new_zeros(block.shape[0], other.shape[1]) for other in blocks]
+        rows.append(torch.cat([*zeros[:row], block, *zeros[row + 1:]], 1))
     return torch.cat(rows)
 
 

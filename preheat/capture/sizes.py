@@ -99,7 +99,7 @@ def now(type: TensorType, numbers: Numbers) -> TensorType:
 
 
 class SizeRules:
-    """Finds the types of what ops give. `missed` counts the ops for which that failed, by name."""
+    """Finds the types of what ops give. `missed` counts the ops for which that failed, or pinned a size, by name."""
 
     def __init__(self, numbers: Numbers, missed: dict[str, int]) -> None:
         self.numbers, self.missed = numbers, missed
@@ -151,19 +151,21 @@ class SizeRules:
         rule = RULES.get(op.name) or RULES.get(name) or RULES.get(name.removesuffix("_"))
         if rule is None and is_pointwise:
             rule = pointwise
+        call = Call(op.name, args, shown, real, numbers)
         try:
             if rule is None:
                 raise NoRule(f"no rule for {op.name}")
-            found = [
-                self._checked(made, type)
-                for made, type in zip(rule(Call(op.name, args, shown, real, numbers)), real,
-                                      strict=True)
-            ]
+            found = [self._checked(made, type) for made, type in zip(rule(call), real, strict=True)]
         except (NoRule, ValueError):
-            self.missed[op.name] = self.missed.get(op.name, 0) + 1
+            self._miss(op.name)
             self._pin(shown, args)
             return list(real)
+        if call.pinned:
+            self._miss(op.name)
         return found
+
+    def _miss(self, name: str) -> None:
+        self.missed[name] = self.missed.get(name, 0) + 1
 
     def seen(self, op: Op, type_of: Callable[[int], Type], results: Any) -> Any:
         """The `results` of `op` with boxes for the numbers among them that are sizes of its operands."""

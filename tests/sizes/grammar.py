@@ -260,6 +260,41 @@ ROWS = """
     {2}.triu(-1)
     {3}.as_strided(({3}.shape[0],), (1,))
     torch.view_as_real({f} + 0j).sum(-1)
+    torch.fft.rfft({f}).abs()
+    torch.fft.rfft({f}, dim=0).abs()
+    torch.fft.irfft(torch.fft.rfft({f}), n={f}.shape[-1])
+    torch.fft.irfft({f} + 0j, n={n} + 1)
+    torch.fft.ifft({f} + 0j).abs()
+    torch.fft.fft2({f}).abs() if {f}.dim() > 1 else {f}
+    torch.fft.hfft({f} + 1j * {f}, n={f}.shape[-1])
+    ({f} + 1j * {f}).conj().imag
+    torch.view_as_real((({f} + 1j).conj().resolve_conj())).sum(-1)
+    torch.linalg.qr({3} + 0.1)[1].abs()
+    torch.linalg.svdvals({3}.tanh())
+    torch.linalg.eigvalsh(({3} @ {3}.mT).tanh())
+    torch.linalg.cholesky({3} @ {3}.mT + 9 * torch.eye({3}.shape[1]))
+    torch.linalg.solve({3} @ {3}.mT + 9 * torch.eye({3}.shape[1]), {3})
+    torch.linalg.solve_triangular({3} @ {3}.mT + 9 * torch.eye({3}.shape[1]), {3}, upper=False)
+    torch.linalg.inv({2} @ {2}.t() + 9 * torch.eye({2}.shape[0]))
+    torch.linalg.lu_factor({2} + 3)[0]
+    torch.matrix_exp({2} @ {2}.t() / 99)
+    torch.block_diag({2}, {2})
+    torch.block_diag({1}, {2}.t())
+    torch.kron({2}.contiguous(), {1})
+    torch.kron({1}, {1})
+    torch.cov({2})
+    torch.corrcoef({2})
+    torch.pdist({2})
+    F.bilinear({3}, {3}, BL)
+    F.interpolate({4}, scale_factor=1.5)
+    F.interpolate({4}, scale_factor=(1.5, 0.7), mode="bilinear")
+    F.interpolate({3}, scale_factor=1.1, mode="linear")
+    F.instance_norm({3}, use_input_stats=True)
+    F.embedding_bag(ids, W, mode="sum")
+    GRU({3}.transpose(0, 1)[:3])[0] if {3}.shape[2] == 8 else {3}
+    LSTM({3})[0] if {3}.shape[2] == 8 else {3}
+    CELL({2}[:, :1] + torch.zeros(8))
+    {f} * min({f}.shape)
     {f} + 1 if {f}.shape[0] > 4 else {f} - 1
     {f} if {n} % 2 else {f} * 2
     {f} * ({f}.shape[-1] ** 0.5)
@@ -305,11 +340,14 @@ def setitem(tensor, key, value):
 def world() -> dict:
     """The names that programs know besides their arguments."""
     chance = torch.Generator().manual_seed(5)
-    return {
+    with torch.random.fork_rng():
+        torch.manual_seed(6)
+        layers = {"GRU": torch.nn.GRU(8, 3), "LSTM": torch.nn.LSTM(8, 3), "CELL": torch.nn.GRUCell(8, 3)}
+    return layers | {
         "torch": torch, "F": F, "math": math, "setitem": setitem,
         "W": torch.randn(8, 8, generator=chance), "W1": torch.randn(8, generator=chance),
         "C1": torch.randn(3, 5, 3, generator=chance), "C2": torch.randn(4, 8, 1, generator=chance),
-        "C3": torch.randn(2, 1, 3, 3, generator=chance),
+        "C3": torch.randn(2, 1, 3, 3, generator=chance), "BL": torch.randn(4, 8, 8, generator=chance),
     }
 
 

@@ -133,6 +133,21 @@ LINEAR_ALGEBRA = {
     "an exponential": Row(lambda x: torch.matrix_exp(x / 20), lambda b, n: (positive(b, n),)),
 }
 WEIGHT, TABLE = torch.randn(3, 4, 4), torch.randn(8, 4)
+NORM = nn.InstanceNorm1d(4, affine=True)
+CELL, PAIR = nn.GRUCell(4, 5), nn.LSTMCell(4, 5)
+LSTM, TURNED = nn.LSTM(4, 5, 2), nn.LSTM(4, 5, 2, batch_first=True, bidirectional=True)
+GRU, NARROW = nn.GRU(4, 5, 2, bidirectional=True), nn.LSTM(4, 5, 1, proj_size=3)
+ONE_ROW = "one row has another layout, or is asked for"
+
+
+def indices(*sizes: int) -> torch.Tensor:
+    return torch.randint(0, 8, sizes)
+
+
+def image(b: int, n: int) -> tuple[torch.Tensor]:
+    return (randn(b, 2, n + 1, 3),)
+
+
 LAYERS = {
     "bilinear": Row(lambda x: F.bilinear(x, x + 1, WEIGHT), lambda b, n: (randn(b, n, 4),)),
     "distances of pairs": Row(lambda x: torch.pdist(x), lambda b, n: (randn(b + 1, n),)),
@@ -140,7 +155,61 @@ LAYERS = {
     "blocks on a diagonal": Row(
         lambda x, y: torch.block_diag(x, y.t(), torch.ones(2), torch.tensor(3.0)),
         lambda b, n: (randn(b, n), randn(b, 3))),
+    "one block twice": Row(lambda x: torch.block_diag(x, x), lambda b, n: (randn(b, n),)),
     "arange by steps that change": Row(
         lambda x: x + torch.arange(0, x.numel(), x.shape[1]).float()[:, None], lambda b, n: (randn(b, n),)),
+    "kron": Row(lambda x, y: torch.kron(x, y), lambda b, n: (randn(b, n), randn(2, n, 2))),
+    "cov": Row(lambda x: torch.cov(x), lambda b, n: (randn(b, n + 1),), 3, ONE_ROW),
+    "cov without correction": Row(lambda x: x.cov(correction=0), lambda b, n: (randn(b, n),), 3, ONE_ROW),
+    "cov of one variable": Row(lambda x: x[0].cov(), lambda b, n: (randn(b, n + 1),)),
+    "corrcoef": Row(lambda x: torch.corrcoef(x), lambda b, n: (randn(b, n + 2),), 3, ONE_ROW),
+    "instance norm": Row(lambda x: F.instance_norm(x), lambda b, n: (randn(b, 4, n + 1),)),
+    "instance norm with weights": Row(lambda x: NORM(x), lambda b, n: (randn(b, 4, n + 1),)),
+    "bags of rows": Row(lambda i: F.embedding_bag(i, TABLE), lambda b, n: (indices(b, n),), has_gradient=False),
+    "bags of largest rows": Row(
+        lambda i: F.embedding_bag(i, TABLE, mode="max"), lambda b, n: (indices(b, n),), has_gradient=False),
+    "bags of weighted rows": Row(
+        lambda i, w: F.embedding_bag(i, TABLE, per_sample_weights=w, mode="sum"),
+        lambda b, n: (indices(b, n), randn(b, n))),
+    "bags of rows of a table": Row(
+        lambda i, w: F.embedding_bag(i, w, mode="sum"), lambda b, n: (indices(b, n), randn(8, 4))),
+    "bags with an end": Row(
+        lambda i, o: F.embedding_bag(i, TABLE, o, include_last_offset=True),
+        lambda b, n: (indices(b * n), torch.arange(0, b * n + 1, n)), has_gradient=False),
+    "a grid": Row(
+        lambda t, x: F.affine_grid(t, (t.shape[0], 1, x.shape[1], 4), align_corners=False),
+        lambda b, n: (randn(b, 2, 3), randn(b, n)), has_gradient=False),
+    "a cell": Row(lambda x: CELL(x), lambda b, n: (randn(b, 4),), 3, ONE_ROW),
+    "a cell with a state": Row(lambda x, h: PAIR(x, (h, h)), lambda b, n: (randn(b, 4), randn(b, 5)), 3, ONE_ROW),
+    "lstm": Row(lambda x: LSTM(x)[0], lambda b, n: (randn(n, b, 4),), has_gradient=False),
+    "lstm with states": Row(
+        lambda x, h, c: LSTM(x, (h, c))[1], lambda b, n: (randn(n, b, 4), randn(2, b, 5), randn(2, b, 5)),
+        has_gradient=False),
+    "lstm both ways, turned": Row(
+        lambda x: TURNED(x)[0], lambda b, n: (randn(b, n, 4),), 4, "a turned tensor of one row lies as it was",
+        has_gradient=False),
+    "gru of three steps": Row(lambda x: GRU(x), lambda b, n: (randn(3, b * n, 4),), 3, ONE_ROW),
+    "lstm with a projection, of three steps": Row(
+        lambda x: NARROW(x)[0], lambda b, n: (randn(3, b * n, 4),), 3, ONE_ROW),
+    "the least size": Row(
+        lambda x: x * min(x.shape) + max(x.shape), lambda b, n: (randn(b, n),), 3, "which it is, is a way each"),
 }
-ROWS = FOURIER | LINEAR_ALGEBRA | LAYERS
+RESIZED = {
+    f"{mode} by {factor}": Row(
+        lambda x, mode=mode, factor=factor: F.interpolate(x, scale_factor=factor, mode=mode), image,
+        3 if mode == "area" else 2, "means to one row are pooled otherwise")
+    for mode in ("nearest", "nearest-exact", "bilinear", "bicubic", "area") for factor in (1.5, 2.25, 0.7, 4 / 3)
+} | {
+    "linear by 1.5": Row(
+        lambda x: F.interpolate(x, scale_factor=1.5, mode="linear"), lambda b, n: (randn(b, 2, n + 1),)),
+    "trilinear by 1.5": Row(
+        lambda x: F.interpolate(x, scale_factor=1.5, mode="trilinear"), lambda b, n: (randn(1, 2, b, n, 3),)),
+    "nearest by 1.1, three axes": Row(
+        lambda x: F.interpolate(x, scale_factor=1.1), lambda b, n: (randn(1, 2, b, n, 3),)),
+    "smoothed by 1.5": Row(
+        lambda x: F.interpolate(x, scale_factor=1.5, mode="bilinear", antialias=True), image),
+    "corners aligned": Row(
+        lambda x: F.interpolate(x, scale_factor=2.5, mode="bicubic", align_corners=True), image),
+    "by two factors": Row(lambda x: nn.Upsample(scale_factor=(1.5, 0.9))(x), image),
+}
+ROWS = FOURIER | LINEAR_ALGEBRA | LAYERS | RESIZED

@@ -1,0 +1,91 @@
+"""What torch makes of other ops in C code that takes no symbolic sizes, spelled out: norms, Kronecker products,
+covariances. (Recurrent layers: `bridge/cells.py`.)
+
+    rms_norm(x, (8,), weight, 1e-5)    aten.pow, aten.mean, aten.add_, aten.rsqrt, aten.mul, aten.mul
+
+Each is called with tensors as C sees them (`bridge/symint.Shown`), and only ever says what the ops of a call that has
+really run are made of (`capture/rehearsal.py`): where it would do anything else than C has done, sizes are pinned.
+
+Source: `rms_norm_composite` of ATen/native/layer_norm.cpp, `KronImpl` of LinearAlgebra.cpp, Correlation.cpp.
+"""
+
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from preheat.bridge.cells import CELLS
+from preheat.bridge.ops import overload, private
+from preheat.bridge.products import unsafe_view
+
+_add, _number, _ones = map(overload, ("aten.add_.Scalar", "aten.scalar_tensor.default", "aten.new_ones.default"))
+_fused = private("ops.aten._fused_rms_norm.default")
+
+
+def spelled_composite(function: Any, args: tuple) -> Callable | None:
+    """What does the same as `function` of torch, or a method of a tensor's class, in other ops; None for any other.
+    Recurrent layers are spelled out on a CPU only: a GPU has an op for each."""
+    made = _COMPOSITES.get(function) if type(function) in _KINDS else None
+    is_elsewhere = made is not None and function in CELLS and args and isinstance(args[0], torch.Tensor) and not args[0].is_cpu
+    return None if is_elsewhere else made
+
+
+def rms_norm(input: Any, normalized_shape: Any, weight: Any = None, eps: float | None = None) -> Any:
+    """input: [.., *normalized_shape], weight: [*normalized_shape], eps: that of the type it is computed in."""
+    if input.device.type == "cuda":  # which has one op for it
+        return _fused(input, normalized_shape, weight, eps)[0]
+    is_half = input.dtype in (torch.float16, torch.bfloat16)
+    x = input.to(torch.float32) if is_half else input
+    eps = torch.finfo(x.dtype).eps if eps is None else eps
+    if x.dtype is not torch.float64:
+        (eps,) = struct.unpack("f", struct.pack("f", eps))
+    axes = [x.dim() - k - 1 for k in range(len(normalized_shape))]
+    made = x.mul(_add(x.pow(2).mean(axes, True), eps).rsqrt())
+    made = made if weight is None else made.mul(weight)
+    return (made.type_as(input) if is_half else made).contiguous()
+
+
+def kron(input: Any, other: Any) -> Any:
+    """[M.., ] and [N.., ], the one of fewer axes with axes of one element before: [M * N ..]."""
+    rank = max(input.dim(), other.dim())
+    first, second = ((1,) * (rank - x.dim()) + tuple(x.shape) for x in (input, other))
+    spread = unsafe_view(input, [n for size in first for n in (size, 1)])
+    made = spread.mul(unsafe_view(other, [n for size in second for n in (1, size)]))
+    return unsafe_view(made, [m * n for m, n in zip(first, second)])
+
+
+def cov(input: Any, *, correction: int = 1, fweights: None = None, aweights: None = None) -> Any:
+    """input: [variables, observations], or of one variable. Without weights."""
+    if fweights is not None or aweights is not None:
+        raise NotImplementedError("weights")
+    x = input.view(1, -1) if input.dim() < 2 else input
+    count, like = x.shape[1], {"dtype": torch.int64, "layout": x.layout, "device": x.device}
+    total = _number(count, **like)
+    average = x.sum(1).div(total)
+    freedom = _number(count - correction, **like)
+    test = freedom.le(0)
+    torch.equal(test, _ones(test, (), **like | {"dtype": torch.bool}))  # C asks the tensor ...
+    if count - correction <= 0:  # ... and this is what it asks
+        freedom.zero_()
+    x = x.sub(average.unsqueeze(1))
+    return torch.mm(x, x.t().conj()).true_divide(freedom).squeeze()
+
+
+def corrcoef(input: Any) -> Any:
+    """input: [variables, observations], or of one variable; real."""
+    made = cov(input)
+    if made.dim() == 0:
+        return made / made
+    deviation = made.diagonal().sqrt()
+    made = made / deviation.view(-1, 1) / deviation.view(1, -1)
+    return made.clip(-1, 1)
+
+
+_COMPOSITES: dict[Any, Callable] = CELLS | {
+    torch.rms_norm: rms_norm,
+    **dict.fromkeys((torch.kron, torch.Tensor.kron), kron),
+    **dict.fromkeys((torch.cov, torch.Tensor.cov), cov),
+    **dict.fromkeys((torch.corrcoef, torch.Tensor.corrcoef), corrcoef),
+}
+_KINDS = frozenset(map(type, _COMPOSITES))
