@@ -252,7 +252,8 @@ class Graph:
         """Whether a gradient may leave: by a result that requires grad, or a write that autograd sees. (Of
         a view that was made under `no_grad` torch may say that it does, but it has no history.)"""
         grads, roots = set(self.grads), self.roots() if self.grads else {}
-        of_inputs = {value for value, root in roots.items() if root in {given.id for given in self.inputs}}
+        inputs = {given.id for given in self.inputs}
+        of_inputs = {value for value, root in roots.items() if root in inputs}
         quiet = {
             result for op in self.ops if not op.is_grad_enabled
             for result, alias in zip(op.results, op.aliases) if result != alias and result in of_inputs}

@@ -17,7 +17,7 @@ Source: TorchInductor's scheduler (score by shared bytes), tinygrad (fusion as i
 """
 
 import heapq
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from preheat.base.dataclass import dataclass
@@ -208,11 +208,12 @@ class _Fusion:
         self.groups = Groups(problem, self.roots, shapes)
         self.home: dict[int, int] = {}
         self.units: dict[int, Unit] = {}
-        self.next_unit = 0
+        self.position: dict[int, float] = {}  # of each unit in the program
         self.readers: dict[int, set[int]] = {}
         self.checks: set[int] = set()
         self.fillers: dict[int, int] = {}  # product -> the group that fills what it adds to
         self.failed: set[int] = set()
+        self.apart: set[frozenset[int]] = set()  # units that can never be one
         for root in live:
             group = self._group((root,), is_alone=True)
             if group is None and self.groups.is_on_host(root):
@@ -232,8 +233,8 @@ class _Fusion:
                 last = number
 
     def _put(self, unit: Unit) -> int:
-        number, self.next_unit = self.next_unit, self.next_unit + 1
-        self.units[number] = unit
+        number = len(self.position)
+        self.units[number], self.position[number] = unit, self._position(unit)
         for value in unit.roots if isinstance(unit, Group) else unit.makes:
             self.home[value] = number
         for value in unit.reads:
@@ -298,20 +299,19 @@ class _Fusion:
     # ------------------------------------------------------------------ merging
     def merge(self) -> None:
         """Merges groups while that saves bytes."""
-        self.links = Links({k: self._before(k) for k in self.units}, self._position)
+        self.links = Links({k: self._before(k) for k in self.units}, self.position.__getitem__)
         changed = True
         while changed:
             changed = False
-            for number in sorted(self.units, key=self._position, reverse=True):
+            for number in sorted(self.units, key=self.position.__getitem__, reverse=True):
                 while number in self.units and isinstance(self.units[number], Group):
                     merged = self._merge_one(number)
                     if merged is None:
                         break
                     number, changed = merged, True
 
-    def _position(self, number: int) -> float:
-        """Where unit `number` stands in the program; a call for its errors alone, after what it reads."""
-        unit = self.units[number]
+    def _position(self, unit: Unit) -> float:
+        """Where `unit` stands in the program; a call for its errors alone, after what it reads."""
         values = unit.roots if isinstance(unit, Group) else unit.makes or unit.reads
         return max((self.problem.order.get(v, 0) for v in values), default=0)
 
@@ -334,7 +334,7 @@ class _Fusion:
         makers = {self.home[v] for v in group.reads if v in self.home and v in self.roots}
         if len(makers) > 1:
             yield from self._closure(frozenset((number, *makers)))
-        for other in sorted(makers, key=self._position, reverse=True):
+        for other in sorted(makers, key=self.position.__getitem__, reverse=True):
             yield frozenset((number, other))
         sharing = {
             k
@@ -344,39 +344,28 @@ class _Fusion:
             for k in self.readers[value]
             if isinstance(self.units[k], Group)
         }
-        for other in sorted(sharing - makers - {number}, key=self._position):
+        for other in sorted(sharing - makers - {number}, key=self.position.__getitem__):
             yield frozenset((number, other))
 
     def _closure(self, numbers: frozenset[int]) -> Iterator[frozenset[int]]:
         """`numbers` with the groups on paths between them; nothing when a call is on one."""
-        between: set[int] = set()
+        inside = set(numbers)
         for k in self.links.above(numbers):
-            if self.links.before[k] & (numbers | between):
-                between.add(k)
-        if all(isinstance(self.units[k], Group) for k in between):
-            yield numbers | between
+            if not self.links.before[k].isdisjoint(inside):
+                inside.add(k)
+        if all(isinstance(self.units[k], Group) for k in inside):
+            yield frozenset(inside)
 
     def _merged(self, numbers: frozenset[int]) -> Group | None:
         """The group of all roots of `numbers`, if it is legal and costs less than they do apart."""
+        if numbers in self.apart:
+            return None
         parts = [self.units[k] for k in sorted(numbers)]
         roots = sorted(
             (r for part in parts for r in part.roots), key=self.problem.order.__getitem__
         )
-        if len(roots) > MOST_ROOTS:
-            return None
-        is_writer = any(r in self.problem.written for r in roots)
-        if is_writer and any(part.has_check for part in parts):
-            return None
-        if any(self.links.before[k] & numbers for k in self.links.above(numbers)):  # between
-            return None
-        if any(self._is_factor(v, numbers) for v in roots):
-            return None
-        if len({self.problem.ops[r].region for r in roots} - {0}) > 1:
-            return None
-        reductions = [r for r in roots if self.problem.ops[r].name in REDUCE]
-        if len(reductions) > 1 and not self.products.isdisjoint(reductions):
-            return None
-        if self.is_gpu and sum(self.few.get(r, 0) for r in reductions) > MOST_ROWS:
+        if not self._may_be_one(numbers, parts, roots):
+            self.apart.add(numbers)
             return None
         group = self._group(tuple(roots))
         if group is None or len(group.memories) > cost.MOST_PARAMS:
@@ -384,6 +373,26 @@ class _Fusion:
         if self._cost(group) >= sum(map(self._cost, parts)) or self._starves(group, parts):
             return None
         return group
+
+    def _may_be_one(
+        self, numbers: frozenset[int], parts: Iterable[Group], roots: Collection[int],
+    ) -> bool:
+        """False for what no other merge changes: what stands between two units stays there."""
+        if len(roots) > MOST_ROOTS:
+            return False
+        is_writer = any(r in self.problem.written for r in roots)
+        if is_writer and any(part.has_check for part in parts):
+            return False
+        if len({self.problem.ops[r].region for r in roots} - {0}) > 1:
+            return False
+        reductions = [r for r in roots if self.problem.ops[r].name in REDUCE]
+        if len(reductions) > 1 and not self.products.isdisjoint(reductions):
+            return False
+        if self.is_gpu and sum(self.few.get(r, 0) for r in reductions) > MOST_ROWS:
+            return False
+        if any(self._is_factor(v, numbers) for v in roots):
+            return False
+        return not self.links.is_between(numbers)
 
     def _cost(self, group: Group) -> float:
         """What counts of a product on matrix units, which take blocks, is bytes: no axis is its vector."""
@@ -524,7 +533,7 @@ class _Fusion:
                 after[k].append(number)
         waits = {k: len(needs) for k, needs in before.items()}
         ready = [
-            (self._writes(k), self._position(k), k) for k, count in waits.items() if count == 0
+            (self._writes(k), self.position[k], k) for k, count in waits.items() if count == 0
         ]
         heapq.heapify(ready)
         result: list[int] = []
@@ -534,7 +543,7 @@ class _Fusion:
             for k in after[number]:
                 waits[k] -= 1
                 if waits[k] == 0:
-                    heapq.heappush(ready, (self._writes(k), self._position(k), k))
+                    heapq.heappush(ready, (self._writes(k), self.position[k], k))
         return result
 
     def _writes(self, number: int) -> bool:

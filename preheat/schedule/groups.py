@@ -111,8 +111,9 @@ class Groups:
     ) -> Group | None:
         """The group that computes `roots` and does `stores` for the `stored` ones, or None when
         they fit no common loops."""
-        count = self._flat_elems(roots, stores)
-        key, place = self._normal_form(roots, stores, count > 0)
+        walked = self._walked(roots, stores)
+        count = self._flat_elems(stores, walked)
+        key, place = self._normal_form(roots, stores, walked, count > 0)
         known = self.shapes.known
         if key not in known:
             known[key] = self._lowered(roots, stores, place)
@@ -195,7 +196,28 @@ class Groups:
         return sorted(frames, key=frames.__getitem__, reverse=True)[:MOST_FRAMES]
 
     # ------------------------------------------------------------------ normal form
-    def _flat_elems(self, roots: tuple[int, ...], stores: Sequence[Store]) -> int:
+    def _walked(
+        self, roots: tuple[int, ...], stores: Sequence[Store]
+    ) -> list[tuple[int, int | None]]:
+        """The values of a group as a walk from the stores meets them, each with the memory that it is
+        loaded from; None for those that are computed."""
+        inside, args_of = frozenset(roots), self._args
+        pending = list(dict.fromkeys(store.value for store in stores))
+        seen = set(pending)
+        walked: list[tuple[int, int | None]] = []
+        for value in pending:  # grows as operands are met
+            memory = self.memory(value, inside)
+            walked.append((value, memory))
+            if memory is None:
+                for arg in args_of(value):
+                    if arg not in seen:
+                        seen.add(arg)
+                        pending.append(arg)
+        return walked
+
+    def _flat_elems(
+        self, stores: Sequence[Store], walked: Sequence[tuple[int, int | None]]
+    ) -> int:
         """How many elements the group walks, if it is elementwise over contiguous memory of one size,
         and single numbers; else 0."""
         types, ops = self.problem.types, self.problem.ops
@@ -203,64 +225,56 @@ class Groups:
         is_sized = whole is not None and type(whole.elems) is int and whole.elems > 1
         if not is_sized or self.shapes.target.is_gpu:
             return 0
+        sizes, strides = whole.sizes, whole.strides
+        is_usual = whole.is_contiguous
 
         def is_flat(value: int) -> bool:
             found = types[value]
-            return found.rank == 0 or found.sizes == whole.sizes and found.is_contiguous
+            return not found.sizes or found.sizes == sizes and (
+                is_usual and found.strides == strides or found.is_contiguous)
 
-        if not all(
-            s.offset == 0 and s.strides == whole.strides and types[s.value].sizes == whole.sizes
-            and types[s.memory].sizes == whole.sizes and is_flat(s.memory) for s in stores
-        ):
-            return 0
-        pending = [store.value for store in stores]
-        seen = set(pending)
-        for value in pending:  # grows as operands are met
-            memory = self.memory(value, roots)
+        for s in stores:
+            if s.offset != 0 or s.strides != strides or types[s.value].sizes != sizes:
+                return 0
+            if types[s.memory].sizes != sizes or not is_flat(s.memory):
+                return 0
+        for value, memory in walked:
             if memory is not None:
-                if not (is_flat(value) and is_flat(memory)):
+                if not (is_flat(value) and (memory == value or is_flat(memory))):
                     return 0
                 continue
             op = ops[value]
-            if types[value].rank and types[value].sizes != whole.sizes:
+            if types[value].sizes and types[value].sizes != sizes:
                 return 0
             if op.name not in _FLAT_OPS or op.name == "expand" and types[op.args[0].id].rank:
                 return 0
-            fresh = [arg for arg in self._args(value) if arg not in seen]
-            seen.update(fresh)
-            pending += fresh
         return whole.elems
 
     def _normal_form(
-        self, roots: tuple[int, ...], stores: Sequence[Store], is_flat: bool
+        self, roots: tuple[int, ...], stores: Sequence[Store],
+        walked: Sequence[tuple[int, int | None]], is_flat: bool,
     ) -> tuple[tuple, dict[int, int]]:
         """All that `_lowered` looks at, with the values and memories named by their places; and
         the places, in the order in which a walk from the stores meets them. Sizes are left out if
         the group `is_flat`."""
         place: dict[int, int] = {}
-
-        def at(value: int) -> int:
-            return place.setdefault(value, len(place))
-
+        at, args_of = place.setdefault, self._args
         kind_of, op_kind = self._kinds(is_flat)
         key: list = [len(stores), len(roots), is_flat]
         for store in stores:
-            key += (at(store.value), at(store.memory), kind_of(store.memory))
+            value, memory = store.value, store.memory
+            key += (at(value, len(place)), at(memory, len(place)), kind_of(memory))
             key += () if is_flat else (store.offset, store.strides)
         for root in roots:
-            key += (at(root), op_kind(root), *map(kind_of, self._args(root)[:1]))
-        pending = list(dict.fromkeys(store.value for store in stores))
-        seen = set(pending)
-        for value in pending:  # grows as operands are met
-            memory = self.memory(value, roots)
+            key += (at(root, len(place)), op_kind(root), *map(kind_of, args_of(root)[:1]))
+        for value, memory in walked:
             if memory is not None:
-                key += (at(value), kind_of(value), at(memory), kind_of(memory))
+                key += (
+                    at(value, len(place)), kind_of(value), at(memory, len(place)), kind_of(memory))
                 continue
-            args = self._args(value)
-            key += (at(value), op_kind(value), -1, *map(at, args))
-            fresh = [arg for arg in args if arg not in seen]
-            seen.update(fresh)
-            pending += dict.fromkeys(fresh)
+            key += (at(value, len(place)), op_kind(value), -1)
+            for arg in args_of(value):
+                key.append(at(arg, len(place)))
         return tuple(key), place
 
     def _args(self, value: int) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ topological sort algorithm for directed acyclic graphs (2006).
 """
 
 import heapq
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 
 class Links:
@@ -31,7 +31,7 @@ class Links:
 
     def join(self, numbers: frozenset[int], merged: int) -> None:
         """Makes of `numbers`, between which nothing stands (see `above`), the one unit `merged`."""
-        above = set(self.above(numbers))
+        above = set(self._above(numbers))
         self.before[merged] = set().union(*(self.before.pop(k) for k in numbers)) - numbers
         self.after[merged] = set().union(*(self.after.pop(k) for k in numbers)) - numbers
         for there, back in ((self.before, self.after), (self.after, self.before)):
@@ -55,15 +55,25 @@ class Links:
         """The units that `numbers` wait for, in order, as far back as the first of `numbers`: what
         ranks before all of them waits for none. A unit in a knot has no rank and counts as late."""
         rank, late = self.rank, len(self.order)
-        first = min(rank.get(k, late) for k in numbers)
-        pending = [k for number in numbers for k in self.before[number]]
-        above: set[int] = set()
+        return sorted(self._above(numbers), key=lambda k: rank.get(k, late))
+
+    def is_between(self, numbers: frozenset[int]) -> bool:
+        """Whether one of `numbers` waits for a unit that waits for one of them."""
+        before = self.before
+        return any(not before[k].isdisjoint(numbers) for k in self._above(numbers))
+
+    def _above(self, numbers: frozenset[int]) -> Iterator[int]:
+        """The units of `above`, each once, as a walk meets them."""
+        rank, late, before = self.rank, len(self.order), self.before
+        first = min([rank.get(k, late) for k in numbers])
+        met = set(numbers)
+        pending = [k for number in numbers for k in before[number]]
         while pending:
             k = pending.pop()
-            if k not in above and k not in numbers and rank.get(k, late) >= first:
-                above.add(k)
-                pending += self.before[k]
-        return sorted(above, key=lambda k: rank.get(k, late))
+            if k not in met and rank.get(k, late) >= first:
+                met.add(k)
+                yield k
+                pending += before[k]
 
     def _sort(self) -> None:
         """Orders all units that are in no knot and wait for none that is."""

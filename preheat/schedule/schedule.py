@@ -138,11 +138,12 @@ def _library_call(unit: CallUnit, layout: Layout) -> ProductCall | LibraryCall:
 
 def _outputs(graph: Graph, problem: Problem, number: Mapping[int, int]) -> tuple[Output, ...]:
     aliases = graph.output_aliases or (OutputAlias(),) * len(graph.outputs)
+    types = graph.types()
     outputs: list[Output] = []
     for value, memory, alias in zip(graph.outputs, problem.outputs, aliases):
         if alias.kind == "fresh":
             outputs.append(Output(problem.types[memory], number[memory]))
         else:
             outputs.append(Output(
-                graph.types()[value], -1, alias.kind, alias.base, alias.offset, alias.is_detached))
+                types[value], -1, alias.kind, alias.base, alias.offset, alias.is_detached))
     return tuple(outputs)
