@@ -163,7 +163,7 @@ class Lesson:
     def compiled(self, name: str) -> tuple[Plan, Image | None, Training]:
         """Both halves, as far as they are known. Raises Unsupported for what cannot be lowered."""
         known = self.training
-        with timed("compile", name=name) as event, paused_collector():
+        with timed("compile", name=name) as event, paused_collector(is_lasting=True):
             forward = known.forward if known.forward is not None else _unrecorded(self.division)
             joined = whole(forward, known.joints, known.replaced, known.wiring.commits)
             core = compact(_lowered(joined.graph, JOINED))

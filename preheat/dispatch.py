@@ -239,7 +239,7 @@ class Compiled:
                 f"    {row.code}\n{row.hint}")
         if self.fullgraph and outcome.breaks:
             self._count_attempt(place, outcome)  # raises: no node before the break may run alone
-        with paused_collector():
+        with paused_collector(is_lasting=True):
             last = self._keep(place, outcome.nodes, made.artifacts)
         if made.fault is not None:
             self._report_fault(last, made.fault)
