@@ -1,13 +1,14 @@
 """Checkpoints: calls of `torch.utils.checkpoint.checkpoint` that a graph can hold as regions.
 
     function, arguments, named, region = open_checkpoint((block, x), {"use_reentrant": False})
+    region.watch(saved)                  # saved(tensor) for each that autograd saves from now on
     function(*arguments, **named)
     close_checkpoint(region, None)
 
 While a call is captured it runs for real, so torch's own hooks stand around its ops and the backward
 runs `function` again, as in eager; `function` may be interpreted meanwhile. That is torch's generator
-of the kind without re-entrance, a private name: where it is absent, and for all other kinds of call,
-`function` is torch's whole `checkpoint`, and no region is opened.
+of the kind without re-entrance, a private name as is that of the hooks which it sets: where one is absent,
+and for all other kinds of call, `function` is torch's whole `checkpoint`, and no region is opened.
 """
 
 import contextlib
@@ -25,6 +26,7 @@ CHECKPOINT = checkpoint
 OPTIONS = frozenset((
     "use_reentrant", "context_fn", "determinism_check", "debug", "early_stop", "preserve_rng_state"))
 _generator = private("utils.checkpoint._checkpoint_without_reentrant_generator")
+_top_hooks = private("_C._autograd._top_saved_tensors_default_hooks")
 _CHECKS = ("default", "none")
 
 
@@ -33,6 +35,26 @@ class Region:
 
     def __init__(self, steps: Iterator, keeps_random: bool):
         self.steps, self.keeps_random = steps, keeps_random
+        self._saved: Callable[[torch.Tensor], None] | None = None
+        self._hooks: torch.autograd.graph.saved_tensors_hooks | None = None
+
+    def watch(self, saved: Callable[[torch.Tensor], None]) -> None:
+        """Until it is closed, `saved` is told of each tensor that autograd saves, before torch's hook."""
+        pack, unpack = _top_hooks(False)
+
+        def told(tensor: torch.Tensor) -> Any:
+            if self._saved is not None:
+                self._saved(tensor)
+            return pack(tensor)
+
+        self._saved, self._hooks = saved, torch.autograd.graph.saved_tensors_hooks(told, unpack)
+        self._hooks.__enter__()
+
+    def unwatch(self) -> None:
+        """`saved` is told no longer: torch's own hooks are the innermost again."""
+        if self._hooks is not None:
+            self._hooks.__exit__()
+        self._saved = self._hooks = None
 
 
 class _Again:
@@ -77,6 +99,7 @@ def open_checkpoint(
 
 def close_checkpoint(region: Region, error: BaseException | None) -> None:
     """The function of `region` has given its result, or raised `error`, which goes on."""
+    region.unwatch()
     if error is not None:
         region.steps.close()
     else:
@@ -90,7 +113,7 @@ def saving_nothing() -> torch.autograd.graph.saved_tensors_hooks:
 
 def why_whole(args: tuple, kwargs: Mapping[str, Any]) -> str:
     """Why a checkpoint that is called so cannot be a region, or ""."""
-    if _generator is None or not args:
+    if _generator is None or _top_hooks is None or not args:
         return "of a kind that is not known"
     if kwargs.get("use_reentrant") is not False:
         return "use_reentrant is not False"

@@ -197,6 +197,11 @@ class Recorder(BranchRecorder, SizedRecorder, ElementRecorder, TorchDispatchMode
         known = self.values.get(id(tensor))
         return None if known is None else known.value
 
+    def root_of(self, tensor: torch.Tensor) -> int | None:
+        """The first value of the memory of `tensor`, itself known or not, or None if no op gave or took it."""
+        entry = self._storages.get(storage_key(tensor)) if is_plain(tensor) else None
+        return None if entry is None else entry[1]
+
     def live_inputs(self) -> list["_Known"]:
         """The tensors from outside that are still alive: `known()`, and `known.history` before the
         first op, the node of autograd that gave it."""

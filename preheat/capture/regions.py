@@ -7,9 +7,11 @@
 
 A backward computes again what the ops of a region gave. In eager that runs the program's function
 again, with all that it does: so a region may have no effect but its tensors. It writes to nothing that
-was there before, ends no node, and holds no other one. What does more is found out while it runs: the
-call goes on for real, and the next capture makes the checkpoint at this line a host call, as it does
-with all kinds that are no regions (`bridge/checkpoints.py`).
+was there before, ends no node, and holds no other one. Nor does it write over what a derivative has
+saved: torch's checkpoint computes with what is there at the end, the wrong gradient, and unseen. What
+does more is found out while it runs: the call goes on for real, and the next capture makes the
+checkpoint at this line a host call, as it does with all kinds that are no regions
+(`bridge/checkpoints.py`).
 """
 
 import contextlib
@@ -53,6 +55,7 @@ class Regions:
             self._places[place] = None
             watcher.recorder.region = self._count
             self.present = Present(watcher, place, region.keeps_random)
+            region.watch(self.present.saved)
         return opened
 
     def close(self, function: Any, args: tuple) -> None:
@@ -105,12 +108,21 @@ class Present:
     def __init__(self, watcher: Any, place: str, keeps_random: bool):
         self.place, self.keeps_random = place, keeps_random
         self.made: dict[int, Any] = {}  # Python objects, which stay alive: an id means one of them
+        self._recorder = watcher.recorder
         self._builder, self._first = watcher.recorder.builder, len(watcher.recorder.builder.ops)
+        self._saved: dict[int, int] = {}  # by root: how many ops there were when autograd first saved of it
+        self._last = 0  # how many there were when it last saved something
         self._effects = self._effects_of(watcher)
         self._ambient = watcher.nodes.ambient_now()
 
     def _effects_of(self, watcher: Any) -> tuple:
         return len(watcher.effects.list), len(watcher.risen), [*watcher.contexts], dict(watcher._locks)
+
+    def saved(self, tensor: Any) -> None:
+        """Autograd saves `tensor`."""
+        self._last = len(self._builder.ops)
+        if (root := self._recorder.root_of(tensor)) is not None:
+            self._saved.setdefault(root, self._last)
 
     def why_impure(self, watcher: Any) -> str:
         """What the function has done beside its tensors, or ""."""
@@ -124,6 +136,11 @@ class Present:
         for op in self._ops():
             if any(watcher.recorder.root[value] not in made for value in op.writes) or writes_unseen(op):
                 return f"{op.name} writes to a tensor from outside"
+        for place, op in enumerate(self._ops(), self._first):
+            # what is computed again ends where something is saved last: later writes do not happen there
+            if place < self._last and any(
+                    self._saved.get(watcher.recorder.root[value], place + 1) <= place for value in op.writes):
+                return f"{op.name} writes to what a derivative has saved: gradients are wrong, and eager's"
         if not self.keeps_random and any(map(is_draw, self._ops())):
             return "it draws other random numbers each time"
         return why_not_redrawn(self._ops())

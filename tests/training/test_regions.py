@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential, set_checkpoint_early_stop
 
 import preheat
+from preheat.bridge import checkpoints
 from preheat.capture.capture import capture
 from preheat.differentiate import Lesson
 from preheat.ir.plan import KernelCall, ProductCall
@@ -374,6 +375,84 @@ def test_a_change_of_what_a_region_has_read_is_an_error():
         if step:  # the first call is eager's own: it computes again from what is there then
             with pytest.raises(RuntimeError, match="modified by an inplace operation"):
                 y.sum().backward()
+
+
+def written(how, w, v):
+    """A function that writes to what it has made."""
+    def over_a_result(x):
+        h = torch.sigmoid(x @ w)
+        h.mul_(2)
+        return (h @ v).exp()
+
+    def over_an_operand(x):
+        h = x @ w
+        y = h * h
+        h.tanh_()
+        return y + h
+
+    def through_a_view(x):
+        h = torch.sigmoid(x @ w)
+        h.t()[1:].add_(1)
+        return (h @ v).exp()
+
+    def under_no_grad(x):
+        h = torch.sigmoid(x @ w)
+        with torch.no_grad():
+            h.mul_(2)
+        return (h @ v).exp()
+
+    def out(x):
+        h = torch.sigmoid(x @ w)
+        torch.add(x.detach(), 1, out=h.detach())
+        return (h @ v).exp()
+
+    def before_it_is_saved(x):
+        h = x @ w
+        h.mul_(2)
+        F.relu(h, inplace=True)
+        return (h @ v).exp_()
+
+    def after_all_is_saved(x):
+        return ((x @ w).exp() @ v).exp_().add_(1)
+
+    return {f.__name__: f for f in (
+        over_a_result, over_an_operand, through_a_view, under_no_grad, out, before_it_is_saved, after_all_is_saved)}[how]
+
+
+@pytest.mark.parametrize("how", ["over_a_result", "over_an_operand", "through_a_view", "under_no_grad", "out"])
+def test_a_write_over_what_is_saved_inside_is_no_region(how):
+    """Eager's backward takes what is there then for what was saved: from the first call to the last."""
+    w, v = parameters(W, V)
+    inner = written(how, w, v)
+
+    def f(x):
+        return region(inner, x)
+
+    compiled = preheat.compile(f, options={"cache": False})
+    for step in range(5):
+        x = torch.randn(4, 8)
+        torch.testing.assert_close(observed(compiled, x, [w, v]), observed(f, x, [w, v]))
+    details = [row.detail for row in compiled.__preheat__.breaks if row.reason == "impure_region"]
+    assert details and "writes to what a derivative has saved" in str(details), details
+
+
+@pytest.mark.parametrize("name", ["_generator", "_top_hooks"])
+def test_without_the_doors_to_torch_s_checkpoint_it_is_a_host_step(name, monkeypatch):
+    w, v = parameters(W, V)
+    monkeypatch.setattr(checkpoints, name, None)
+
+    def f(x):
+        return region(lambda x: (x @ w).exp() @ v, x)
+
+    compiled = assert_same(f, [w, v], settings={"options": {"cache": False}})
+    assert {row.reason for row in compiled.__preheat__.breaks} == {"checkpoint"}
+
+
+@pytest.mark.parametrize("how", ["before_it_is_saved", "after_all_is_saved"])
+def test_a_write_to_what_is_not_saved_or_not_computed_again_is_part_of_a_region(how):
+    w, v = parameters(W, V)
+    inner = written(how, w, v)
+    assert_same(lambda x: region(inner, x), [w, v])
 
 
 # ---------------------------------------------------------------------------- random numbers
