@@ -61,11 +61,12 @@ def require_version(tensor: torch.Tensor, version: int) -> None:
 
 
 def history(tensor: torch.Tensor) -> Any:
-    """The node that gave `tensor`; None for a leaf, and for a view whose history torch refuses."""
-    try:
-        return tensor.grad_fn
-    except RuntimeError:
-        return None
+    """The node that gave `tensor`, or what it is a view of; None for a leaf.
+
+    A view is not asked itself: where its memory was written to, torch then makes it another node, which
+    can be seen (one that had none before refuses to be written to until it is asked).
+    """
+    return (tensor._base if tensor._is_view() else tensor).grad_fn
 
 
 def _unpack(node) -> None:

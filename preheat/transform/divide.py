@@ -68,21 +68,31 @@ def refuse_quiet_views(graph: Graph) -> None:
 def refuse_rebuilt_views(graph: Graph) -> None:
     """Raises Unsupported for a recorded graph with a view of a result, itself a result or used, of memory
     that was written to since under autograd: torch then takes the view from the memory anew, and no
-    gradient goes through that result."""
+    gradient goes through that result. Also for a result that is a view and has its history from such a
+    write alone, and was not used since: torch refuses to write to it until it has been."""
     maker = {
         op.results[0]: place for place, op in enumerate(graph.ops)
         if op.name in VIEWS and len(op.results) == 1}
-    root = {given.id: given.id for given in graph.inputs}
+    root, grads = {given.id: given.id for given in graph.inputs}, set(graph.grads)
     written: dict[int, int] = {}  # memory -> the last op that wrote to it
+    first: dict[int, int] = {}  # memory that had no history -> the op that gave it one
+    last_used: dict[int, int] = {}  # value -> the last op under autograd that took it
     for place, op in enumerate(graph.ops):
         root.update((r, r if alias == -1 else root.get(alias, alias))
                     for r, alias in zip(op.results, op.aliases) if r not in root)
         if op.is_grad_enabled:
             written.update((root.get(value, value), place) for value in op.writes)
+            last_used.update((value, place) for value in op.refs())
+            for value in op.writes:
+                if root.get(value, value) not in grads and not grads.isdisjoint(op.refs()):
+                    first.setdefault(root.get(value, value), place)
     outputs = {value for place, value in enumerate(graph.outputs) if place in graph.grad_outputs}
     used = {
         value for place, op in enumerate(graph.ops) if op.is_grad_enabled
         for value in op.refs() if written.get(root[value], place) < place}
+    for value in outputs & maker.keys():
+        if max(maker[value], last_used.get(value, -1)) < first.get(root[value], -1):
+            raise Unsupported("unknown_history", "a view made before its memory had a history, not used since")
     for value in outputs | used:
         if value not in maker or written.get(root[value], -1) < maker[value]:
             continue

@@ -349,3 +349,59 @@ def test_a_part_that_begins_under_no_grad_and_ends_outside(how):
     for number in range(5):
         (found,) = torch.autograd.grad(compiled(torch.full((3,), float(number), device=DEVICE)), w)
         assert found.tolist() == [number] * 3
+
+
+def unasked_in_a_part(x, y):
+    view = x[0:3]
+    x.mul_(y)
+    print(end="")
+    view.add_(1)
+    return (view * 1,)
+
+
+def unasked_result(x, y):
+    view = x[0:3]
+    x.t()[0] += y[0]
+    return (view,)
+
+
+def unasked_input(x, y):
+    with torch.no_grad():
+        x.norm()
+    x.add_(1)
+    return (x * 1,)
+
+
+def asked(x, y):
+    view = x[0:3]
+    x.mul_(y)
+    view.sum()
+    return (view,)
+
+
+def made_later(x, y):
+    x.mul_(y)
+    return (x[0:3],)
+
+
+@pytest.mark.parametrize("fn, is_refused", [
+    (unasked_in_a_part, True), (unasked_result, True), (unasked_input, True), (asked, False), (made_later, False)])
+def test_a_view_whose_memory_gets_a_history_by_a_later_write(fn, is_refused):
+    """Torch refuses to write to it until something has used it."""
+    def use(results, y, leaf, number):
+        if fn is not unasked_in_a_part:
+            results[0].mul_(2)
+        results[0].backward(torch.ones(3, 3))
+        return leaf.grad
+
+    def called(x, y):
+        if fn is unasked_input:
+            below, x = x, x[0:3]
+            below.mul_(y)
+        return compiled(x, y)
+
+    for compiled in (fn, preheat.compile(fn, options={"cache": False})):
+        rows = outcomes(called, use)
+        assert all(isinstance(row, str) and row.startswith("a leaf Variable") for row in rows) is is_refused
+    if not is_refused:
+        agree(fn, use)
