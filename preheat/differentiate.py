@@ -20,7 +20,7 @@ from preheat.base.dataclass import dataclass
 from preheat.base.errors import Unsupported, is_strict
 from preheat.base.events import timed
 from preheat.bridge import interpret
-from preheat.bridge.ambient import no_autocast
+from preheat.bridge.ambient import no_autocast, outside_of_transforms
 from preheat.bridge.generators import States, standing_at, states
 from preheat.bridge.history import check_saved, history, require_version
 from preheat.bridge.ops import schema
@@ -95,13 +95,16 @@ class Lesson:
         return Lived(self, inputs)
 
     def run_again(
-        self, inputs: Inputs, state: States | None,
+        self, inputs: Inputs, state: States | None, tangents: Tensors,
         connected: tuple[int, Sequence[torch.Tensor]] | None = None,
     ) -> Nested:
-        """A call that was made before, for its gradients alone. The `inputs` that are needed and the
-        random `state` (of a body that draws) are as they were then; `connected`: see `Nested`."""
-        with once_again(self.device, state):
-            return Nested(self.division, inputs, connected=connected, writes=False)
+        """A call that was made before, for its gradients under `tangents` alone. The `inputs` that are needed
+        and the random `state` (of a body that draws) are as they were then; `connected`: see `Nested`."""
+        def run() -> Nested:
+            with once_again(self.device, state):
+                return Nested(self.division, inputs, connected=connected, writes=False)
+
+        return outside_of_transforms(run, tangents)
 
     def repeat(
         self, inputs: Inputs, state: States | None, number: int,
@@ -115,7 +118,7 @@ class Lesson:
         arguments: Sequence[torch.Tensor], tangents: Tensors,
     ) -> list[torch.Tensor | None]:
         """The gradients of class `number` as functions of its `arguments`: plain autograd."""
-        nested = self.run_again(inputs, state, (number, arguments))
+        nested = self.run_again(inputs, state, tangents, (number, arguments))
         return nested.differentiable(number, tangents)
 
     def learn(self, forward: Graph | None, joint: Joint | None) -> None:

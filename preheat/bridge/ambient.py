@@ -21,8 +21,10 @@ trace function that sees every line) makes the call plain Python: the rows of `_
 import contextlib
 import functools
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
+from typing import Any
 
 import torch
 from torch.autograd import forward_ad
@@ -30,6 +32,7 @@ from torch.utils._device import DeviceContext
 
 from preheat.bridge.ops import private
 from preheat.bridge.switches import float32_rounding
+from preheat.bridge.tensors import is_batched
 from preheat.ir.trace import Constant
 
 _C = torch._C
@@ -62,6 +65,15 @@ def no_autocast() -> Callable:
 def _without_autocast() -> Iterator[None]:
     with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
         yield
+
+
+def outside_of_transforms(function: Callable[[], Any], tangents: Iterable[Any]) -> Any:
+    """What `function()` gives where no transform of torch is under way: if one is, or has made one of the
+    `tangents`, in another thread."""
+    if _C._functorch.maybe_current_level() is None and not any(t is not None and is_batched(t) for t in tangents):
+        return function()
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(function).result()
 
 
 def _default_device() -> Constant:

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from preheat.bridge.ambient import outside_of_transforms
 from preheat.bridge.history import is_looking, require_version
 from preheat.bridge.redraw import is_draw
 from preheat.bridge.regions import again
@@ -66,7 +67,7 @@ class Recomputed:
         if is_looking():
             raise RuntimeError("what a region computes again is not looked at")
         if place not in self._found:
-            self._run()
+            outside_of_transforms(self._run, ())
         return self._found.pop(place)
 
     def _run(self) -> None:

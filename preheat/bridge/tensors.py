@@ -152,6 +152,13 @@ def is_plain(tensor: torch.Tensor) -> bool:
     )
 
 
+def is_batched(tensor: torch.Tensor) -> bool:
+    """Whether `tensor` stands for many, one along each of an axis that is not among its own."""
+    return (
+        torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+        or torch._C._functorch.is_legacy_batchedtensor(tensor))
+
+
 def unusual_keys(tensor: torch.Tensor) -> str:
     """The dispatch key set of `tensor` as text, or "" if it is the one of an ordinary dense tensor.
 

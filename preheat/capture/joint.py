@@ -34,7 +34,7 @@ from preheat.bridge.ops import decode, overload, unseen_values, writes_unseen
 from preheat.bridge.recomputed import Recomputed, redrawn
 from preheat.bridge.redraw import is_draw
 from preheat.bridge.regions import STANDING
-from preheat.bridge.tensors import is_plain, type_of, unusual_keys
+from preheat.bridge.tensors import is_batched, is_plain, type_of, unusual_keys
 from preheat.capture.recorder import Recorder
 from preheat.ir.graph import CARRY, Graph, Input, Op, Ref, copied_into, map_refs
 from preheat.ir.training import Division, Joint
@@ -110,6 +110,10 @@ class Nested:
         """The gradients of class `number` for its arguments, and what computed them."""
         results, leaves = self._locals[number], self._leaves[number]
         given = [k for k, tangent in enumerate(tangents) if tangent is not None]
+        if any(is_batched(tangents[k]) for k in given):  # formulas run for all of them at once, unseen
+            return torch.autograd.grad(
+                [results[k] for k in given], leaves, [tangents[k] for k in given],
+                retain_graph=is_kept, allow_unused=True), None
         # two results may be given one tangent object: apart, they are told apart in the record
         own = [tangents[k].detach() for k in given]
         first, builder = len(self._recorder.builder.ops), self._recorder.builder

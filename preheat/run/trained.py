@@ -20,7 +20,7 @@ from preheat.base.events import emit
 from preheat.bridge.ambient import is_autocast_on
 from preheat.bridge.generators import States
 from preheat.bridge.history import require_version
-from preheat.bridge.tensors import unusual_keys
+from preheat.bridge.tensors import is_batched, unusual_keys
 from preheat.ir.plan import Image
 from preheat.ir.trace import Signature
 from preheat.ir.training import Backward, Exit, Given, Training
@@ -254,7 +254,7 @@ class Call:
         known = self.trained.of_same_results(number, tangents)
         if known is None:  # what its formulas have saved is not known, nor changes
             with torch.no_grad():
-                self._learned(number, [None if t is None else t.detach() for t in tangents])
+                self._learned(number, [t if t is None or is_batched(t) else t.detach() for t in tangents])
         for given in known.half.watched if known is not None else ():
             self._require_unchanged(given)
         for value in self.watched.values() if self.trained.has_regions else ():
@@ -274,10 +274,10 @@ class Call:
         """
         trained, lesson = self.trained, self.trained.lesson()
         known, changed = lesson.training, self._changed()
-        nested = lesson.run_again(self._inputs_then(), self.state)
+        nested = lesson.run_again(self._inputs_then(), self.state, tangents)
         grads, joint = nested.backward(number, tangents, False)
         lesson.learn(nested.forward, joint)
-        if not changed:
+        if not changed and joint is not None:
             lesson.repeat(self._inputs_then(), self.state, number, tangents, grads)
         if lesson.training is not known:
             trained.relearn()
