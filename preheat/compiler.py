@@ -112,6 +112,9 @@ def _compiled(run: Callable[..., Outcome], call: tuple, request: Request) -> Mad
         try:
             artifacts.append(_artifact(captured.trace, request))
         except Exception as fault:  # the program has run: our faults must not cost its result
+            if isinstance(fault, Unsupported) and _has_regions(captured.trace):
+                captures.refuse_regions(outcome, str(fault), request.limits)
+                return Made(outcome, tuple(artifacts))
             return Made(outcome, tuple(artifacts), fault)
     return Made(outcome, tuple(artifacts))
 
@@ -148,7 +151,7 @@ def compile_trace(
 
 def _learning(trace: Trace, name: str) -> Artifact | None:
     """The artifact of a body that gradients leave: what its first backward will be learned with. None
-    if autograd has nothing to do with it."""
+    if autograd has nothing to do with it. Raises Unsupported if it has regions, and would run without."""
     (node,) = trace.nodes
     if not node.body.carries_gradient:
         return None
@@ -156,9 +159,17 @@ def _learning(trace: Trace, name: str) -> Artifact | None:
         target_of(node.body)
         training = lesson_of(node.body).training
     except Unsupported as reason:
+        if _has_regions(trace):
+            raise
         emit("fallback", what=f"the gradients of {name}", why=str(reason))
         return artifact(trace)
     return artifact(trace, training=training) if training.wiring.is_joined else None
+
+
+def _has_regions(trace: Trace) -> bool:
+    """Whether parts of the trace are checkpoints, of which plain autograd would save what is inside."""
+    body = trace.nodes[0].body
+    return body is not None and any(op.region for op in body.ops)
 
 
 def lesson_of(

@@ -196,6 +196,16 @@ class Unwatched(Observer):
         return answer
 
 
+def refuse_regions(outcome: Outcome, why: str, limits: Limits | Mapping[str, Any] | None) -> None:
+    """What was captured is of no use, since it has regions: the next capture makes their checkpoints host
+    calls, for the reason `why`."""
+    places = outcome.counts["regions"]
+    hosted = dict(outcome.counts.get("hosted", Limits.of(limits).hosted)) | dict.fromkeys(places, why)
+    outcome.counts["hosted"] = tuple(hosted.items())
+    file, _, line = places[0].rpartition(":")
+    outcome.breaks = (break_at("impure_region", why, file, int(line)),)
+
+
 # ---------------------------------------------------------------------------- the run
 def _watched(watcher: Watcher, run: Callable[[], Any], place: tuple[str, int]) -> Outcome:
     """Runs the program under `watcher` and gathers what came of it."""
@@ -222,6 +232,8 @@ def _watched(watcher: Watcher, run: Callable[[], Any], place: tuple[str, int]) -
     outcome.counts = {"ops": ops, "frames": watcher.frames, "nodes": len(outcome.nodes)}
     if len(watcher.regions.hosted) > len(watcher.limits.hosted):
         outcome.counts["hosted"] = tuple(watcher.regions.hosted.items())
+    if watcher.regions.places:
+        outcome.counts["regions"] = tuple(watcher.regions.places)
     if watcher.missed:
         outcome.counts["pinned"] = dict(watcher.missed)
     watcher.forget()

@@ -28,13 +28,14 @@ class Regions:
     """The regions of one run, and of those before it that were none.
 
     hosted   places in the program whose checkpoints are host calls, each with the reason
+    places   those of its regions
     """
 
     def __init__(self, watcher: Any):
         self.watcher = watcher
         self.hosted: dict[str, str] = dict(watcher.limits.hosted)
         self.present: Present | None = None
-        self._places: dict[str, None] = {}  # of all regions so far
+        self.places: dict[str, None] = {}  # of all regions so far
         self._count = 0
 
     # ------------------------------------------------------------------ one region
@@ -52,7 +53,7 @@ class Regions:
                 args, kwargs, is_whole, watcher.recorder.is_generating), {})
         if (region := opened[-1]) is not None:
             self._count += 1
-            self._places[place] = None
+            self.places[place] = None
             watcher.recorder.region = self._count
             self.present = Present(watcher, place, region.keeps_random)
             region.watch(self.present.saved)
@@ -79,7 +80,7 @@ class Regions:
         if self.present is not None:
             self.hosted[self.present.place] = detail if reason == "impure_region" else f"{reason}: {detail}"
         elif reason == "impure_region":
-            self.hosted.update(dict.fromkeys(self._places, detail))
+            self.hosted.update(dict.fromkeys(self.places, detail))
 
     def _place(self) -> str:
         file, line, _ = self.watcher.nodes.where()

@@ -436,6 +436,36 @@ def test_a_write_over_what_is_saved_inside_is_no_region(how):
     assert details and "writes to what a derivative has saved" in str(details), details
 
 
+def in_two_states(x, w):
+    result, view = region(lambda x: (h := (x @ w).softmax(-1), h[:]), x)
+    view.detach().add_(0.5)
+    return result * 1
+
+
+def with_a_quiet_view(x, w):
+    result = region(lambda x: (x @ w).softmax(-1), x)
+    with torch.no_grad():
+        view = result[:2]
+    result.detach().add_(0.5)
+    return result * 1, view
+
+
+@pytest.mark.parametrize("program", [in_two_states, with_a_quiet_view])
+def test_where_gradients_do_not_follow_from_the_ops_a_checkpoint_is_none_of_them(program):
+    """Such a part runs as plain autograd, which would save what is inside, and refuse a change of it."""
+    (w,) = parameters(W)
+
+    def f(x):
+        return program(x, w)
+
+    def use(results):
+        first = results[0] if isinstance(results, tuple) else results
+        first.square().sum().backward()
+
+    compiled = assert_same(f, [w], use=use, captures=2, settings={"options": {"cache": False}})
+    assert {row.reason for row in compiled.__preheat__.breaks} == {"impure_region", "checkpoint"}
+
+
 @pytest.mark.parametrize("name", ["_generator", "_top_hooks"])
 def test_without_the_doors_to_torch_s_checkpoint_it_is_a_host_step(name, monkeypatch):
     w, v = parameters(W, V)
