@@ -10,7 +10,7 @@ As `Sized`, whose table of sizes this is. `lesson()` gives what is known (`sized
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
@@ -37,14 +37,16 @@ class SizedTraining(Sized):
     state       where the random generator stood when the present call began
     changed     is told what is known, each time that this is more
     may_compile whether plans may be made
+    unseen      places of inputs whose versions do not count what is written to them
     """
 
     def __init__(
         self, graph: Graph, lesson: Callable[[], Any], state: Callable[[], States | None],
         changed: Callable[[Training], None], may_compile: Callable[[], bool],
-        runtime: Image | None, name: str,
+        runtime: Image | None, name: str, unseen: Collection[int] = (),
     ):
         super().__init__(graph, None)
+        self._unseen = frozenset(map(self.bodies.index, unseen))
         self.lesson, self.name = lesson, name
         self._state, self._changed, self._may_compile = state, changed, may_compile
         self._runtime, self._generation = runtime, -1
@@ -97,7 +99,12 @@ class SizedTraining(Sized):
     ) -> "Joined":
         here = functools.cache(lambda: self.lesson().at(sizes))  # only who learns more asks for it
         trained = Trained(training, self._runtime, here, self._state, lambda: None, self.name)
-        return Joined(taught, lambda inputs: trained.join(forward(inputs), dict(enumerate(inputs))))
+
+        def run(inputs: Tensors) -> Tensors:
+            given = [tensor.data if place in self._unseen else tensor for place, tensor in enumerate(inputs)]
+            return trained.join(forward(given), dict(enumerate(inputs)))
+
+        return Joined(taught, run)
 
 
 class Joined:

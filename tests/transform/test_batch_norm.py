@@ -154,15 +154,17 @@ def test_steps_of_training(layout, is_frozen):
     lambda norm, x: (norm.running_var.mul_(0.5), norm(x))[1],
     lambda norm, x: norm(norm(x)),
 ], ids=["alone", "and a write", "after a write", "twice"])
-@pytest.mark.parametrize("needs_grad", [True, False])
-def test_versions_count_what_they_count_in_eager(body, needs_grad):
+@pytest.mark.parametrize("needs_grad, rows", [
+    (True, (3, 3, 3, 3)), (False, (3, 3, 3, 3)), (True, (3, 5, 4, 6, 7, 4, 4))], ids=["grad", "no grad", "sizes"])
+def test_versions_count_what_they_count_in_eager(body, needs_grad, rows):
     """Whether they moved: several writes of one call are one here."""
     moved = []
     for wrap in (lambda f: f, lambda f: preheat.compile(f, options={"cache": False})):
         norm = nn.BatchNorm1d(4)
-        call, x = wrap(lambda x, norm=norm: body(norm, x)), torch.randn(3, 4)
+        call = wrap(lambda x, norm=norm: body(norm, x))
         seen = []
-        for _ in range(4):
+        for count in rows:
+            x = torch.randn(count, 4)
             before = [b._version for b in norm.buffers()]
             with torch.set_grad_enabled(needs_grad):
                 y = call(x)
@@ -172,3 +174,20 @@ def test_versions_count_what_they_count_in_eager(body, needs_grad):
             seen.append([b._version > was for b, was in zip(norm.buffers(), before)])
         moved.append(seen)
     assert moved[0] == moved[1]
+
+
+def test_two_calls_before_a_backward_with_sizes_that_change():
+    """A generator's and a discriminator's batches, the last of which are smaller."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    other = copy.deepcopy(net)
+    compiled = preheat.compile(net, options={"cache": False})
+    for rows in (8, 5, 7, 6, 9, 6, 6, 8):
+        first, second = torch.randn(rows, 4), torch.randn(rows + 1, 4)
+        for call, side in ((compiled, net), (other, other)):
+            side.zero_grad()
+            (call(first).square().sum() + call(second).square().sum()).backward()
+        for one, expected in zip(net.parameters(), other.parameters()):
+            torch.testing.assert_close(one.grad, expected.grad, rtol=1e-4, atol=1e-4)
+        for one, expected in zip(net.buffers(), other.buffers()):
+            torch.testing.assert_close(one, expected)
