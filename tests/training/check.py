@@ -49,7 +49,7 @@ def check(seed: int, settings: dict | None = None, has_regions: bool = False) ->
             if name == "grads" and any(isinstance(seen["used"], str) for seen in (expected, found)):
                 continue  # a backward that raises has come further or less far; "used" is judged below
             if name == "raised" and expected[name].startswith("RuntimeError: A view w"):
-                break  # made under no_grad, it refuses to be written to; a result of compiled code does not
+                break  # made under no_grad, it refuses to be written to; what needed no gradient then does not
             if _is_lost(program.steps[number], expected[name], found.get(name)):
                 continue
             if has_regions and name != "used" and any(isinstance(s["used"], str) for s in (expected, found)):

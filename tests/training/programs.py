@@ -63,10 +63,12 @@ def _assigned(lines: list[str]) -> list[str]:
     return list(dict.fromkeys(match[1] for match in found if match))
 
 
-def _region(name: str, lines: list[str], random: Random) -> list[str]:
-    """A function of `lines`, and its checkpoint: what it binds, and half of what it reads, are arguments."""
+def _region(name: str, lines: list[str], later: list[str], random: Random) -> list[str]:
+    """A function of `lines`, and its checkpoint: what it binds, and half of what it reads, are arguments, and what
+    the lines `later` bind anew: eager would read it as it is by then."""
     names, bound = re.findall(r"\b(?:v\d+|q\d+|[xywbs])\b", " ".join(lines)), _assigned(lines)
-    taken = [n for n in dict.fromkeys(names) if n in bound or random.random() < 0.5]
+    anew = _assigned(later)
+    taken = [n for n in dict.fromkeys(names) if n in bound or random.random() < 0.5 or n in anew]
     first = {n: next(k for k, line in enumerate(lines) if re.search(rf"\b{n}\b", line)) for n in taken}
     taken = [n for n in taken if not re.match(rf"\s*{n} = (?!.*\b{n}\b)", lines[first[n]])]
     keeps = "" if random.random() < 0.9 else ", preserve_rng_state=False"
@@ -150,7 +152,8 @@ class Program:
             if random.random() < 0.3:
                 name = random.choice(["x", "y", *_assigned(inside)])
                 inside.append(f"d{place} = " + random.choice(_DRAWS).format(a=name))
-            found.append(_region(f"r{place}", inside, random))
+            later = [line for statement in statements[place + count:] for line in statement]
+            found.append(_region(f"r{place}", inside, later, random))
             place += count
         return found
 

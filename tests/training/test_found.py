@@ -405,3 +405,63 @@ def test_a_view_whose_memory_gets_a_history_by_a_later_write(fn, is_refused):
         assert all(isinstance(row, str) and row.startswith("a leaf Variable") for row in rows) is is_refused
     if not is_refused:
         agree(fn, use)
+
+
+QUIET = {
+    "of a result": lambda x, y: (z := y * 1, lambda: z[:2]),
+    "of an input": lambda x, y: (y * 1, lambda: y[:2]),
+    "before a write": lambda x, y: (z := torch.zeros(3, 3), lambda: z[:2]),
+    "of a view": lambda x, y: (z := y.view(9), lambda: z.view(3, 3)[:2]),
+}
+
+
+@pytest.mark.parametrize("how, has_break", [
+    *((how, False) for how in QUIET), *((how, True) for how in QUIET if how != "before a write")])
+def test_a_view_made_under_no_grad_refuses_to_be_written_to(how, has_break):
+    def f(x, y):
+        result, view_of = QUIET[how](x, y)
+        with torch.no_grad():
+            view = view_of()
+        if has_break:
+            print(end="")
+        if how == "before a write":
+            result.add_(y)
+        return result, view
+
+    def use(results, y, leaf, number):
+        results[1].mul_(2)
+        results[0].sum().backward()
+        return leaf.grad
+
+    assert all(isinstance(row, str) and row.startswith("A view was created in no_grad") for row in agree(f, use))
+
+
+HOOKED = {
+    "itself": lambda y, hook: (v := y[:2], v.register_hook(hook), v.mul_(2)),
+    "its base": lambda y, hook: (v := y[:2], v.register_hook(hook), y.tanh_()),
+    "a view of it": lambda y, hook: (v := y[:2], u := v[:1], u.register_hook(hook), v.mul_(3)),
+    "all of it": lambda y, hook: (v := y.view(9), v.register_hook(hook), v.tanh_(), v.mul_(2)),
+    "of the base": lambda y, hook: (v := y.view(9), y.register_hook(hook), v.mul_(2)),
+}
+
+
+@pytest.mark.parametrize("is_outside", [False, True])
+@pytest.mark.parametrize("how", HOOKED)
+def test_a_hook_on_a_view_that_is_written_to_sees_what_it_sees_in_eager(how, is_outside):
+    seen = []
+
+    def f(x, y):
+        z = y * 1
+        if is_outside:
+            return z, z[:2]
+        return z, HOOKED[how](z, lambda grad: seen.append(grad.clone()))[0]
+
+    def use(results, y, leaf, number):
+        seen.clear()
+        base, view = results
+        if is_outside:
+            view = HOOKED[how](base, lambda grad: seen.append(grad.clone()))[0]
+        (base.sum() * view.sum()).backward()
+        return leaf.grad, *seen
+
+    agree(f, use)
