@@ -30,3 +30,15 @@ def test_what_eager_gives(name, backend):
             found, expected = compiled(x), program(x)
         assert found.is_conj() == expected.is_conj()
         torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("first", ["as stored", "dense", "strided"])
+def test_a_view_that_is_stored_negated_as_an_input(first):
+    z, y = torch.randn(4, 2, dtype=torch.complex64), torch.randn(4, 2)
+    plain = {"as stored": z.imag, "dense": y + 1, "strided": torch.randn(8, 4)[::2, ::2]}[first]
+    kept = z.conj().imag
+    for program in (lambda x: (y + 1) * 2 + x * 2, lambda x: x * kept):
+        compiled = preheat.compile(program, options={"cache": False})
+        for x in (plain, kept, kept, kept, plain, kept):
+            with torch.no_grad():
+                torch.testing.assert_close(compiled(x), program(x), rtol=0, atol=0)
