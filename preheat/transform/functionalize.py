@@ -41,13 +41,16 @@ from preheat.ir.graph import CARRY, Builder, Graph, Op, OutputAlias, Ref, Token,
 from preheat.ir.dims import decide, normal
 from preheat.ir.hinted import estimate
 from preheat.ir.scalar import Dim
-from preheat.ir.types import TensorType, Type, by_stride, is_unhinted
+from preheat.ir.types import TensorType, Type, by_stride, is_unhinted, tensor
 from preheat.transform.views import INVERSES, LAZY, SPLITS, VIEWS, offset_of
 
 FUNCTIONAL_NAMES = {"aten.normal_.default": "aten.normal_functional.default"}
 # What these give has nothing of what was there.
 _OVERWRITES = frozenset((
     "aten.zero.default", "aten.fill.Scalar", "aten.fill.Tensor", "aten.copy.default"))
+# In-place draws of a CPU that go through dense memory as it lies; their functional forms go through elements.
+_DRAWN_IN_MEMORY_ORDER = frozenset(
+    ("aten.bernoulli_.float", "aten.uniform_.default", "aten.exponential_.default"))
 # Views that begin a history of their own.
 _CUT_OFF = frozenset(("aten.detach.default",))
 
@@ -317,12 +320,14 @@ class _State:
             raise Unsupported("written_by_library", op.name)
         if any(self._may_meet(a, b) for k, a in enumerate(op.writes) for b in op.writes[:k]):
             raise Unsupported("written_overlap", f"{op.name} writes one storage twice")
-        if schema(name).is_random and not all(self.types[v].is_contiguous for v in op.writes):
-            # numbers are drawn in the order of memory, and `bernoulli` gives memory in another order
-            raise Unsupported("written_by_library", f"{op.name} of a tensor that is not contiguous")
-        pure = self._pure(op, name)
+        pure, written, order = self._pure(op, name), [self.types[value] for value in op.writes], None
+        if schema(name).is_random and not all(type.is_contiguous for type in written):
+            order = self._order_of_draws(op)
+            made = self._permuted(pure.args[0].id, order)
+            pure = replace(pure, args=(Ref(made), *pure.args[1:]))
+            written = [tensor(written[0].dtype, self.builder.type_of[made].sizes)]
         try:
-            types = infer(pure, self.builder.type_of.__getitem__, [self.types[value] for value in op.writes])
+            types = infer(pure, self.builder.type_of.__getitem__, written)
         except (NotImplementedError, RuntimeError, ValueError) as error:
             raise Unsupported("written_by_library", f"{op.name}: {error}") from error
         if len(types) != len(op.writes):
@@ -330,8 +335,25 @@ class _State:
         fresh = tuple(self.builder.fresh() for _ in types)
         self._add(Op(pure.name, pure.args, fresh, types, pure.attrs))
         for target, value, type in zip(op.writes, fresh, types):
+            if order is not None:
+                value = self._permuted(value, tuple(map(order.index, range(len(order)))))
+                type = self.builder.type_of[value]
             self.write(
                 target, self._as_stored(value, type, self.types[target]), pure.name in _OVERWRITES)
+
+    def _order_of_draws(self, op: Op) -> tuple[int, ...]:
+        """The axes of what `op` fills with random numbers as they lie in memory, in whose order it draws."""
+        type = self.types[op.writes[0]]
+        if op.name not in _DRAWN_IN_MEMORY_ORDER or type.device != "cpu" or not is_dense(type):
+            raise Unsupported("written_by_library", f"{op.name} of a tensor that is not contiguous")
+        return tuple(reversed(by_stride(type)))
+
+    def _permuted(self, value: int, axes: tuple[int, ...]) -> int:
+        """`value` with its axes in the order `axes`."""
+        type = self.builder.type_of[value]
+        sizes, strides = (tuple(dims[axis] for axis in axes) for dims in (type.sizes, type.strides))
+        return self.emit(
+            "aten.permute.default", (Ref(value), axes), replace(type, sizes=sizes, strides=strides))
 
     def _pure(self, op: Op, name: str) -> Op:
         """`op` as a call of `name`, every argument given: their defaults may differ."""
