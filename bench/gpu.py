@@ -11,6 +11,7 @@ bytes that the program must move, measured in the same process. What fails or ru
 """
 
 import argparse
+import gc
 import json
 import math
 import statistics
@@ -197,9 +198,6 @@ def rows() -> Iterator[Row]:
         lambda: (lambda x, w: x @ w.t(), (tensor(4096, 768), tensor(50257, 768))))
     yield Row("convolutions 64 and 256 channels, 32 of 56x56 bf16", convolutions)
     yield Row(
-        "MLP 8 x Linear(256) ReLU, batch 128 bf16",
-        lambda: (mlp().bfloat16(), (tensor(128, 256),)), host=True)
-    yield Row(
         "one kernel on 1024 f32",
         lambda: (lambda x: torch.relu(x * 2 + 1), (tensor(1024, dtype=torch.float32),)),
         host=True, graphs=True)
@@ -307,6 +305,7 @@ def _check(
 ) -> None:
     """Error, peak memory beyond what lay there before (weights, arguments), and the time of the `first`
     calls, which compile."""
+    gc.collect()  # what is freed later, of the row before or of a float64 run that failed, would count as less
     before = torch.cuda.memory_allocated()
     began = time.perf_counter()
     for _ in range(first):
