@@ -247,12 +247,15 @@ def cast_constant(g: Rewriter, op: Op) -> int | None:
 
 
 def cast_pair(g: Rewriter, op: Op) -> int | None:
-    """Two casts are one, or none: after an exact widening, or of what loses nothing when it is rounded."""
+    """Two casts are one, or none: after an exact widening, or of what loses nothing when it is rounded. Who reads
+    the latter takes what is rounded where that has memory anyway: else both would, and the wider one twice as much."""
     below = g.definition(op.args[0], "cast")
     if below is None:
         return None
     start, middle = g.type(below.args[0]).dtype, below.type.dtype
-    if start == op.type.dtype and (widens(start, middle) or _is_held(g, below.args[0], middle)):
+    is_narrow = below.result in g.stored
+    if start == op.type.dtype and (
+            widens(start, middle) or not is_narrow and _is_held(g, below.args[0], middle)):
         return below.args[0].id
     if widens(start, middle) and op.type.dtype != "bool":
         return g.emit("cast", below.args, op.type, dtype=op.type.dtype)

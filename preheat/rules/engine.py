@@ -24,6 +24,10 @@ from preheat.ir.scalar import Dim
 from preheat.ir.types import TensorType, Type
 
 
+CALLS = ("library", "matmul")
+VIEWS = ("reshape", "permute", "expand", "slice")
+
+
 class Rule(NamedTuple):
     """`apply(g, op)` gives a value equal to `op`'s result, or None where the rule does not hold."""
 
@@ -44,7 +48,8 @@ def rewrite(graph: Graph, rules: Iterable[Rule], is_shared: Callable[[Op], bool]
 
 
 class Rewriter:
-    """The graph under construction, and what each old value became."""
+    """The graph under construction, and what each old value became. `stored`: values of it that need memory,
+    since a call or someone outside sees them."""
 
     def __init__(
         self, graph: Graph, table: dict[str, list[Rule]], is_shared: Callable[[Op], bool]
@@ -57,6 +62,8 @@ class Rewriter:
         self.defined: dict[int, Op] = {}
         self.known: dict[tuple, tuple[int, ...]] = {}
         self.next_id = graph.next_id()
+        self._with_memory = _with_memory(graph)
+        self.stored: set[int] = set()
 
     # ------------------------------------------------------------------ what rules ask and do
     def definition(self, arg: Arg, name: str = "") -> Op | None:
@@ -85,9 +92,11 @@ class Rewriter:
             self._copy_library(op)
             return
         args = tuple(Ref(self.became[a.id]) for a in op.args)
-        self.became[op.result] = self.add(
+        made = self.became[op.result] = self.add(
             Op(op.name, args, op.results, op.types, tuple(sorted(op.attrs)))
         )
+        if op.result in self._with_memory:
+            self.stored.add(made)
 
     def _copy_library(self, op: Op) -> None:
         def renamed(arg: Arg) -> Arg:
@@ -158,6 +167,15 @@ class Rewriter:
         self.ops.append(Op("cast", (Ref(value),), (fresh,), (type,), (("dtype", type.dtype),)))
         self.types[fresh] = type
         return fresh
+
+
+def _with_memory(graph: Graph) -> set[int]:
+    """Operands of calls, results and what is written: these values, and what they are views of."""
+    found = {*graph.outputs, *(value for _, value in graph.writes)}
+    for op in reversed(graph.ops):
+        if op.name in CALLS or op.name in VIEWS and op.result in found:
+            found.update(op.refs())
+    return found
 
 
 def _typed(arg: object) -> object:

@@ -76,10 +76,11 @@ def test_gradients_of_a_largest_element_are_shared_by_its_equals(dtype):
         assert bool((found != 0).any(-1).all())
 
 
-def test_what_lies_between_two_kernels_is_narrow():
+@pytest.mark.parametrize("activation", [torch.tanh, torch.relu, torch.abs])
+def test_what_lies_between_two_kernels_is_narrow(activation):
     """A residual that a product and the next sum read: 16 bits in memory, and no second copy."""
     def block(x, y, w):
-        total = torch.tanh(x + y)
+        total = activation(x + y)
         return (total + total @ w).tanh()
 
     given = [torch.randn(256, 256, dtype=torch.bfloat16) for _ in range(3)]
