@@ -198,6 +198,11 @@ def read_buffers(plan: Plan, call: Call) -> tuple[int, ...]:
     return library_refs(call)
 
 
+def used_buffers(plan: Plan, call: Call) -> tuple[int, ...]:
+    """The buffers that `call` reads or changes."""
+    return tuple(dict.fromkeys((*read_buffers(plan, call), *written_buffers(plan, call))))
+
+
 def library_refs(call: LibraryCall) -> tuple[int, ...]:
     """The buffers that a library call takes, each once, in order of appearance."""
     arguments = (*call.args, *(arg for _, arg in call.attrs))

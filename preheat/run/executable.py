@@ -39,6 +39,7 @@ from preheat.run.buffers import (
     show_bytes,
     show_view,
     sizes_at,
+    used_buffers,
     word_of,
     writes_inputs,
 )
@@ -62,14 +63,13 @@ class Executable:
     kernels       the loaded image that holds the plan's kernels, None when it has none
     is_grad_off   grad mode is on and an input requires grad: library calls run without
     is_autocast_off  library calls run outside of autocast; None: if it is on now
-    is_lean       outputs are made when they are first filled, not at the start
+    is_lean       outputs are made when they are first filled, not at the start; on a GPU always
     takes_inputs  the list of inputs is the call's own: it is emptied, and each is let go after its
                   last use
     unseen        places of inputs whose versions do not count what is written to them
     graphs        what may be recorded of its calls (`run/replays.py`), None for nothing
     keeps_arena   the arena is kept from call to call: a small one, on a GPU for each stream, and on a CPU
-                  that of a plan that is not lean. Another is allocated on each call; on a GPU its
-                  buffers may come from torch's allocator in turns instead
+                  that of a plan that is not lean. Another is allocated on each call
     """
 
     def __init__(
@@ -78,9 +78,9 @@ class Executable:
         unseen: Collection[int] = (),
     ):
         self.plan, self.kernels, self.is_grad_off = plan, kernels, is_grad_off
-        self.is_lean, self.takes_inputs = is_lean, takes_inputs
         self.device = device_of(plan)
         self.is_gpu = self.device != "cpu"
+        self.is_lean, self.takes_inputs = is_lean or self.is_gpu, takes_inputs
         self.kernels_index = torch.device(self.device).index or 0
         self.pointed = _pointed_inputs(plan) if self.is_gpu else ()
         self.places = places(plan)
@@ -116,8 +116,9 @@ class Executable:
         self.freed = frozenset(freed)
         self.free_after = _last_uses(plan, self.places, freed)
         # the buffers that come into being for a call that fills them, by call
-        made = ("owned", "output") if is_lean else ("owned",)
-        self.made_before = _first_uses(plan, self.places, made, self.library_results)
+        made = ("owned", "output") if self.is_lean else ("owned",)
+        self.made_before = _first_uses(
+            plan, self.places, made, self.library_results, self.first_write)
         self.graphs: Any = None
         # what has been recorded, by the count of objects that a program's result takes besides
         self.replays: weakref.WeakValueDictionary = weakref.WeakValueDictionary()
@@ -149,6 +150,20 @@ class Executable:
         values = self._values(inputs, new_arena(self.arena_bytes, self.device))
         self._run(values, note)
         return values
+
+    @functools.cached_property
+    def has_block(self) -> bool:
+        """Whether an arena that is not kept is one allocation, on a CPU, whose buffers take the places of
+        others, and on a GPU where kernels alone use it, 1 us a buffer saved: a stream runs kernels in order, so
+        buffers may share places there, too. Else its buffers come from torch's allocator in turns."""
+        arena = [k for k, place in enumerate(self.places) if place.kind == "arena"]
+        if self.keeps_arena or not arena:
+            return False
+        if not self.is_gpu:
+            return True
+        others = (call for call in self.plan.calls if not isinstance(call, KernelCall))
+        used = {b for call in others for b in used_buffers(self.plan, call)}
+        return len(arena) > 1 and used.isdisjoint(arena)
 
     @functools.cached_property
     def _actions(self) -> tuple[Action, ...]:
@@ -319,17 +334,21 @@ def _last_uses(
 
 
 def _first_uses(
-    plan: Plan, where: tuple[Place, ...], kinds: tuple[str, ...], library_results: set[int]
+    plan: Plan, where: tuple[Place, ...], kinds: tuple[str, ...], library_results: set[int],
+    first_write: int,
 ) -> tuple[tuple[int, ...], ...]:
     """For each call the buffers of `kinds` that it is the first to use and that no library call
-    makes."""
+    makes. Results that come later are made for call `first_write`: behind it memory must not be found short."""
     seen = set(library_results)
-    found: list[tuple[int, ...]] = []
-    for call in plan.calls:
+    found: list[list[int]] = [[] for _ in plan.calls]
+    for number, call in enumerate(plan.calls):
         roots = dict.fromkeys(where[b].root for b in _buffers(plan, call))
-        found.append(tuple(r for r in roots if where[r].kind in kinds and r not in seen))
+        for root in roots:
+            if where[root].kind in kinds and root not in seen:
+                is_result = where[root].kind == "output"
+                found[min(number, first_write) if is_result else number].append(root)
         seen.update(roots)
-    return tuple(found)
+    return tuple(map(tuple, found))
 
 
 # ---------------------------------------------------------------------------- one action a call

@@ -33,7 +33,7 @@ from preheat.ir.sized import builder, has_sizes
 from preheat.ir.types import TensorType
 from preheat.run.buffers import (
     aligned_copy, detached_maker, empty, extent_bytes, known, library_refs, read_buffers,
-    seen_view_maker, show_bytes, view_maker, word_of, written_buffers,
+    seen_view_maker, show_bytes, used_buffers, view_maker, word_of,
 )
 from preheat.run.call_rows import Row
 from preheat.run.device import Context, address_of, function_of
@@ -96,12 +96,12 @@ def lower(
         writer.notice(*notice)
     writer.make_whole_arena()
     for number, call in enumerate(executable.plan.calls):
+        writer.make_buffers(number)
         if number == executable.first_write:
             writer.test()
             writer.rows.append(Row("write", (), 0))
         elif number in executable.foreign:
             writer.test()
-        writer.make_buffers(number)
         _LOWER[type(call)](writer, call)
         writer.free(executable.free_after[number])
     writer.test()
@@ -344,27 +344,20 @@ class _Writer:
             self.make(root)
         if self.executable.keeps_arena or self.block >= 0:
             return
-        used = (*read_buffers(self.plan, call), *written_buffers(self.plan, call))
-        for root in dict.fromkeys(self.places[b].root for b in used):
+        for root in dict.fromkeys(self.places[b].root for b in used_buffers(self.plan, call)):
             if self.places[root].kind == "arena" and root not in self.objects:
                 self.make(root)
 
     def make_whole_arena(self) -> None:
-        """One allocation for an arena that is not kept: on a CPU, whose buffers take the places of others;
-        on a GPU where kernels alone use it, 1 us a buffer saved. A stream runs kernels in order, so
-        buffers may share places there, too."""
-        arena = [k for k, place in enumerate(self.places) if place.kind == "arena"]
-        if self.executable.keeps_arena or not arena:
-            return
-        others = (call for call in self.plan.calls if not isinstance(call, KernelCall))
-        used = {b for call in others for b in (*read_buffers(self.plan, call), *written_buffers(self.plan, call))}
-        if self.executable.is_gpu and (len(arena) < 2 or not used.isdisjoint(arena)):
+        """The allocation that an arena is that is not kept, if it is one."""
+        if not self.executable.has_block:
             return
         self.block = self.new_slot()
         sizes = (self.executable.arena_bytes,)
         self.make(self.block, TensorType("uint8", sizes, (1,), self.executable.device))
-        for number in arena:
-            self.rows.append(Row("offset", (number, self.block, self.places[number].offset_bytes), 0))
+        for number, place in enumerate(self.places):
+            if place.kind == "arena":
+                self.rows.append(Row("offset", (number, self.block, place.offset_bytes), 0))
 
     def make(self, slot: int, type: TensorType | None = None) -> None:
         """A fresh tensor for `slot`, at this point of the calls: of the type of its buffer, or `type`."""
@@ -436,10 +429,12 @@ class _Writer:
     def output_slots(self, outputs: Sequence[Output]) -> list[int]:
         """The slots of the results. Views come last: their base may stand further on."""
         for output in outputs:
-            if not output.alias and output.buffer not in self.objects and self.executable.is_lean:
+            if output.alias:
+                continue
+            is_made = self.plan.buffers[output.buffer].kind != "output" or output.buffer in self.objects
+            if self.executable.is_lean and not is_made:
                 self.make(output.buffer)  # without elements: no call has filled it
-            if not output.alias:
-                self.object(output.buffer)
+            self.object(output.buffer)
         slots = [
             slot if output.alias else output.buffer for output, slot in zip(outputs, self.views)]
         for is_detached in (True, False):  # others may be views of the detached ones

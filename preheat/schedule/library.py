@@ -60,6 +60,10 @@ COPIES: dict[str, str | None] = {
     "aten.contiguous.default": None,
     "aten.as_strided.default": None,
 }
+# Calls whose result is memory that nothing else is in, and that keep none of their operands.
+FRESH = frozenset((
+    "aten.mm.default", "aten.bmm.default", "aten.addmm.default", "aten.baddbmm.default",
+    "aten._addmm_activation.default", "aten.convolution.default"))
 
 
 def product_overload(op: Op) -> str:

@@ -6,7 +6,9 @@ Outputs are fresh tensors with the strides of their types, results of library ca
 memory, everything else is placed in the arena: largest first, at the lowest 64-byte aligned offset
 that no value living at the same time holds. Where sizes are expressions the arena is a row of shelves,
 each as long as the longest of the values that are on it in turns. A kernel that reads a dying value only at the places
-where it stores a new one of the same type stores in place.
+where it stores a new one of the same length stores in place: also in the result of a product or convolution, which
+nobody else can see. On a GPU threads are in no order, so there it is a large value of a kernel without walks
+that loads each element once: whoever stores it has loaded it.
 
 Source: the greedy-by-size planner of TFLite (Pisarchyk and Lee, 2020).
 """
@@ -23,11 +25,14 @@ from preheat.ir.scalar import Dim, Scalar
 from preheat.ir.types import TensorType
 from preheat.schedule.fuse import Unit
 from preheat.schedule.groups import Group
+from preheat.schedule.library import FRESH
 from preheat.schedule.problem import CallUnit, Problem
 from preheat.schedule.views import View
 
 ALIGN_BYTES = 64
 LARGE_BYTES = 16 << 10  # of a buffer that a lean plan makes and frees instead of placing it
+# Of a value of a GPU whose place another takes: a program has more elements of it than threads.
+GPU_LARGE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +93,8 @@ class _Planner:
         library = [u for u in units if isinstance(u, CallUnit) and u.overload]
         self.owned = {r for u in library for r in u.makes}
         self.shown = {problem.memory.get(v, v) for u in library for v in u.reads}
+        others = {v for u in library if u.overload not in FRESH for v in (*u.reads, *u.makes)}
+        self.fresh = {v for v in self.owned if v not in others and v not in self.outputs}
         self.shared: dict[int, int] = {}  # memory -> the dead memory whose place it takes
         self.kernels: dict[int, Bound] = {}
         # by the identity of a kernel, which is held here so that no other takes its place
@@ -103,7 +110,7 @@ class _Planner:
         for memory in self._memories():
             kind, index = self._kind(memory, offsets)
             root = self._root(memory)
-            if root != memory and root in number:
+            if root != memory:
                 number[memory] = number[root]
                 continue
             number[memory] = len(buffers)
@@ -174,8 +181,8 @@ class _Planner:
         lives: dict[int, _Life] = {}
         for place, unit in enumerate(self.units):
             for memory in made(unit, self.problem):
-                if self._in_arena(memory) and not self._comes_and_goes(memory):
-                    root, last = self._root(memory), self.last_use[memory]
+                root, last = self._root(memory), self.last_use[memory]
+                if self._in_arena(root) and not self._comes_and_goes(root):
                     size = span_bytes(self.problem.types[memory])
                     life = lives.setdefault(root, _Life(place, last, size))
                     life.last = max(life.last, last)
@@ -213,7 +220,9 @@ class _Planner:
         old, new = bound.memories.index(dead), bound.memories.index(memory)
         key = (id(bound.kernel), old, new)
         if key not in self.joined:
-            self.joined[key] = bound.kernel, join_parameters(bound.kernel, old, new)
+            is_ordered = self.problem.types[memory].device == "cpu" or is_pointwise(bound.kernel, old, new)
+            self.joined[key] = (
+                bound.kernel, join_parameters(bound.kernel, old, new) if is_ordered else None)
         _, kernel = self.joined[key]
         if kernel is None:
             return None
@@ -221,18 +230,36 @@ class _Planner:
         return Bound(kernel, memories)
 
     def _may_replace(self, memory: int, dead: int, place: int) -> bool:
-        """Both have memory of one kind, `dead` is not used after unit `place`, of one type, not yet replaced."""
-        if not self._in_arena(memory) or not self._in_arena(dead) or dead in self.shared.values():
-            return False
-        if self.problem.types[memory].device != "cpu":  # torch's allocator has the memory there
+        """`dead` is not used after unit `place`, not yet replaced, and as long as `memory`, which may lie there."""
+        if not self._in_arena(memory) or dead in self.shared.values() or self.last_use[dead] != place:
             return False
         if memory in self.problem.parts:  # its other parts may be stored while `dead` is in use
             return False
-        if self._comes_and_goes(memory) != self._comes_and_goes(dead):  # one of them is the arena's
+        if dead not in self.fresh and not (
+                self._in_arena(dead) and self._comes_and_goes(memory) == self._comes_and_goes(dead)):
+            return False  # of someone else, or one of them is the arena's
+        type, old = self.problem.types[memory], self.problem.types[dead]
+        if type.device != "cpu" and estimate(span_bytes(type)) < GPU_LARGE_BYTES:
             return False
-        return (
-            self.last_use[dead] == place and self.problem.types[memory] == self.problem.types[dead]
-        )
+        return type == old or _has_room(type, old)
+
+
+def _has_room(type: TensorType, old: TensorType) -> bool:
+    """Whether memory of type `old` is that of one of type `type`, in another shape."""
+    spans = span_bytes(type), span_bytes(old)
+    is_known = not any(isinstance(span, Scalar) for span in spans)
+    return is_known and spans[0] == spans[1] and (type.dtype, type.device) == (old.dtype, old.device)
+
+
+def is_pointwise(kernel: Kernel, old: int, new: int) -> bool:
+    """Each element of parameters `old` and `new` is touched once, by who has the same position of all axes."""
+    touched = [
+        op for stage in kernel.stages for op in stage.body
+        if op.op in ("load", "store") and op.param in (old, new)]
+    if len(touched) != 2 or any(stage.axes for stage in kernel.stages):
+        return False
+    axes = {axis.name for axis in kernel.axes if axis.extent != 1}
+    return all(axes.issubset(name for name, stride in op.index.terms if stride != 0) for op in touched)
 
 
 def join_parameters(kernel: Kernel, old: int, new: int) -> Kernel | None:

@@ -27,7 +27,7 @@ from preheat.ir.graph import Graph
 from preheat.ir.ops import CORE, FUSABLE
 from preheat.ir.plan import KernelCall, Rounding, Target
 from preheat.ir.types import tensor
-from preheat.schedule import cost, split
+from preheat.schedule import cost, memory, split
 from preheat.schedule.products import parts_of, products_as_kernels, products_of
 from preheat.schedule.schedule import schedule
 
@@ -214,8 +214,19 @@ def parts() -> Iterator[Graph]:
             yield m.graph(m.reduce("sum", x, *axes), m.reduce("any", m.op("gt", x, (3.0,)), *axes))
 
 
+def in_place() -> Iterator[Graph]:
+    """What is stored in the place of a product's result: elementwise, beside what lies turned, in another shape."""
+    memory.GPU_LARGE_BYTES = 1 << 12
+    for rows, columns in ((64, 32), (100, 33), (40, 200)):
+        m = Make()
+        y = m.matmul(m.input(rows, 20), m.input(20, columns))
+        y = m.op("add", m.op("tanh", y), m.permute(m.input(columns, rows), 1, 0))
+        z = m.op("mul", m.reshape(m.matmul(m.input(columns, 20), m.input(20, rows)), rows, columns), y)
+        yield m.graph(m.matmul(z, m.input(columns, 8)))
+
+
 GROUPS = {
-    "few": few, "parts": parts,
+    "few": few, "in_place": in_place, "parts": parts,
     "products": products, "convolutions": convolutions, "rows": rows, "movement": movement, "elementwise": elementwise,
     "graphs": graphs, "folds": folds, "random": random}
 
@@ -228,10 +239,11 @@ def given(graph: Graph) -> list[torch.Tensor]:
 def check(group: str, graph: Graph, ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> None:
     """The plan's results are the graph's; both fault or neither does."""
     moved = on_gpu(graph)
-    fused, cut = ({}, {}) if group == "few" else (products_of(moved), parts_of(moved, 132))
+    fused, cut = ({}, {}) if group in ("few", "in_place") else (products_of(moved), parts_of(moved, 132))
     is_whole = group != "few" and not fused
     assert is_whole or all(isinstance(call, KernelCall) for call in schedule(moved, TARGET, fused).calls)
     plan = schedule(moved, TARGET, fused, {value: counts[-1] for value, counts in cut.items()})
+    assert group != "in_place" or any(p.role == "inout" for kernel in plan.kernels for p in kernel.params)
     divides = any(op.name in ("floordiv", "truncdiv", "remainder", "fmod") for op in graph.ops)
     try:
         expected = run(graph, theirs)

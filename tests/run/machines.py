@@ -139,7 +139,7 @@ class Machine:
                 fake._kept.append(values)
                 return values
 
-        found = Kept(given, Loaded())
+        found = Kept(given, Loaded(), is_lean=True)  # as on a GPU
         found.is_gpu, found.graphs = True, self.graphs
         found.keeps_arena = found.arena_bytes <= executables.KEPT_BYTES
         found.free_after = _last_uses(given, found.places, ("owned", "arena"))
