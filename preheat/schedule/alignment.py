@@ -9,7 +9,9 @@
 The tensor cores' loads and stores want rows that begin at 16 bytes. Where those of the result do
 not, the library takes a path that is several times slower: GPT-2's logits for 8 x 512 tokens cost
 more than all its layers (docs/performance.md). Joining the parts costs a pass over the result, or
-nothing where a kernel reads them; no weight is copied, as it would be to pad it.
+nothing where a kernel reads them; no weight is copied, as it would be to pad it. What nobody reads, a result of
+the graph, would be there twice while it is joined: %3 is made of some rows after others, each joined
+before the next.
 
 Requires level core. Guarantees: the same sums in float32, rounded once.
 """
@@ -27,16 +29,28 @@ FLOPS_PER_US = 500_000_000
 EXTRA = 3
 BYTES_PER_US = 4_000_000
 LAUNCHES_US = 10
+MOST_BLOCKS = 8  # of rows of a result of the graph
+BLOCK_US = 40  # of the product of a block of rows, which then still fills the device
 
 
 def aligned_products(graph: Graph, target: Target) -> Graph:
     """`graph` with each large product of unaligned columns in two parts."""
     if not target.is_gpu:
         return graph
-    types = graph.types()
+    types, given = graph.types(), _given(graph)
     return with_replaced(
         graph, lambda op: _gains(product_in(op, types), types),
-        lambda builder, op: _append(builder, product_in(op, types)))
+        lambda builder, op: _append(builder, product_in(op, types), op.result in given))
+
+
+def _given(graph: Graph) -> set[int]:
+    """The values that are results of the graph, whatever their shape there, and that no op reads."""
+    read = {ref for op in graph.ops if op.name != "reshape" for ref in op.refs()}
+    given = {value for value in graph.outputs if value not in read}
+    for op in reversed(graph.ops):
+        if op.name == "reshape" and op.result in given:
+            given.update(ref for ref in op.refs() if ref not in read)
+    return given
 
 
 def _gains(product: Product | None, types: dict[int, Type]) -> bool:
@@ -54,34 +68,67 @@ def _gains(product: Product | None, types: dict[int, Type]) -> bool:
     return saved_us > 2 * (LAUNCHES_US + 2 * type.elems * type.itemsize / BYTES_PER_US)
 
 
-def _append(builder: Builder, product: Product) -> None:
+def _append(builder: Builder, product: Product, is_given: bool) -> None:
     """Appends the two parts, and their join, which gives the op's own value."""
     op, columns = product.op, product.op.type.sizes[-1]
     cut = columns // ALIGN_ELEMS * ALIGN_ELEMS
-    main = _part(builder, product, 0, cut)
-    builder.append(main.op)
-    rest = _part(builder, product, cut, columns - cut)
+    main = _columns(builder, product, 0, cut)
+    blocks = _blocks(builder, main) if is_given else 1
+    made = [_rows(builder, main, k, blocks) for k in range(blocks)]
+    for part in made:
+        builder.append(part.op)
+    joined = made[0].op.result if blocks == 1 else builder.add(
+        "cat", [part.op.result for part in made], main.op.type, axis=0)
+    rest = _columns(builder, product, cut, columns - cut)
     write_sum(builder, rest)
-    parts = (Ref(main.op.result), Ref(rest.op.result))
+    parts = (Ref(joined), Ref(rest.op.result))
     builder.append(Op("cat", parts, op.results, op.types, (("axis", op.type.rank - 1),)))
 
 
-def _part(builder: Builder, product: Product, start: int, size: int) -> Product:
+def _blocks(builder: Builder, product: Product) -> int:
+    """Into how many blocks of rows the product of two matrices is cut."""
+    type = product.op.type
+    needed_us = 2 * type.elems * builder.type_of[product.a].sizes[-1] // FLOPS_PER_US
+    return max(1, min(MOST_BLOCKS, needed_us // BLOCK_US)) if type.rank == 2 else 1
+
+
+def _columns(builder: Builder, product: Product, start: int, size: int) -> Product:
     """The product of `size` columns from `start`."""
-    op, type = product.op, product.op.type
-    b = _columns(builder, product.b, start, size)
+    b = _slice(builder, product.b, -1, start, size)
     addend = product.addend
     if addend is not None and builder.type_of[addend].sizes[-1] != 1:
-        addend = _columns(builder, addend, start, size)
-    args: tuple[Arg, ...] = (Ref(product.a), Ref(b))
+        addend = _slice(builder, addend, -1, start, size)
+    return _part(builder, product, (*product.op.type.sizes[:-1], size), product.a, b, addend)
+
+
+def _rows(builder: Builder, product: Product, number: int, count: int) -> Product:
+    """Block `number` of `count` of the rows of a product of matrices."""
+    if count == 1:
+        return product
+    rows, columns = product.op.type.sizes
+    start, end = (rows * k // count for k in (number, number + 1))
+    a, addend = _slice(builder, product.a, 0, start, end - start), product.addend
+    if addend is not None and builder.type_of[addend].rank == 2 and builder.type_of[addend].sizes[0] != 1:
+        addend = _slice(builder, addend, 0, start, end - start)
+    return _part(builder, product, (end - start, columns), a, product.b, addend)
+
+
+def _part(
+    builder: Builder, product: Product, sizes: tuple[int, ...], a: int, b: int, addend: int | None,
+) -> Product:
+    """The product of `a` and `b`, of `sizes`, as `product` is one."""
+    op = product.op
+    args: tuple[Arg, ...] = (Ref(a), Ref(b))
     args = args if addend is None else (Ref(addend), *args, *op.args[3:])
-    made = tensor(type.dtype, (*type.sizes[:-1], size), device=type.device)
+    made = tensor(op.type.dtype, sizes, device=op.type.device)
     part = Op(op.name, args, (builder.fresh(),), (made,), op.attrs)
-    return Product(part, product.a, b, addend)
+    return Product(part, a, b, addend)
 
 
-def _columns(builder: Builder, value: int, start: int, size: int) -> int:
-    """`size` elements of the last axis of `value`, from `start`."""
+def _slice(builder: Builder, value: int, axis: int, start: int, size: int) -> int:
+    """`size` elements of an axis of `value`, from `start`."""
     type = builder.type_of[value]
-    part = TensorType(type.dtype, (*type.sizes[:-1], size), type.strides, type.device)
-    return builder.add("slice", [value], part, axis=type.rank - 1, start=start, step=1)
+    axis %= type.rank
+    sizes = (*type.sizes[:axis], size, *type.sizes[axis + 1:])
+    part = TensorType(type.dtype, sizes, type.strides, type.device)
+    return builder.add("slice", [value], part, axis=axis, start=start, step=1)

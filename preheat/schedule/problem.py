@@ -9,7 +9,7 @@ the value cannot live in the output itself, and a written input gets a value tha
 input's memory. Guarantees: operands of library calls have exactly the strides of their types.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
 from preheat.base.dataclass import dataclass
@@ -18,7 +18,8 @@ from preheat.ir.graph import Graph, Op, OutputAlias, Ref, device_of
 from preheat.ir.graph import Store as InPlace
 from preheat.ir.hinted import estimate
 from preheat.ir.ops import CORE, FUSABLE
-from preheat.ir.types import NoneType, TensorType, tensor
+from preheat.ir.scalar import Dim
+from preheat.ir.types import NoneType, TensorType, contiguous_strides, tensor
 from preheat.schedule.cost import LAUNCH_BYTES
 from preheat.schedule.library import COPIES, OVERLOADS, is_blas, product_overload
 from preheat.schedule.loops import DIVISIONS, MOVED_AS, RULES
@@ -352,29 +353,53 @@ class _Statement:
 
     def _joins(self) -> None:
         """A large `cat` that needs memory is stored part by part: no masks, and its operands are
-        computed in place. The last part is the value itself, for its readers."""
-        for value in [
-            v for v in sorted(self.required) if v in self.ops and self.ops[v].name == "cat"
-        ]:
-            type, axis = self.types[value], self.ops[value].attr("axis")
-            refs = [a.id for a in self.ops[value].args if self.types[a.id].elems != 0]
-            if (
-                value in self.written
-                or value in self.parts
-                or not _is_large(type)
-                or len(refs) > MOST_PARTS
-            ):
+        computed in place. The last part is the value itself, for its readers. What a call gives is
+        stored right behind the call."""
+        for value in sorted(self.required):
+            cat, type = self._cat_in(value), self.types[value]
+            if cat is None or value in self.written or value in self.parts or not _is_large(type):
                 continue
-            offset, before = 0, None
-            for number, ref in enumerate(refs):
+            strides = type.strides if cat == value else contiguous_strides(self.types[cat].sizes)
+            refs = list(self._joined(cat, 0, strides))
+            if len(refs) > MOST_PARTS:
+                continue
+            before = None
+            for number, (ref, offset) in enumerate(refs):
                 part = value if number == len(refs) - 1 else self._copy(ref, self.types[ref])
-                self.order[part] = self.order[value] - 0.5 * (part != value)
-                self.parts[part] = Store(part, ref, value, offset, type.strides)
                 if part != value:
-                    self.joined[part] = value
+                    start = self.order[ref] if ref in self.results else self.order[value] - 1
+                    self.order[part], self.joined[part] = start + 0.5, value
+                self.parts[part] = Store(part, ref, value, offset, strides)
                 if before is not None:
                     self.replaces[part] = before
-                offset, before = offset + self.types[ref].sizes[axis] * type.strides[axis], part
+                before = part
+
+    def _cat_in(self, value: int) -> int | None:
+        """The `cat` whose elements memory of `value` holds, as it is or in another shape."""
+        found, type = value, self.types[value]
+        while found in self.ops and self.ops[found].name == "reshape":
+            found = self.ops[found].args[0].id
+            if found in self.required:
+                return None
+        if found not in self.ops or self.ops[found].name != "cat":
+            return None
+        return found if found == value or type.strides == contiguous_strides(type.sizes) else None
+
+    def _joined(
+        self, value: int, offset: Dim, strides: tuple[Dim, ...],
+    ) -> Iterator[tuple[int, Dim]]:
+        """What the `cat` `value` joins, and what those join that have no memory, each with where it begins in memory
+        of `strides`."""
+        axis = self.ops[value].attr("axis")
+        for ref in self.ops[value].refs():
+            if self.types[ref].elems == 0:
+                continue
+            op = self.ops.get(ref)
+            if op is not None and op.name == "cat" and ref not in self.required:
+                yield from self._joined(ref, offset, strides)
+            else:
+                yield ref, offset
+            offset = offset + self.types[ref].sizes[axis] * strides[axis]
 
     # ------------------------------------------------------------------ calls
     def _call(self, op: Op) -> CallUnit:

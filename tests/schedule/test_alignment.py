@@ -11,6 +11,8 @@ from preheat.ir.graph import Op, Ref
 from preheat.ir.plan import KernelCall, LibraryCall, Target
 from preheat.ir.types import tensor
 from preheat.ir.verify import verify
+from preheat.run.executable import Executable
+from preheat.run.footprint import peak_bytes
 from preheat.schedule import alignment
 from preheat.schedule.alignment import aligned_products
 from preheat.schedule.schedule import schedule
@@ -18,8 +20,8 @@ from preheat.schedule.schedule import schedule
 GPU = Target("cuda", "sm_90")
 
 
-def linear(*batch, rows=4096, inner=768, columns=50257, dtype="bfloat16", bias=False):
-    """x @ weight.t() (+ bias), and its double."""
+def linear(*batch, rows=4096, inner=768, columns=50257, dtype="bfloat16", bias=False, is_read=True):
+    """x @ weight.t() (+ bias), and its double, if it `is_read`."""
     m = Make()
     x = m.input(*batch, rows, inner, dtype=dtype)
     w = m.input(*batch, columns, inner, dtype=dtype)
@@ -33,7 +35,7 @@ def linear(*batch, rows=4096, inner=768, columns=50257, dtype="bfloat16", bias=F
         type = tensor(dtype, (rows, columns))
         attrs = (("op", "aten.addmm.default"),)
         m.builder.append(Op("library", (Ref(b), Ref(x), Ref(w)), (made,), (type,), attrs))
-    return m.graph(made, m.op("mul", m.cast(made, "float32"), (2.0,)))
+    return m.graph(made, m.op("mul", m.cast(made, "float32"), (2.0,))) if is_read else m.graph(made)
 
 
 def products(plan):
@@ -54,6 +56,24 @@ def test_logits_are_cut_where_rows_begin_at_16_bytes(dtype, bias):
     assert sum(isinstance(c, KernelCall) for c in plan.calls) <= 3
 
 
+def test_blocks_of_rows_in_another_shape_are_stored_where_they_belong():
+    m = Make()
+    x, w = m.input(4096, 768, dtype="bfloat16"), m.input(50257, 768, dtype="bfloat16")
+    plan = schedule(on_gpu(m.graph(m.reshape(m.matmul(x, m.permute(w, 1, 0)), 8, 512, 50257))), GPU)
+    assert [call.extent for call in plan.calls if isinstance(call, KernelCall)] == 8 * [512 * 50256] + [4096]
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_logits_that_are_given_out_are_there_once(bias):
+    """Block by block of their rows, each copied before the next."""
+    plan = schedule(on_gpu(linear(bias=bias, is_read=False)), GPU)
+    calls = [type(call) for call in plan.calls]
+    assert calls.count(LibraryCall) == 8 and calls[:4] == 2 * [LibraryCall, KernelCall]
+    assert {operands[-2].sizes for operands in products(plan)} == {(512, 768)}
+    logits = 4096 * 50257 * 2
+    assert logits < peak_bytes(Executable(plan, None)) < logits * 1.13
+
+
 @pytest.mark.parametrize("graph", [
     linear(columns=50264), linear(dtype="float32"), linear(rows=1), linear(inner=769),
     linear(columns=33)], ids=["aligned", "float32", "one row", "odd sum", "few columns"])
@@ -62,17 +82,19 @@ def test_others_are_left_whole(graph):
     assert aligned_products(linear(), Target("cpu", "x86_64")).ops == linear().ops
 
 
+@pytest.mark.parametrize("is_read", [False, True])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("batch", [(), (3,)])
 @pytest.mark.parametrize("columns", [65, 71, 79])
-def test_the_parts_are_the_product(columns, batch, bias, monkeypatch):
+def test_the_parts_are_the_product(columns, batch, bias, is_read, monkeypatch):
     if batch and bias:
         return
     monkeypatch.setattr(alignment, "LAUNCHES_US", 0)
-    graph = linear(*batch, rows=5, inner=256, columns=columns, bias=bias)
+    monkeypatch.setattr(alignment, "FLOPS_PER_US", 2000)  # two blocks of five rows
+    graph = linear(*batch, rows=5, inner=256, columns=columns, bias=bias, is_read=is_read)
     cut = aligned_products(graph, GPU)
     verify(cut)
-    assert cut.ops != graph.ops
+    assert sum(op.name == "cat" for op in cut.ops) == (1 if is_read or batch else 2)
     generator = torch.Generator().manual_seed(0)
     given = [random_input(i.type, generator) for i in graph.inputs]
     plan = schedule(on_gpu(graph), GPU)

@@ -190,6 +190,22 @@ def test_a_large_cat_is_stored_part_by_part():
     assert not any(op.mask is not None for k in plan.kernels[:2] for s in k.stages for op in s.body)
 
 
+@pytest.mark.parametrize("axes", [(0, 1), (1, 0), (1, 1), (2, 1), (0, 2)])
+@pytest.mark.parametrize("is_reshaped", [False, True])
+@pytest.mark.parametrize("is_read", [False, True])
+def test_a_cat_within_a_cat_is_stored_part_by_part(axes, is_reshaped, is_read):
+    m = Make()
+    x = m.input(8, 40, 30)
+    inner = m.cat(axes[0], m.op("exp", x), m.op("neg", x))
+    joined = m.cat(axes[1], inner, inner, m.input(*m.type(inner).sizes))
+    rows, columns, depth = m.type(joined).sizes
+    made = m.reshape(joined, rows * columns // 4, depth * 4) if is_reshaped else joined
+    others = [m.reduce("sum", joined, 2), m.op("abs", inner)] if is_read else []
+    plan = compare(m.graph(made, *others))
+    is_masked = any(op.mask is not None for k in plan.kernels for s in k.stages for op in s.body)
+    assert is_read or not is_masked
+
+
 def test_rotation_of_halves():
     m = Make()
     q, c, s = m.input(2, 3, 8), m.input(3, 8), m.input(3, 8)
