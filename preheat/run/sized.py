@@ -14,11 +14,12 @@ last, whatever number of sizes there are.
 import functools
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
 from preheat.base.dataclass import dataclass
+from preheat.bridge.ops import unseen_inputs
 from preheat.ir.graph import Graph, device_of
 from preheat.ir.hinted import Book
 from preheat.ir.plan import Image, Plan
@@ -38,10 +39,10 @@ _MOST_PATIENCE = 1 << 16
 
 
 class Template:
-    """A plan for many sizes, with its code. `is_quiet`: see `Sized`."""
+    """A plan for many sizes, with its code. `is_quiet`: see `Sized`; `unseen`: see `Executable`."""
 
-    def __init__(self, plan: Plan, image: Image, is_quiet: bool = False):
-        self.plan, self.is_quiet = plan, is_quiet
+    def __init__(self, plan: Plan, image: Image, is_quiet: bool = False, unseen: Collection[int] = ()):
+        self.plan, self.is_quiet, self.unseen = plan, is_quiet, unseen
         self.kernels = loaded(plan, image)
         self._allows = compiled_expressions(plan.symbols, plan.conditions)
 
@@ -57,7 +58,7 @@ class Template:
         are taken for. `calls`: see `with_hinted_sizes`."""
         book = Book()
         plan = with_hinted_sizes(self.plan, self.plan.symbols, calls, book)
-        return Executable(plan, self.kernels, self.is_quiet), book
+        return Executable(plan, self.kernels, self.is_quiet, unseen=self.unseen), book
 
 
 class Planned:
@@ -71,7 +72,8 @@ class Planned:
     def executable(self) -> Executable:
         """What runs from Python; calls that find their entry need none."""
         made = Executable(
-            at(self.template.plan, self.sizes), self.template.kernels, self.template.is_quiet)
+            at(self.template.plan, self.sizes), self.template.kernels, self.template.is_quiet,
+            unseen=self.template.unseen)
         made.graphs = self.graphs
         return made
 
@@ -110,13 +112,15 @@ class Sized:
     ):
         self.graph, self.specialise, self.graphs = graph, specialise, graphs
         self._is_quiet = is_quiet
-        self.templates = [] if template is None else [Template(*template, is_quiet)]
         self.patience = CALLS_BEFORE_PLAN
         self.device = device_of(graph)
         self.symbols = tuple(name for name, _ in graph.symbols)
         place_of = {given.id: place for place, given in enumerate(graph.inputs)}
         self.places = tuple(place_of[value] for _, value in graph.symbols)
         self.bodies = tuple(k for k in range(len(graph.inputs)) if k not in set(self.places))
+        # of bodies: their versions do not count what is written to them
+        self._unseen = frozenset(map(self.bodies.index, unseen_inputs(graph)))
+        self.templates = [] if template is None else [Template(*template, is_quiet, self._unseen)]
         self._instances: OrderedDict[Values, Instance] = OrderedDict()  # the last used one last
         self._table, self._compiling = threading.Lock(), threading.Lock()
 
@@ -177,7 +181,7 @@ class Sized:
         finally:
             self._compiling.release()
         if made is not None:
-            self.templates.append(Template(*made, self._is_quiet))
+            self.templates.append(Template(*made, self._is_quiet, self._unseen))
         return self._from_template(values)
 
     def _op_by_op(self, values: Values) -> Any:
@@ -200,7 +204,8 @@ class Sized:
         if self.specialise is None:
             return None
         found = self.specialise(at(self.graph, dict(zip(self.symbols, values))))
-        return None if found is None else executable(*found, self._is_quiet, graphs=self.graphs)
+        return None if found is None else executable(
+            *found, self._is_quiet, graphs=self.graphs, unseen=self._unseen)
 
     def _make_room(self) -> bool:
         """Where as many sizes have plans as may be, the one that was used longest ago loses its own,

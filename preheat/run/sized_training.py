@@ -10,7 +10,7 @@ As `Sized`, whose table of sizes this is. `lesson()` gives what is known (`sized
 """
 
 import functools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -37,16 +37,14 @@ class SizedTraining(Sized):
     state       where the random generator stood when the present call began
     changed     is told what is known, each time that this is more
     may_compile whether plans may be made
-    unseen      places of inputs whose versions do not count what is written to them
     """
 
     def __init__(
         self, graph: Graph, lesson: Callable[[], Any], state: Callable[[], States | None],
         changed: Callable[[Training], None], may_compile: Callable[[], bool],
-        runtime: Image | None, name: str, unseen: Collection[int] = (),
+        runtime: Image | None, name: str,
     ):
         super().__init__(graph, None)
-        self._unseen = frozenset(map(self.bodies.index, unseen))
         self.lesson, self.name = lesson, name
         self._state, self._changed, self._may_compile = state, changed, may_compile
         self._runtime, self._generation = runtime, -1

@@ -192,7 +192,7 @@ class Variant:
         if graph is not None and graph.symbols:
             self.executable, self.rebuild = SizedTraining(
                 graph, self.lesson, self._random_state, self._taught,
-                lambda: self.may_compile(), self._runtime, self.name, artifact.unseen), rebuild
+                lambda: self.may_compile(), self._runtime, self.name), rebuild
         elif artifact.plan is None:
             self.executable, self.rebuild = Learning(training, self.lesson), rebuild
         else:

@@ -155,7 +155,8 @@ def test_steps_of_training(layout, is_frozen):
     lambda norm, x: norm(norm(x)),
 ], ids=["alone", "and a write", "after a write", "twice"])
 @pytest.mark.parametrize("needs_grad, rows", [
-    (True, (3, 3, 3, 3)), (False, (3, 3, 3, 3)), (True, (3, 5, 4, 6, 7, 4, 4))], ids=["grad", "no grad", "sizes"])
+    (True, (3, 3, 3, 3)), (False, (3, 3, 3, 3)), (True, (3, 5, 4, 6, 7, 4, 4)), (False, (3, 5, 4, 6, 7, 4, 4))],
+    ids=["grad", "no grad", "sizes", "no grad, sizes"])
 def test_versions_count_what_they_count_in_eager(body, needs_grad, rows):
     """Whether they moved: several writes of one call are one here."""
     moved = []
