@@ -41,7 +41,7 @@ from preheat.ir.bench import Bench
 from preheat.ir.graph import Graph
 from preheat.ir.plan import Image, Plan
 from preheat.ir.points import is_portable, point_key
-from preheat.ir.text_trace import EVERY_SIZE, is_axis_path
+from preheat.ir.text_trace import EVERY_SIZE, has_lists, is_axis_path
 from preheat.ir.trace import Break, Captured, Outcome, Point, break_of
 from preheat.run.fronts import Fronts
 from preheat.run.load import machine_name
@@ -453,19 +453,20 @@ class Compiled:
     def _stored(self, place: Place) -> Callable[[Artifact], Any]:
         """Keeps on disk a node that begins at `place`."""
         def write(made: Artifact) -> Any:
-            one_size, any_size = self._hints(place)
+            one_size, any_size, any_length = self._hints(place)
             is_template = made.plan is not None and made.plan.symbols
+            hint = any_length if has_lists(place.moving) else any_size if is_template else one_size
             name, payload = packed(made)
-            return self._disk.write(self._key, any_size if is_template else one_size, payload, name)
+            return self._disk.write(self._key, hint, payload, name)
 
         return write
 
-    def _hints(self, place: Place) -> tuple[str, str]:
-        """Under which the store keeps the nodes of `place`: those for these sizes, those for any."""
+    def _hints(self, place: Place) -> tuple[str, str, str]:
+        """Under which the store keeps the nodes of `place`: those for these sizes, for any, for any lists."""
         if place.point is not None:
-            return (place.key[0][:16],) * 2
+            return (place.key[0][:16],) * 3
         facts, module = place.facts, module_facts(self.target)
-        return call_hint((facts, module)), call_hint((without_sizes(facts), module))
+        return tuple(call_hint((part, module)) for part in (facts, without_sizes(facts), facts[:2]))
 
     # ------------------------------------------------------------------ limits and faults
     def _may_grow(self, kind: Place, place: Place, args: Sequence, kwargs: Mapping) -> bool:

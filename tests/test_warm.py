@@ -77,6 +77,14 @@ def test_a_warm_process_compiles_nothing_for_sizes_that_are_new(tmp_path):
     assert warm["counters"]["fallbacks"] == 0 and warm["loaded"] == []
 
 
+def test_a_warm_process_captures_nothing_for_lists_of_other_lengths(tmp_path):
+    cold = run("lists", tmp_path, "3", "5", "2", "1", "4", "9")
+    assert cold["counters"]["captures"] <= 12, cold["counters"]
+    warm = run("lists", tmp_path, "8", "1", "20", "3", "13", "2", "6")
+    assert warm["counters"]["captures"] == 0 and warm["counters"]["compiles"] == 0, warm["counters"]
+    assert warm["counters"]["interpreted"] == 0 and warm["loaded"] == []
+
+
 def test_a_damaged_entry_is_a_miss(tmp_path):
     run("plain", tmp_path)
     for path in tmp_path.rglob("*"):

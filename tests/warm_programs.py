@@ -143,6 +143,31 @@ def main_sizes(*lengths):
     report(loaded, found, expected)
 
 
+def by_index(xs):
+    total = torch.zeros(3)
+    for place in range(len(xs)):
+        total += xs[place] * 2
+    return total
+
+
+def by_part(xs):
+    return [x + 1 for x in xs[1:]], torch.stack([*reversed(xs)]).sum(0) + xs[-1]
+
+
+def main_lists(*lengths):
+    """Loops over lists of these lengths."""
+    torch.manual_seed(0)
+    before, found, expected = set(sys.modules), [], []
+    with torch.no_grad():
+        for function in (by_index, by_part):
+            compiled = preheat.compile(function)
+            for length in map(int, lengths):
+                xs = [torch.randn(3) for _ in range(length)]
+                found += leaves(compiled(xs))
+                expected += leaves(function(xs))
+    report(loaded_since(before), found, expected)
+
+
 def report(loaded, found, expected, counters=None):
     print(
         json.dumps(
@@ -182,6 +207,6 @@ def main(name):
 
 
 if __name__ == "__main__":
-    mains = {"training": main_training, "generated": main_generated, "sizes": main_sizes}
+    mains = {"training": main_training, "generated": main_generated, "sizes": main_sizes, "lists": main_lists}
     given = sys.argv[2:] if sys.argv[1] in mains else sys.argv[1:]
     mains.get(sys.argv[1], main)(*given)

@@ -29,7 +29,11 @@ _MANAGED_DICT = 1 << 4  # Py_TPFLAGS_MANAGED_DICT: the pointer to `__dict__` lie
 _MADE_BY = _HEAP_TYPE | _IMMUTABLE_TYPE | _NO_INSTANCES
 _WORD = object.__basicsize__ // 2
 _MISSING = object()
-_IN_TYPES = {value: name for name, value in vars(types).items() if isinstance(value, type)}
+# Classes of C that do not stand where they say: frames and cells, iterators over lists and dicts.
+# Both modules are there as soon as Python runs.
+_ELSEWHERE = {
+    value: (module, name) for module in ("_collections_abc", "types")
+    for name, value in vars(sys.modules[module]).items() if isinstance(value, type)}
 
 
 def find(module: str, qualname: str) -> object:
@@ -144,7 +148,7 @@ def _guesses(value: object):
         yield object.__getattribute__(value, "__dict__").get("__name__"), ""
     elif isinstance(value, type):
         yield _module_of(value), value.__qualname__
-        yield "types", _IN_TYPES.get(value)
+        yield _ELSEWHERE.get(value, ("", ""))
         yield _module_of(value), "<type>"
     elif kind is types.FunctionType:
         yield value.__module__, value.__qualname__
@@ -158,7 +162,8 @@ def _guesses(value: object):
     elif kind in _DESCRIPTORS:
         owner = value.__objclass__
         yield _module_of(owner), f"{owner.__qualname__}.{value.__name__}"
-        yield "types", f"{_IN_TYPES.get(owner)}.{value.__name__}"
+        module, name = _ELSEWHERE.get(owner, ("", ""))
+        yield module, f"{name}.{value.__name__}"
     elif is_function_type(kind):
         yield getattr(value, "__module__", None), getattr(value, "__qualname__", None)
     elif isinstance(value, enum.Enum):

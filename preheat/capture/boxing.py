@@ -63,6 +63,7 @@ class Boxing(Observer):
     known_source: Callable[[Any], int | None]
     machine: Any
     fixed: tuple[str, str, str, int] | None  # where and why a marked size was pinned
+    counters: dict[int, int | float]  # see `loops.py`
     missed: dict[str, int]  # how often which op pinned the sizes that it was given
     _has_grad: bool  # whether these require grad as the tensors do
     _shown: dict[int, Any]  # in the call under way: what C sees for a tensor, by its id
@@ -71,6 +72,7 @@ class Boxing(Observer):
     def begin_recording(self, has_tests: bool = False) -> None:
         """A new node: the recorder asks for numbers, and tells of sizes, of its guards."""
         self.recorder.begin(has_tests)
+        self.counters = {}
         if is_available():
             self.recorder.element_symbol = self.guards.element
             self.recorder.element_divides = self.guards.numbers.divides
@@ -138,7 +140,7 @@ class Boxing(Observer):
         by id."""
         axes = {id(value): self.axes_of(value) for value in values if type(value) is Tensor}
         return (
-            {place: value for place, (value, _) in self.numbers.items()},
+            {place: value for place, (value, _) in self.numbers.items()} | self.counters,
             {place: found for place, found in axes.items() if found})
 
     def shown(self, value: Any) -> Any:
@@ -218,7 +220,8 @@ class Boxing(Observer):
                 return self._boxed(
                     lambda: call(self, function, tuple(boxes), named, row),
                     lambda: call(self, function, args, kwargs, row), (args, kwargs), function)
-        self._pin_unless_moved(row.kind, function, args, kwargs)
+        if not (function is range and self.is_looped()):
+            self._pin_unless_moved(row.kind, function, args, kwargs)
         if row.kind in _TAKES_BOXES:
             self.pin_sizes((*args, *kwargs.values()))
         return call(self, function, args, kwargs, row)
@@ -298,7 +301,8 @@ class Boxing(Observer):
 
     def operate_with_numbers(self, function: Any, args: tuple, run: Callable) -> Any:
         """`run(function, args)`, an operator on objects of which some may be runtime numbers."""
-        if function is operator.add and all(type(arg) in _PUT_TOGETHER for arg in args):
+        if function is operator.add and all(
+                type(arg) in _PUT_TOGETHER and not self.guards.is_moving_list(arg) for arg in args):
             return self.perform(function, args, {})  # their elements are moved, and not looked at
         if function in _OF_SIZES and all(map(_holds_ints, args)):
             return self._compare_sizes(function, *args)

@@ -19,6 +19,7 @@ from typing import Any
 from preheat.capture import attributes, generators, operations, polyfills, texts
 from preheat.capture.calls import c_call, invoke
 from preheat.capture.frames import Frame, and_then, attempt
+from preheat.capture.lists import is_taken_by_c
 from preheat.capture.models import MODELS, method, models
 from preheat.capture.observer import ABSENT
 from preheat.capture.tracebacks import raise_as_is
@@ -55,7 +56,7 @@ def iterable(m, value: Any) -> Any:
     cls = type(value)
     if operations.runs_python(m.lookup(value, cls, "__iter__")):
         return generators.drive_iterator(m, m.finish(operations.iterate(m, value)))
-    if m.read_whole is not None and id(value) in m.known and not m.observer.is_moving(value):
+    if m.read_whole is not None and id(value) in m.known and not is_taken_by_c(m, value):
         m.read_whole(value)
     return value
 

@@ -5,6 +5,7 @@
 Python iterators and mappings among the operands are run by the machine.
 """
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from preheat.capture import attributes, calls, generators, operations
 from preheat.capture.bytecode import NULL_FIRST
 from preheat.capture.frames import END, NULL, Frame
 from preheat.capture.handlers import handles
+from preheat.capture.lists import is_moving, is_taken_by_c
 from preheat.capture.observer import ABSENT
 
 
@@ -133,7 +135,10 @@ def list_extend(m, frame, depth):
     value = frame.stack[-1]
     if not is_iterable(m, value):
         raise TypeError(f"Value after * must be an iterable, not {type(value).__name__}")
-    frame.stack[-depth - 1].extend(elements(m, value))
+    if is_taken_by_c(m, value):
+        operations.operate(m, operator.iadd, frame.stack[-depth - 1], value)
+    else:
+        frame.stack[-depth - 1].extend(elements(m, value))
     frame.stack.pop()
 
 
@@ -147,7 +152,8 @@ def set_update(m, frame, depth):
 
 @handles("LIST_TO_TUPLE")
 def list_to_tuple(m, frame, _):
-    value = tuple(frame.stack[-1])
+    value = frame.stack[-1]
+    value = operations.operate(m, tuple, value) if is_moving(m, value) else tuple(value)
     if m.born is not None:
         m.born(value, "tuple")
     frame.stack[-1] = value

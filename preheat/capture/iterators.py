@@ -35,7 +35,7 @@ VIEWS: dict[type, str] = {
 
 # What the machine advances by `next`; one from outside is advanced by host calls.
 C_ITERATORS = frozenset(
-    type(iter(made)) for made in ([], (), {}, set(), "", range(0), {}.items(), {}.values(), b"")
+    type(iter(made)) for made in ([], (), {}, set(), "", range(0), {}.items(), {}.values(), b"", reversed([]))
 ) | {types.GeneratorType, zip, enumerate, reversed}
 HOSTED = C_ITERATORS - {types.GeneratorType}
 

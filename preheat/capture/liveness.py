@@ -60,6 +60,14 @@ def _accesses(code: Code) -> tuple[list[int], list[int], int]:
     return reads, writes, always
 
 
+def written_between(code: Code, first: int, last: int) -> list[int]:
+    """The locals that instructions `first` to `last` store to, but for cells."""
+    table, found = _access_handlers(), {}
+    for handler, argument in code.instructions[first:last + 1]:
+        found |= {local: None for kind, local in table.get(handler, _none)(argument) if kind == "write"}
+    return list(found)
+
+
 def _none(argument: Any) -> tuple:
     return ()
 

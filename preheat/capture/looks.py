@@ -55,7 +55,7 @@ class Looks:
         kind = type(value)
         if kind in BLIND_TYPES:
             if self.numbers:
-                self.guards.numbers.pin(value)
+                self.guards.numbers.pin_all(_ends(value) if kind is range else value)
             return
         if kind in _CONTAINERS:
             if id(value) in self.known:
@@ -152,9 +152,13 @@ class Looks:
     def shallow(self, value: Any) -> None:
         """C moves the elements of `value` without looking at them."""
         value = self.behind(value, type(value))
-        if id(value) not in self.known:
-            return
         kind = type(value)
+        if id(value) not in self.known:
+            if kind is range and self.numbers and self.guards.numbers.holds_one(_ends(value)):
+                if self.guards.moving_lists and self.guards.can_end():
+                    raise GiveUp("list_length", "a range of a number that changes")
+                self.guards.numbers.pin_all(_ends(value))
+            return
         if issubclass(kind, (list, tuple, dict, set, frozenset)):
             self.read_all(value)
         elif is_fresh_iterator(kind) or kind in _VIEWS:
@@ -171,6 +175,10 @@ def _is_compared_by_identity(kind: type) -> bool:
         and raw_attribute(kind, "__hash__") is object.__hash__
     )
     return same and not issubclass(kind, Tensor)
+
+
+def _ends(value: range) -> tuple[int, int, int]:
+    return value.start, value.stop, value.step
 
 
 def _parts(value: Any, kind: type) -> list:

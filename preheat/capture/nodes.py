@@ -34,6 +34,7 @@ from preheat.ir.trace import (
 )
 
 _PYTHON = ".".join(platform.python_version_tuple()[:2])
+_OF_LISTS = frozenset(("list_length", "outside_iterator"))
 Outputs: TypeAlias = dict[int, tuple[int, Any]]  # value -> its place and tensor
 
 
@@ -108,9 +109,12 @@ class Nodes:
         if handled:
             parts = planner.many((Handling, handled[-1]))
             call[0] = planner.step("call", *parts, call[0], *planner.many(where))
-        growing = self._growing() if function is next else ()
+        growing = self.watcher.growing() if why.reason in _OF_LISTS else ()
         recipe, snapshot, slots = self._cut(planner, call, growing)
-        point = Point(snapshot, len(slots) + 1, has_answer=True, moving=self._moving(slots))
+        moving = self._moving(slots)
+        if why.reason in _OF_LISTS and function is not next:  # which gives a part of one
+            moving = (*moving, len(slots))
+        point = Point(snapshot, len(slots) + 1, has_answer=True, moving=moving)
         self._finish(outputs, Host(recipe, point, where), self.broken(why))
         return point, slots
 
@@ -150,17 +154,6 @@ class Nodes:
                 planner.step("ambient", name, now)
         return planner
 
-    def _growing(self) -> list[list]:
-        """Lists of tensors that the program makes as it goes through an iterator from outside: they
-        are slots, so that the loop comes back to where it was whatever their length is."""
-        lists = [
-            value for frame in snapshots.frames_of(self.watcher.machine)
-            for value in (*frame.locals, *frame.stack)
-            if type(value) is list and id(value) not in self.watcher.known
-            and all(type(part) is Tensor for part in value)]
-        self.watcher.guards.moving_lists.update((id(value), value) for value in lists)
-        return lists
-
     def _cut(
         self, planner: Planner, first: list[int], growing: Sequence[list] = (),
     ) -> tuple[Recipe, Recipe, list[Any]]:
@@ -171,7 +164,7 @@ class Nodes:
             raise GiveUp("limit_nodes", f"{watcher.limits.max_nodes} nodes")
         snapshot, slots, replaced = snapshots.take(
             watcher.machine, watcher.sources, watcher.made,
-            frozenset((*planner.memo, *map(id, growing))))
+            frozenset((*planner.memo, *map(id, growing), *watcher.counters)))
         self.replaced = weakref.WeakSet(replaced)
         result = planner.step("tuple", *first, *planner.many(slots))
         return planner.recipe(result), snapshot, slots
@@ -221,6 +214,13 @@ class Nodes:
         if frame is not None:
             place = frame.source.co_filename, frame.line(), frame.column()
         return break_at(given.reason, given.detail, *place)
+
+
+def moving_lists(point: Point, values: Sequence[Any]) -> dict[int, Any]:
+    """The lists of tensors among the slots of `point`, by id, whose length changes from call to call."""
+    slots = [values[place] for place in point.moving]
+    return {id(slot): slot for slot in slots
+            if type(slot) in (list, tuple) and all(type(part) is Tensor for part in slot)}
 
 
 def break_at(reason: str, detail: str, file: str, line: int, column: int = -1) -> Break:

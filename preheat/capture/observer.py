@@ -302,6 +302,10 @@ class Observer:
         operations of C."""
         return False
 
+    def is_counted(self, number: Any) -> bool:
+        """True: an int that is another one at each turn of a loop, or from call to call."""
+        return False
+
     def is_key_by_identity(self, key: Any) -> bool:
         """True: dicts find `key`, which they are asked for now, by its identity, and run no Python."""
         return False

@@ -25,6 +25,7 @@ from preheat.capture import polyfills
 from preheat.capture.calls import bind_special, invoke, with_handled
 from preheat.capture.frames import END, and_then, attempt
 from preheat.capture.iterators import C_ITERATORS, HOSTED
+from preheat.capture.lists import hangs_on_length, is_moving
 from preheat.capture.observer import ABSENT
 from preheat.capture.tracebacks import raise_as_is
 
@@ -120,7 +121,7 @@ def binary(m, function: Callable, left: Any, right: Any) -> Any:
 def operate_container(m, function: Callable, row: Row, left: Any, right: Any) -> Any:
     """Operators on builtin containers: concatenation, unions; the in-place ones are writes."""
     if row.inplace and type(left) in (list, dict, set):
-        if m.observer.is_opaque(left, row.inplace, (right,), {}):
+        if is_moving(m, right) or m.observer.is_opaque(left, row.inplace, (right,), {}):
             return operate(m, function, left, right)
         if m.read_whole is not None and id(right) in m.known:
             m.read_whole(right)
@@ -128,7 +129,7 @@ def operate_container(m, function: Callable, row: Row, left: Any, right: Any) ->
             m.mutate(left, row.inplace, (right,), {})
         return function(left, right)
     for part in (left, right):
-        if m.read_whole is not None and id(part) in m.known:
+        if m.read_whole is not None and id(part) in m.known and not is_moving(m, part):
             m.read_whole(part)
     value = operate(m, function, left, right)
     if m.born is not None:
@@ -428,6 +429,8 @@ def truth_of(m, _: None, result: Any) -> Any:
 def subscript(m, container: Any, key: Any) -> Any:
     """`container[key]`."""
     cls = type(container)
+    if hangs_on_length(m, container, key):
+        return operate(m, operator.getitem, container, key)
     if m.numbers and not m.observer.is_indexed_by_boxes(container):
         look_at(m, key, container if cls is str else None)
     if cls is list or cls is tuple or cls is dict:
@@ -531,7 +534,7 @@ def iterate(m, value: Any, is_alone: bool = False) -> Any:
     raw = m.lookup(value, cls, "__iter__")
     if runs_python(raw):
         return and_then(call_dunder(m, raw, value), check_iterator, None, None, m)
-    if is_alone and (m.observer.has_answer() or id(value) in m.known and m.observer.is_moving(value)):
+    if is_alone and (m.observer.has_answer() or is_moving(m, value) or cls is range and m.numbers):
         return operate(m, iter, value)
     if id(value) in m.known and m.read_whole is not None:
         if is_alone and cls in HOSTED:

@@ -177,9 +177,6 @@ class Reads(Observer):
             return  # what the node itself has put there, or taken away
         self.guards.contains(container, value, answer)
 
-    def is_moving(self, container: Any) -> bool:
-        return self.guards.is_moving_list(container)
-
     def read_whole(self, container: Any) -> None:
         self.end_if_touched(container)
         self.guards.whole(container)

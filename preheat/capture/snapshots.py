@@ -29,6 +29,7 @@ from preheat.capture.guards import has_identity
 from preheat.capture.iterators import feeds
 from preheat.capture.liveness import live_before
 from preheat.capture.machine import DECODE
+from preheat.capture.numbers import NUMBERS
 from preheat.capture.observer import GiveUp
 from preheat.capture.recipes import Planner
 from preheat.capture.sources import PRIMITIVES, Sources
@@ -73,8 +74,13 @@ class SnapshotPlanner(Planner):
             self.functions.append(self.step("tuple", place, maker))
         return place
 
-    def number(self, value: Any, scalar: Scalar) -> int:
-        """A runtime number is a slot: another call brings another."""
+    def plan(self, value: Any) -> int:
+        if type(value) in NUMBERS and id(value) in self.escaped:
+            return self.number(value, None)
+        return super().plan(value)
+
+    def number(self, value: Any, scalar: Scalar | None) -> int:
+        """A runtime number is a slot: another call brings another. So is one that a loop counts with."""
         place = self.memo.get(id(value))
         if place is None:
             self.slots.append(value)

@@ -28,8 +28,9 @@ from preheat.capture.frames import Frame
 from preheat.capture.guards import Guards, has_identity
 from preheat.capture.iterators import feeds
 from preheat.capture.looks import Looks
+from preheat.capture.loops import Loops
 from preheat.capture.native import CALLS
-from preheat.capture.nodes import Nodes, Stop, break_at
+from preheat.capture.nodes import Nodes, Stop, break_at, moving_lists
 from preheat.capture.numbers import TOLD
 from preheat.capture.observer import ABSENT, NOT_DONE, GiveUp, Observer
 from preheat.capture.policies import is_fresh_iterator, is_native, policy
@@ -67,7 +68,7 @@ _HASHED_DISPLAYS = frozenset(("dict", "set"))
 _CLASSES_AND_FUNCTIONS = frozenset(("class", "function"))
 
 
-class Watcher(Reads, Raises, Looks, Boxing, Observer):
+class Watcher(Reads, Raises, Looks, Loops, Boxing, Observer):
     """Collects sources, guards, ops and effects of the node under way; `nodes` has those before it.
 
     `gave` says why and where it gave up. `made` has the functions and classes that the call made,
@@ -316,7 +317,7 @@ class Watcher(Reads, Raises, Looks, Boxing, Observer):
     def is_opaque(self, container: Any, method: str, args: tuple, kwargs: dict) -> bool:
         """Methods that give something of an outside container, or may fail, are host calls."""
         if not self.is_outside(container):
-            return False
+            return any(map(self.guards.is_moving_list, args))
         return method not in BLIND or consumed(method, args) is None
 
     def is_written(self, owner: Any) -> bool:
@@ -479,7 +480,7 @@ class Watcher(Reads, Raises, Looks, Boxing, Observer):
         a value cannot be guarded.
         """
         self.nodes.arrive(point, values)
-        carried = *self.carried(values), self.guards.moving_lists
+        carried = *self.carried(values), self.guards.moving_lists | moving_lists(point, values)
         for table in (self.known, self.numbers, self.contexts, self.risen, self._entered):
             table.clear()
         self.sources.let_go()
@@ -563,7 +564,7 @@ class Watcher(Reads, Raises, Looks, Boxing, Observer):
         self.begin_recording()
         held = values[:-1] if point.has_answer else values
         self.guards.carried = {id(value): value for value in held if type(value) in TOLD}
-        self.guards.moving_lists = {id(values[place]): values[place] for place in point.moving}
+        self.guards.moving_lists = moving_lists(point, values)
         seen = self._meet_slots(values, frames)
         if point.has_answer:
             self.answer = values[-1] if seen[-1] is None else seen[-1]
@@ -571,9 +572,7 @@ class Watcher(Reads, Raises, Looks, Boxing, Observer):
     def forget(self) -> None:
         """The run is over: nothing of the program is held any longer."""
         self._performed = self._raised = self.answer = NOT_DONE
-        for table in (
-            self.known, self.numbers, self.made, self.risen, self._entered, self._behind,
-        ):
+        for table in (self.known, self.numbers, self.made, self.risen, self._entered, self._behind):
             table.clear()
         self.sources.let_go()
         self.sources, self.effects = Sources(self.known, self.numbers), Effects()

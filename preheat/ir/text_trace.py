@@ -115,6 +115,11 @@ def without_items(paths: frozenset[str]) -> frozenset[str]:
     return frozenset(path for path in paths if not path.endswith(_ITEMS))
 
 
+def has_lists(paths: frozenset[str]) -> bool:
+    """Whether there is a list among them whose length changes."""
+    return any(path.endswith(_ITEMS) for path in paths)
+
+
 def axis_path(tensor: str, kind: str, axis: int) -> str:
     """The size, or the stride, of an axis of the tensor with path `tensor`."""
     return f"{tensor}.shape[{axis}]" if kind == "size" else f"{tensor}.stride({axis})"

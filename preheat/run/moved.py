@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence, Sized
 from typing import Any
 
 from preheat.bridge.tensors import Parameter, Tensor, is_plain
+from preheat.ir.dims import source_of
+from preheat.ir.scalar import symbols
 from preheat.ir.text_trace import axis_path, equal_sizes, known_tensor, source_path
 from preheat.ir.trace import Guard, Trace
 from preheat.run import resolve as steps
@@ -41,7 +43,20 @@ def moved_numbers(
         if guard.kind == "len" and isinstance(found[guard.source], Sized)
         and steps.length(found[guard.source]) != guard.expected
     }
-    return frozenset(values | lengths | set(_moved_axes(checker, found)))
+    return frozenset(
+        values | lengths | set(_tested_lengths(checker, found)) | set(_moved_axes(checker, found)))
+
+
+def _tested_lengths(checker: Checker, found: Sequence[Any]) -> Iterator[str]:
+    """The lengths in tests that go the other way."""
+    trace = checker.trace
+    for guard in checker.guards:
+        source = trace.sources[guard.source] if guard.source >= 0 else None
+        if guard.kind != "is" or source.kind != "number" or found[guard.source] is guard.expected:
+            continue
+        for name in symbols(source.key):
+            if trace.sources[source_of(name)].kind == "len":
+                yield source_path(trace, source_of(name))
 
 
 def _moved_axes(checker: Checker, found: Sequence[Any]) -> Iterator[str]:

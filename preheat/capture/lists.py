@@ -1,0 +1,38 @@
+"""Lists whose length changes from call to call: what may hang on it is done by operations of C.
+
+    torch.stack(xs)        a host call
+    for x in xs[1:]:       host calls: xs[1:], iter of what that gives, then each next
+    xs[0], len(xs) > 3     guards, as of any list: they say nothing of the length
+    xs[-1], xs[n]          host calls
+
+Which lists these are the observer says (`Guards.is_moving_list`). The answer of such a host call is one
+again, if it is a list or tuple of tensors.
+"""
+
+from typing import Any
+
+from preheat.capture.iterators import HOSTED
+
+
+def is_moving(m, value: Any) -> bool:
+    """Whether `value` is such a list or tuple; where the present instruction was a host call, its answer
+    is waiting for the operation of C."""
+    if type(value) is not list and type(value) is not tuple:
+        return False
+    return m.observer.has_answer() or id(value) in m.known and m.observer.is_moving(value)
+
+
+def is_taken_by_c(m, value: Any) -> bool:
+    """Whether all elements of `value` are to be taken by an operation of C: of such a list, or an iterator
+    that existed before."""
+    if type(value) in HOSTED:
+        return m.observer.has_answer() or id(value) in m.known
+    return is_moving(m, value)
+
+
+def hangs_on_length(m, container: Any, key: Any) -> bool:
+    """Whether `container[key]` is to be asked of C: of a list of any length, at the end, or at a number
+    that nobody has looked at."""
+    return is_moving(m, container) and (
+        type(key) is slice or m.observer.has_answer()
+        or type(key) is int and (key < 0 or m.observer.is_counted(key)))
