@@ -257,12 +257,12 @@ class Compiled:
         del values  # the frames of an exception among them may lead to this one
         return Onward(self._points.at(point, outcome.nodes[-1].objects)), handed.pop()
 
-    def _moving(
-        self, kind: Place, place: Place, args: Sequence, kwargs: Mapping,
-    ) -> frozenset[str]:
+    def _moving(self, kind: Place, place: Place, args: Sequence, kwargs: Mapping) -> frozenset[str]:
         """The numbers at `place` that are no longer what a node there was captured for."""
         known = place.bound or (self._entry_nodes(kind) if place is kind else ())
-        place.moving |= moved_for([bound.variant for bound in known], args, kwargs)
+        there = self._kinds.values() if place is kind else (place,)
+        waiting = (node.moved for owner in there for node in owner.unbound)
+        place.moving |= moved_for([bound.variant for bound in known], waiting, args, kwargs)
         if self.dynamic is False:
             return frozenset(path for path in place.moving if not is_axis_path(path))
         return place.moving | {EVERY_SIZE} if self.dynamic else place.moving
@@ -407,7 +407,7 @@ class Compiled:
             bound = node.bind(self.target, args, dict(kwargs), self._runtime(), plain, specialise,
                               self._teach, self.graphs, self.backend)
         except CannotBind as why:
-            node.why, node.is_hopeless = str(why), why.is_final
+            node.why, node.is_hopeless, node.moved = str(why), why.is_final, why.moved
             place.moving |= why.moved
             return None
         place.add(bound)

@@ -91,6 +91,23 @@ for row in (
     with_callback(*row)
 
 
+def of_generators(function: Callable, polyfill: Callable) -> None:
+    """Models `function` of one iterable also where that is a generator of the program's, by `polyfill`."""
+    by_c = MODELS[function]
+
+    def model(m, args, kwargs):
+        is_own = len(args) == 1 and not kwargs and generators.is_own(args[0])
+        if is_own and m.is_watching and id(args[0]) not in m.known:
+            return invoke(m, polyfill, tuple(args))
+        return by_c(m, args, kwargs)
+
+    MODELS[function] = model
+
+
+for row in ((list, polyfills.list_of), (tuple, polyfills.tuple_of), (any, polyfills.any_of), (all, polyfills.all_of)):
+    of_generators(*row)
+
+
 @models(sum)
 def model_sum(m, args, kwargs):
     if kwargs or len(args) not in (1, 2) or type(args[0]) is not types.GeneratorType:

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from types import FunctionType, MethodType
 from typing import Any
 
+from preheat.capture import polyfills
 from preheat.capture.bytecode import VARARGS, VARKEYWORDS, Code
 from preheat.capture.frames import NULL, Frame, and_then
 from preheat.capture.observer import ABSENT
@@ -68,9 +69,52 @@ def invoke(m, function: Any, args: tuple | list, kwargs: dict | None = None) -> 
         return c_call(m, function, args, kwargs)
 
 
-def enter(m, function: FunctionType, args: tuple | list, kwargs: dict | None) -> Any:
+def spread(m, function: Any, args: tuple, rest: tuple, kwargs: dict) -> Any:
+    """`function(*args, *rest, **kwargs)`, where `rest` is known and may have any length: what the function
+    takes as its own `*args` is that very tuple, or one that operations of C make of it."""
+    while type(function) is MethodType:
+        args, function = (function.__self__, *args), function.__func__
+    if type(function) is not FunctionType and not issubclass(type(function), type):
+        raw = m.lookup(function, type(function), "__call__")
+        if type(raw) is FunctionType:
+            args, function = (function, *args), raw
+    if not _takes_rest(m, function):
+        return after_split(m, (function, args, kwargs), (rest, None))
+    count = function.__code__.co_argcount - len(args)
+    if count == 0:
+        return enter(m, function, args, kwargs, rest)
+    if count > 0:
+        parts = invoke(m, polyfills.split, (rest, count))
+    else:
+        args, more = args[:count], args[count:]
+        parts = invoke(m, polyfills.joined_in_front, (more, rest))
+    return and_then(parts, after_split, None, (function, args, kwargs), m)
+
+
+def after_split(m, call: tuple, parts: tuple) -> Any:
+    """The call, when it is known what goes to the parameters and what is the rest: None if all goes there.
+    """
+    (function, args, kwargs), (first, rest) = call, parts
+    if rest is not None:
+        return enter(m, function, (*args, *first), kwargs, rest)
+    if m.read_whole is not None and id(first) in m.known:
+        m.read_whole(first)
+    return invoke(m, function, (*args, *first), kwargs)
+
+
+def _takes_rest(m, function: Any) -> bool:
+    """Whether it is a Python function with `*args` that the machine will run itself."""
+    if type(function) is not FunctionType or not function.__code__.co_flags & VARARGS or m.is_native:
+        return False
+    is_marked = m.marks_native is not None and m.marks_native(function)
+    return not is_marked and not m.decode(function.__code__).why_native
+
+
+def enter(
+    m, function: FunctionType, args: tuple | list, kwargs: dict | None, rest: tuple | None = None,
+) -> Any:
     """A frame for a Python function with its arguments bound; the native result where that cannot
-    be.
+    be. `rest`: what it takes as `*args`.
     """
     code = m.decode(function.__code__)
     if m.is_native and not code.looks_at_frames:
@@ -88,9 +132,9 @@ def enter(m, function: FunctionType, args: tuple | list, kwargs: dict | None) ->
     if code.is_simple and not kwargs and len(args) == code.argument_count:
         values = [*args, *[NULL] * (code.size - len(args))]
     else:
-        values = bind(m, function, code, args, kwargs or {})
+        values = bind(m, function, code, args, kwargs or {}, rest)
         if values is None:
-            return native_call(m, function, args, kwargs)
+            return native_call(m, function, (*args, *(rest or ())), kwargs)
     if m.entered is not None and not code.is_own:
         m.entered(function)
     return Frame(code, function, values)
@@ -104,15 +148,18 @@ def call_marked(
     return c_call(m, function, args, kwargs)
 
 
-def bind(m, function: FunctionType, code: Code, args: tuple | list, kwargs: dict) -> list | None:
+def bind(
+    m, function: FunctionType, code: Code, args: tuple | list, kwargs: dict, rest: tuple | None = None,
+) -> list | None:
     """The fast locals at entry, or None when the arguments do not fit the signature."""
     source = function.__code__
     positional, total = source.co_argcount, source.co_argcount + source.co_kwonlyargcount
     flags, names, given = source.co_flags, source.co_varnames, len(args)
     values = [*args[:positional], *[NULL] * (code.size - min(given, positional))]
-    if flags & VARARGS:
-        rest = tuple(args[positional:])
+    if rest is not None:
         values[total] = rest
+    elif flags & VARARGS:
+        rest = values[total] = tuple(args[positional:])
         if m.born is not None:
             m.born(rest, "tuple")
     elif given > positional:

@@ -28,6 +28,7 @@ from typing import Any
 from preheat.base import marks
 from preheat.base.callers import Raised
 from preheat.base.dataclass import dataclass
+from preheat.base.signatures import rest_of
 from preheat.bridge.ambient import ambient_now, steps_aside
 from preheat.capture import machine, updates
 from preheat.capture.branches import MAX_TEST_OPS_OF_WHOLE
@@ -36,6 +37,7 @@ from preheat.capture.observer import NOT_DONE, GiveUp, Observer
 from preheat.capture.reads import is_opaque_member
 from preheat.capture.snapshots import rebuild
 from preheat.capture.watch import Watcher
+from preheat.ir.text_trace import ARGUMENTS, items_path
 from preheat.ir.trace import Outcome, Point, Signature
 
 
@@ -85,22 +87,39 @@ def capture(
     `target` is any callable: a function, a bound method, an nn.Module. Where `is_known(point,
     objects)` (what the point's `Live(k)` means) the capture stops: the outcome goes on from there.
     `dynamic` has the paths (`ir.text_trace.source_path`) of numbers that change from call to call:
-    they become runtime numbers. Raises nothing of its own: the program's exception is
+    they become runtime numbers; with `items_path(ARGUMENTS)`, what the target takes as `*args` is one
+    tuple. Raises nothing of its own: the program's exception is
     `Outcome.error`.
     """
     aside = steps_aside()
     if aside:
         return _run_unwatched(target, args, kwargs, ("foreign_state", aside))
     ambient = ambient_now()
-    watcher = Watcher(Limits.of(limits), dict(ambient)["inference_mode"], is_known, dynamic)
+    limits = Limits.of(limits)
+    signature = _signature(target, args, kwargs, items_path(ARGUMENTS) in dynamic and not limits.is_whole)
+    rest = signature.rest
+    if rest >= 0:
+        dynamic |= {items_path(f"arg{rest}")}
+    watcher = Watcher(limits, dict(ambient)["inference_mode"], is_known, dynamic)
     if watcher.limits.is_whole:
         watcher.recorder.max_test_ops = MAX_TEST_OPS_OF_WHOLE
     try:
-        watcher.nodes.enter(Signature(len(args), tuple(kwargs)), ambient)
-        seen = watcher.begin(target, args, kwargs, ambient)
+        watcher.nodes.enter(signature, ambient)
+        seen, named = watcher.begin(target, signature.packed(args), kwargs, ambient)
     except GiveUp as given:
         return _run_unwatched(target, args, kwargs, (given.reason, given.detail))
-    return _watched(watcher, lambda: machine.run(target, *seen, watcher), _place_of(target))
+    others = None if rest < 0 else seen[rest]
+    seen = seen if rest < 0 else seen[:rest]
+    return _watched(
+        watcher, lambda: machine.run(target, seen, named, watcher, others), _place_of(target))
+
+
+def _signature(target: Any, args: tuple, kwargs: dict[str, Any], is_packed: bool) -> Signature:
+    """The shape of the call; `is_packed`: what the target takes as `*args` may be any number of arguments."""
+    rest = rest_of(target) if is_packed else -1
+    if not 0 <= rest <= len(args):
+        return Signature(len(args), tuple(kwargs))
+    return Signature(rest + 1, tuple(kwargs), rest)
 
 
 def resume(

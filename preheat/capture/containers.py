@@ -10,10 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 from preheat.base.numbers import joined
-from preheat.capture import attributes, calls, generators, operations
+from preheat.capture import attributes, calls, generators, operations, polyfills
 from preheat.capture.bytecode import NULL_FIRST
 from preheat.capture.frames import END, NULL, Frame
-from preheat.capture.handlers import handles
+from preheat.capture.handlers import handles, settle
 from preheat.capture.lists import is_moving, is_taken_by_c
 from preheat.capture.observer import ABSENT
 
@@ -237,12 +237,20 @@ def read_items(m, value: tuple | list) -> list:
 @handles("UNPACK_EX")
 def unpack_ex(m, frame, counts):
     before, after = counts & 255, counts >> 8
-    found = unpack(m, frame.stack[-1], before + after, -1)
+    value = frame.stack[-1]
+    if id(value) in m.known and m.observer.is_moving(value):
+        found = calls.invoke(m, polyfills.unpacked, (value, before, after))
+        return settle(m, frame, found, 1, push_all)
+    found = unpack(m, value, before + after, -1)
     middle = found[before : len(found) - after]
     if m.born is not None:
         m.born(middle, "list")
     found[before : len(found) - after] = [middle]
     frame.stack[-1:] = found[::-1]
+
+
+def push_all(m, frame: Frame, values: tuple) -> None:
+    frame.stack[-1:] = values[::-1]
 
 
 def unpack(m, value: Any, least: int, most: int) -> list:

@@ -16,6 +16,7 @@ from preheat.capture.bytecode import NULL_FIRST
 from preheat.capture.containers import elements, is_iterable
 from preheat.capture.frames import NULL, RETURN, Frame, and_then
 from preheat.capture.handlers import discard, handles, push, push_negated, settle
+from preheat.capture.lists import is_taken_by_c
 
 
 # ----------------------------------------------------------------------------------------- calls
@@ -78,9 +79,11 @@ def call_function_ex(m, frame, flags):
                 f"{calls.function_text(function)} argument after * must be an iterable, "
                 f"not {type(args).__name__}"
             )
-        args = tuple(elements(m, args))
+        args = operations.operate(m, tuple, args) if is_taken_by_c(m, args) else tuple(elements(m, args))
         stack[-1 - extra] = args
-    elif m.read_whole is not None and id(args) in m.known:
+    if id(args) in m.known and m.observer.is_moving(args):
+        return settle(m, frame, calls.spread(m, function, (), args, dict(kwargs)), 3 + extra)
+    if m.read_whole is not None and id(args) in m.known:
         m.read_whole(args)
     return settle(m, frame, calls.invoke(m, function, args, dict(kwargs)), 3 + extra)
 

@@ -71,6 +71,19 @@ def hollow(function: Any, code: Any) -> GeneratorType:
     return revive(Frame(code, function, []), is_started=True)
 
 
+def ended(name: str, qualname: str) -> GeneratorType:
+    """A generator that has ended."""
+    made = (_ for _ in ())
+    made.__name__, made.__qualname__ = name, qualname
+    made.close()
+    return made
+
+
+def is_ended(value: GeneratorType) -> bool:
+    """Whether `value` was a generator of a machine's and has ended: nobody can tell which one."""
+    return value.gi_frame is None and value.gi_code is drive.__code__
+
+
 def body_of(made: GeneratorType) -> Frame:
     """The body of a generator of the machine's that has not ended."""
     return made.gi_frame.f_locals["frame"]

@@ -56,6 +56,8 @@ _BY_ATTRIBUTES: dict[type, tuple[str, ...]] = {
     types.MethodWrapperType: ("__self__", "__name__"),
     **VALUE_TYPES,
 }
+# All that are empty are one object: it comes from nowhere.
+_ONE_IF_EMPTY = frozenset((tuple, frozenset))
 _C_PLACES = frozenset((types.MemberDescriptorType, types.GetSetDescriptorType))
 _FUNCTIONS_OF = {  # where a descriptor of C keeps the functions that it calls
     property: ("fget", "fset", "fdel"), classmethod: ("__func__",), staticmethod: ("__func__",),
@@ -148,6 +150,10 @@ class Guards:
             self.claim(source, "is" if singleton else "value", value)
             return None
         sources = self.sources
+        if kind in _ONE_IF_EMPTY and not value:
+            self.claim(source, "type", sources.name(kind))
+            self.claim(source, *(("len", 0) if kind is tuple else ("set", ())))
+            return None
         found = sources.known.get(id(value))
         if has_identity(value, kind) and not self._is_nameless(value, kind, *hints):
             # by name first: a class or function has one place, however many paths lead to it
@@ -347,6 +353,8 @@ class Guards:
 
     def whole(self, container: Any) -> None:
         """All of a known container, in order: keys or length, then every element."""
+        if type(container) in _ONE_IF_EMPTY and not container:
+            return  # is known by its guards
         sources = self.sources
         source = sources.known[id(container)]
         place = (source, "whole")

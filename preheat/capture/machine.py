@@ -64,10 +64,14 @@ TELLING = tuple(
 )
 
 
-def run(function: Callable, args: tuple, kwargs: dict, observer: Observer) -> Any:
-    """`function(*args, **kwargs)`, interpreted under `observer`."""
+def run(
+    function: Callable, args: tuple, kwargs: dict, observer: Observer, rest: tuple | None = None,
+) -> Any:
+    """`function(*args, *rest, **kwargs)`, interpreted under `observer`. Nobody looks how long `rest` is."""
     machine = Machine(observer)
     try:
+        if rest is not None:
+            return machine.finish(calls.spread(machine, function, args, rest, kwargs))
         return machine.call(function, args, kwargs)
     finally:
         machine.end()

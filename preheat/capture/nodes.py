@@ -203,6 +203,8 @@ class Nodes:
     def where(self) -> tuple[str, int, str]:
         """The line that makes the present call; the lines of `logging` act for their callers."""
         frame = self.watcher.machine.user_frame()
+        if frame is None:  # the arguments are sorted before the program begins
+            return "", 0, ""
         while frame.back is not None and frame.source.co_filename == logging._srcfile:
             frame = frame.back
         return frame.source.co_filename, frame.line(), frame.source.co_name

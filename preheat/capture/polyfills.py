@@ -2,7 +2,8 @@
 
 `match` against a class or a mapping, `in` over an iterator, `for` over `__getitem__`: they call
 back into the program's dunders, and as interpreted functions they need no native recursion. So are
-the call of a function that is compiled itself, and `sum` over a generator, which may end a node. Their
+the call of a function that is compiled itself, and `sum`, `list` and their like over a generator, which may
+end a node. Their
 frames never show in tracebacks. Guarantees CPython's order of effects and its messages. Sources:
 CPython `Python/ceval.c` `match_class`, `match_keys`; `Objects/iterobject.c`; `Objects/abstract.c`.
 """
@@ -80,6 +81,64 @@ def sum_of(elements: Iterator, start: Any = 0) -> Any:
         if type(total) in (float, complex):
             return sum(chain(elements), total)
     return total
+
+
+def list_of(elements: Iterator) -> list:
+    """`list(elements)` of a generator."""
+    made = []
+    for element in elements:
+        made.append(element)
+    return made
+
+
+def tuple_of(elements: Iterator) -> tuple:
+    """`tuple(elements)` of a generator."""
+    return tuple(list_of(elements))
+
+
+def any_of(elements: Iterator) -> bool:
+    """`any(elements)` of a generator."""
+    for element in elements:
+        if element:
+            return True
+    return False
+
+
+def all_of(elements: Iterator) -> bool:
+    """`all(elements)` of a generator."""
+    for element in elements:
+        if not element:
+            return False
+    return True
+
+
+def split(given: tuple, count: int) -> tuple:
+    """The first `count` of `given`, and the others; all, and None, if there are no more."""
+    if len(given) <= count:
+        return given, None
+    first = ()
+    for place in range(count):
+        first += (given[place],)
+    return first, given[count:]
+
+
+def unpacked(given: list | tuple, before: int, after: int) -> tuple:
+    """What `a, *b, c = given` assigns, with so many names before and after the one with a star."""
+    count = len(given)
+    if count < before + after:
+        raise ValueError(f"not enough values to unpack (expected at least {before + after}, got {count})")
+    first = last = ()
+    for place in range(before):
+        first += (given[place],)
+    for place in range(after):
+        last += (given[place - after],)
+    middle = list(given[before:count - after])
+    return *first, middle, *last  # put together without another look at it
+
+
+def joined_in_front(more: tuple, given: tuple) -> tuple:
+    """Nothing, and `more` with `given` behind it: as `split` would give."""
+    return (), more + given
 
 
 def iterate_by_index(container: Any) -> Iterator:

@@ -103,6 +103,8 @@ class SnapshotPlanner(Planner):
             self.running[id(body)] = place
             self.generators.append(place)
             return place
+        if generators.is_ended(value):
+            return self.step("call", *self.many((generators.ended, value.__name__, value.__qualname__)))
         found = generators.state(value)
         if found is None or found[0].then:
             raise GiveUp("no_recipe", f"the generator {value.__qualname__}")

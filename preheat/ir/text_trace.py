@@ -23,7 +23,8 @@ from preheat.ir.words import show_number, show_type
 def show_trace(trace: Trace, show_body: Callable[..., str]) -> str:
     """The text of `trace`; `show_body(graph, indent)` spells its graphs."""
     signature = trace.signature
-    words = [f"{signature.positional} args", *(f"{name}=" for name in signature.keywords)]
+    last = ", the last one all others" if signature.rest >= 0 else ""
+    words = [f"{signature.positional} args{last}", *(f"{name}=" for name in signature.keywords)]
     lines = [f"entry({', '.join(words)})" + (f"   python {trace.python}" if trace.python else "")]
     for number, node in enumerate(trace.nodes):
         lines.append(f"  node {number}")
@@ -86,6 +87,8 @@ _STEPS: dict[str, Callable[[str, str], str]] = {
 
 
 _ITEMS = "[:]"
+ARGUMENTS = "*args"
+"""Stands for the positional arguments of the call, as a list."""
 EVERY_SIZE = "*"
 """Among the paths of what changes: all sizes of tensors in arguments."""
 

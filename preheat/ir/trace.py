@@ -262,10 +262,19 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """The shape of a call: number of positional arguments, names of keyword arguments in order."""
+    """The shape of a call: number of positional arguments, names of keyword arguments in order.
+
+    rest   from this place on the positional arguments of a call, however many, are one tuple, which is the
+           last of the trace's; -1: each is an argument
+    """
 
     positional: int
     keywords: tuple[str, ...] = ()
+    rest: int = -1
+
+    def packed(self, args: tuple) -> tuple:
+        """The positional arguments of a call as the trace has them."""
+        return args if self.rest < 0 else (*args[:self.rest], args[self.rest:])
 
 
 @dataclass(frozen=True, slots=True)

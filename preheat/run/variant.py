@@ -30,7 +30,7 @@ from preheat.ir.hinted import Book
 from preheat.ir.plan import Image, Plan
 from preheat.ir.records import REASONS
 from preheat.ir.sized import trace_at
-from preheat.ir.text_trace import items_path
+from preheat.ir.text_trace import ARGUMENTS, items_path
 from preheat.ir.trace import Recipe, Step, Trace
 from preheat.ir.training import Training
 from preheat.run.buffers import device_of
@@ -83,7 +83,8 @@ class Variant:
         backend: str | Callable = "preheat",
     ):
         self.artifact, self.target = artifact, target
-        self._plain_call = plain if plain is not None else target
+        self._signature = artifact.trace.signature
+        self._plain_call = _with_others_apart(plain if plain is not None else target, self._signature.rest)
         self.checker, self._objects, self._runtime = checker, objects, runtime
         self._teach, self._specialise, self._lesson = teach, specialise, None
         self._graphs, self._backend = graphs, backend
@@ -126,6 +127,7 @@ class Variant:
         """
         try:
             checker = Checker(artifact.trace, target, objects)
+            args = artifact.trace.signature.packed(args)
             found = checker.resolve(args, kwargs)
             if isinstance(found, Failure):
                 raise CannotBind(str(found), moved=_moved(checker, found, args, kwargs))
@@ -143,7 +145,8 @@ class Variant:
     def entry(self) -> Callable:
         """A callable like `target`, which returns MISS when the call is not this variant's."""
         call = self._entry.call if self._settled is None else _either(self._settled, self._entry.call)
-        return call if self._undo is None else self._undo.around(call)
+        call = call if self._undo is None else self._undo.around(call)
+        return _with_others_packed(call, self._signature.rest)
 
     def set_patience(self, calls: int = CALLS_BEFORE_PLAN) -> None:
         """After how many calls at the same sizes a body whose sizes change gets a plan for them, and one
@@ -162,12 +165,13 @@ class Variant:
 
     def moved_numbers(self, args: tuple, kwargs: dict) -> frozenset[str]:
         """The paths of the numbers for which a call with these arguments is not this variant's."""
+        args = self._signature.packed(args)
         failure = self.checker.check(args, kwargs)
         return frozenset() if failure is None else _moved(self.checker, failure, args, kwargs)
 
     def why_missed(self, args: tuple, kwargs: dict) -> Failure | None:
         """The guard that a call with these arguments fails, for the report."""
-        return self.checker.check(args, kwargs)
+        return self.checker.check(self._signature.packed(args), kwargs)
 
     def _take(self, artifact: Artifact, found: Sequence[Any]) -> None:
         """What runs the body from now on, for the objects `found`."""
@@ -464,17 +468,40 @@ def _either(first: Callable, second: Callable) -> Callable:
     return call
 
 
-def moved_for(variants: Iterable[Variant], args: Sequence, kwargs: Mapping) -> frozenset[str]:
-    """What moved for any of several variants: see `moved.py`. At its third length all of a list
-    moves: "log[:]"."""
-    found = collections.Counter(
-        path for one in variants for path in one.moved_numbers(tuple(args), dict(kwargs)))
+def _with_others_packed(call: Callable, rest: int) -> Callable:
+    """`call`, given the positional arguments from `rest` on as one tuple."""
+    if rest < 0:
+        return call
+    return lambda *args, **kwargs: call(*args[:rest], args[rest:], **kwargs)
+
+
+def _with_others_apart(call: Callable, rest: int) -> Callable:
+    """`call`, given as positional arguments what is in the tuple at `rest`."""
+    if rest < 0:
+        return call
+    return lambda *args, **kwargs: call(*args[:rest], *args[rest], **kwargs)
+
+
+def moved_for(
+    variants: Sequence[Variant], waiting: Iterable[frozenset[str]], args: Sequence, kwargs: Mapping,
+) -> frozenset[str]:
+    """What moved for any of several variants: see `moved.py`; `waiting`: for those that could not be bound.
+    At its third length all of a list moves: "log[:]"."""
+    moved = [one.moved_numbers(tuple(args), dict(kwargs)) for one in variants]
+    found = collections.Counter(path for paths in (*moved, *waiting) for path in paths)
+    if any(one.artifact.trace.signature.rest >= 0 for one in variants):
+        found[_COUNT] += 2
     lists = (path for path, count in found.items() if count > 1 and path.startswith("len("))
     return frozenset(found).union(items_path(path[len("len("):-1]) for path in lists)
 
 
+_COUNT = f"len({ARGUMENTS})"
+
+
 def _moved(checker: Checker, failure: Failure, args: tuple, kwargs: dict) -> frozenset[str]:
-    guard = failure.guard
+    guard, signature = failure.guard, checker.trace.signature
+    if signature.rest < 0 and len(args) != signature.positional and tuple(kwargs) == signature.keywords:
+        return frozenset((_COUNT,))
     is_test = guard is not None and guard.kind == "is" and (
         checker.trace.sources[guard.source].kind == "number")
     if is_test or guard is not None and guard.kind in ("value", "len", "tensor"):

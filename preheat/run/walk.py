@@ -107,11 +107,13 @@ class Unbound:
 
     next      where its end leads; None: it returns
     why       it could not be bound at last, so many times (refusals)
+    moved     what was another number then than it was captured for
     is_hopeless  nor ever will be in this process
     is_stored    another process can use it, too
     """
 
-    __slots__ = ("artifact", "objects", "next", "why", "refusals", "is_hopeless", "is_stored")
+    __slots__ = (
+        "artifact", "objects", "next", "why", "moved", "refusals", "is_hopeless", "is_stored")
 
     def __init__(
         self, artifact: Artifact, objects: tuple, following: Place | None, is_stored: bool = False,
@@ -119,6 +121,7 @@ class Unbound:
         self.artifact, self.objects, self.next = artifact, objects, following
         self.is_stored = is_stored
         self.why, self.refusals, self.is_hopeless = "", 0, False
+        self.moved: frozenset[str] = frozenset()
 
     def bind(
         self, target: Any, args: Sequence, kwargs: dict, runtime: Image | None,

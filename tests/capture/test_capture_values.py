@@ -9,6 +9,7 @@ import sys
 import pytest
 import torch
 
+import preheat
 from same import Program, same_program
 
 
@@ -188,3 +189,12 @@ def test_columns_of_one_matrix_are_apart():
     with_other_values(
         lambda x: (x[:, :1].mul_(x[:, 1:2]), x[:, ::2].add_(x[:, 1:2]), x)[2], *ROWS, captured=True
     )
+
+
+def test_an_empty_tuple_from_outside_is_no_other_one():
+    def function(x, given):
+        return x * 2, ()
+
+    compiled = preheat.compile(function, options={"cache": False})
+    for given in ((), (1, 2), (), (3,)):
+        assert compiled(torch.ones(2), given)[1] == ()

@@ -187,6 +187,17 @@ def handed_on(xs):
     return copied([*xs])
 
 
+def ends(xs):
+    first, *others = xs
+    *firsts, last = xs
+    return first - last, others, torch.stack(firsts + [first])
+
+
+def by_generators(xs):
+    ys = tuple(x * 2 for x in xs)
+    return torch.stack(ys), list(y + 1 for y in ys), any(y is None for y in ys)
+
+
 def in_place(xs):
     for i in range(len(xs)):
         xs[i].add_(1)
@@ -198,7 +209,7 @@ FORMS = {function: most for function, most in (
     (listed_by_range, 6), (last, 4), (all_but_last, 6), (all_but_first, 6), (every_second, 6), (stacked_part, 5),
     (mirrored, 5), (in_reverse, 5), (pairs, 9), (neighbours_by_zip, 6), (of_two, 5), (of_two_strictly, 5),
     (numbered, 7), (numbered_pairs, 6), (copied, 5), (as_tuple, 5), (extended, 5), (displayed, 5), (emptied, 6),
-    (handed_on, 5), (in_place, 6),
+    (handed_on, 5), (ends, 7), (by_generators, 15), (in_place, 6),
 )}
 
 
