@@ -152,11 +152,18 @@ def set_update(m, frame, depth):
 
 @handles("LIST_TO_TUPLE")
 def list_to_tuple(m, frame, _):
-    value = frame.stack[-1]
-    value = operations.operate(m, tuple, value) if is_moving(m, value) else tuple(value)
+    frame.stack[-1] = tuple_of(m, frame.stack[-1])
+
+
+def tuple_of(m, value: list) -> tuple:
+    """The tuple that a display with stars becomes; a point may lie between."""
+    if is_moving(m, value):
+        made = operations.operate(m, tuple, value)
+    else:
+        made = tuple(elements(m, value))
     if m.born is not None:
-        m.born(value, "tuple")
-    frame.stack[-1] = value
+        m.born(made, "tuple")
+    return made
 
 
 @handles("DICT_UPDATE")

@@ -12,6 +12,7 @@ from types import FunctionType, MethodType
 from typing import Any
 
 from preheat.capture import attributes, calls, imports, operations, polyfills
+from preheat.capture.containers import tuple_of
 from preheat.capture.frames import NULL, Frame, and_then
 from preheat.capture.handlers import discard, handles, settle
 from preheat.capture.observer import ABSENT
@@ -299,10 +300,7 @@ def unary_positive_intrinsic(m, frame: Frame, value: Any) -> Any:
 
 
 def list_to_tuple_intrinsic(m, frame: Frame, value: list) -> tuple:
-    made = tuple(value)
-    if m.born is not None:
-        m.born(made, "tuple")
-    return made
+    return tuple_of(m, value)
 
 
 def import_star_intrinsic(m, frame: Frame, module: Any) -> None:

@@ -195,6 +195,16 @@ def test_arguments_that_are_no_tensors():
     run(lambda: scaled, given)
 
 
+@pytest.mark.filterwarnings("ignore:preheat.*variants exist")
+def test_tensors_passed_on_behind_a_number_are_a_variant_each():
+    def passed_on(*xs):
+        return added(3, *xs)
+
+    generator = torch.Generator().manual_seed(0)
+    given = [[whole(generator, 4) for _ in range(count)] for count in LENGTHS]
+    assert run(lambda: passed_on, given)["captures"] <= 12
+
+
 def test_a_whole_graph_has_a_variant_for_each_number():
     generator = torch.Generator().manual_seed(0)
     given = [[whole(generator, 4) for _ in range(count)] for count in range(1, 6)]
