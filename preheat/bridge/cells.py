@@ -81,7 +81,7 @@ def lstm(
     """As `gru`; hx: hidden states and cells."""
     is_projected = len(params) % 5 == 0 and has_biases or len(params) % 3 == 0 and not has_biases
     count = (4 if has_biases else 2) + is_projected
-    if not is_projected and has_biases and _is_of_mkldnn(input):
+    if not is_projected and has_biases and is_of_mkldnn(input):
         return _lstm_by_layers(
             input, hx, _by_layer(params, count), num_layers, dropout, train, bidirectional, batch_first)
     if batch_first:
@@ -129,7 +129,7 @@ def _one_way(
     return torch.stack(made[::-1] if is_reverse else made, 0), state
 
 
-def _is_of_mkldnn(input: Any) -> bool:
+def is_of_mkldnn(input: Any) -> bool:
     """Whether C has one op for a layer."""
     is_wanted = torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled
     return is_wanted and _layer is not None and input.dtype is torch.float32

@@ -19,6 +19,7 @@ from preheat.bridge.calls import BY_TYPES, Call
 from preheat.bridge.composites import spelled_composite
 from preheat.bridge.overloads import facts_of
 from preheat.bridge.resizing import TENSORS_OF_NUMBERS, full, spelled_out
+from preheat.bridge.steps import whole_layer
 from preheat.bridge.symint import is_available, is_safe, plain, reshaped_copy, show, unboxed
 from preheat.bridge.tensors import Parameter, Size, Tensor, tensor_facts
 from preheat.capture.elements import is_followed
@@ -241,6 +242,9 @@ class Boxing(Observer):
             if id(args[0]) in self.numbers and type(args[0]) is not str:
                 return full, ((), args[0])
         shown = self.symbolic_type(args[0]) if args and not kwargs else None
+        layer = whole_layer(function, args, shown.sizes) if shown is not None else None
+        if layer is not None:
+            return layer
         found = spelled_out(function, args, shown.sizes) if shown is not None else None
         if found is None:
             return function, args

@@ -211,6 +211,15 @@ def _recurrent(call: Call) -> list[Shape]:
     return [made, *((call.type(name).sizes, None) for name in ("hx_", "cx_"))]
 
 
+def _steps(call: Call) -> list[Shape]:
+    """A whole recurrent layer, [T, B, I] to [T, B, W], the batch first or not: it lies by steps. The last states."""
+    type, states = call.type("input"), call.of(call.arg("states", ()))
+    width = states[0].sizes[2] * (2 if call.arg("bidirectional") else 1)
+    sizes = (*type.sizes[:2], width)
+    strides = (width, normal(sizes[0] * width), 1) if call.arg("batch_first") else None
+    return [(sizes, strides), *((state.sizes, None) for state in states)]
+
+
 def _grid(call: Call) -> list[Shape]:
     """[N, C, *sizes] to coordinates [N, *sizes, their number]."""
     batch, _, *sizes = call.arg("size", ())
@@ -289,6 +298,7 @@ LAYERS: dict[Rule, str] = {
     _spaced: "linspace logspace",
     _number: "scalar_tensor",
     _recurrent: "mkldnn_rnn_layer",
+    _steps: "steps",
     _grid: "affine_grid_generator",
     _as_strided: "as_strided",
     _strided: "new_empty_strided empty_strided",

@@ -137,6 +137,8 @@ NORM = nn.InstanceNorm1d(4, affine=True)
 CELL, PAIR = nn.GRUCell(4, 5), nn.LSTMCell(4, 5)
 LSTM, TURNED = nn.LSTM(4, 5, 2), nn.LSTM(4, 5, 2, batch_first=True, bidirectional=True)
 GRU, NARROW = nn.GRU(4, 5, 2, bidirectional=True), nn.LSTM(4, 5, 1, proj_size=3)
+GATED, PLAIN = nn.GRU(4, 5, batch_first=True), nn.RNN(4, 5, 2, nonlinearity="relu", bidirectional=True)
+DOUBLE = nn.LSTM(4, 5, 2).double()
 ONE_ROW = "one row has another layout, or is asked for"
 
 
@@ -191,6 +193,15 @@ LAYERS = {
     "gru of three steps": Row(lambda x: GRU(x), lambda b, n: (randn(3, b * n, 4),), 3, ONE_ROW),
     "lstm with a projection, of three steps": Row(
         lambda x: NARROW(x)[0], lambda b, n: (randn(3, b * n, 4),), 3, ONE_ROW),
+    "gru of any length": Row(lambda x: GRU(x), lambda b, n: (randn(n, b, 4),), has_gradient=False),
+    "gru of any length, turned": Row(
+        lambda x: GATED(x), lambda b, n: (randn(b, n, 4),), 3, ONE_ROW, has_gradient=False,
+        is_exact=False),  # the call that is captured makes other products
+    "rnn of any length": Row(lambda x: PLAIN(x)[0].relu(), lambda b, n: (randn(n, b, 4),), has_gradient=False),
+    "lstm in 64 bits, of any length": Row(
+        lambda x: DOUBLE(x.double())[1], lambda b, n: (randn(n, b, 4),), has_gradient=False),
+    "lstm with a projection, of any length": Row(
+        lambda x: (NARROW(x)[0], *NARROW(x)[1]), lambda b, n: (randn(n, b, 4),), has_gradient=False),
     "the least size": Row(
         lambda x: x * min(x.shape) + max(x.shape), lambda b, n: (randn(b, n),), 3, "which it is, is a way each"),
 }

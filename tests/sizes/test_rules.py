@@ -145,7 +145,7 @@ def test_sizes_by_a_factor_are_those_of_torch(factor):
 # What pins sizes, and what is named for it.
 GRU, LSTM = torch.nn.GRU(4, 5), torch.nn.LSTM(4, 5)
 PINNED = {
-    "aten.unbind.int": (lambda x: GRU(x.unflatten(1, (-1, 4)))[0], False),
+    "aten.unbind.int": (lambda x: GRU(x.unflatten(1, (-1, 4)))[0], True),
     "aten.mkldnn_rnn_layer.default": (lambda x: LSTM(x.unflatten(1, (-1, 4)))[0], True),
     "stft": (lambda x: torch.stft(x, 4, 2, window=torch.ones(4), return_complex=True).abs(), False),
     "linalg_multi_dot": (lambda x: torch.linalg.multi_dot([x, x.t(), x]), False),
