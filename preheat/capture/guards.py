@@ -138,7 +138,7 @@ class Guards:
 
     # ------------------------------------------------------------------ values
     def meet(self, source: int, value: Any, *hints: tuple[str, str]) -> int | float | None:
-        """Pins `value`, which `source` leads to; the runtime number that stands for it, or None."""
+        """Pins `value`, which `source` leads to; or gives the runtime number that the program shall see instead."""
         kind = type(value)
         if kind in PRIMITIVES:
             if kind in TOLD and (self.dynamic or self.carried) and has_copies(value):
@@ -201,7 +201,7 @@ class Guards:
             self.claim(source, "code", code_digest(value.__code__))
         for name in _BY_ATTRIBUTES.get(kind, ()):
             part = getattr(value, name)
-            self.meet(self.sources.step(source, "attr", name), part)
+            self.meet_as_is(self.sources.step(source, "attr", name), part)
             if type(part) in (tuple, dict):
                 self.whole(part)
 
@@ -365,14 +365,14 @@ class Guards:
             self.keys(container)
             for position, (key, value) in enumerate(dict.items(container)):
                 constant = sources.constant(key)
-                self._meet_as_is(sources.step(source, "item", constant), value)
+                self.meet_as_is(sources.step(source, "item", constant), value)
         elif isinstance(container, set | frozenset):
             self.claim(source, "set", tuple([sources.constant(e) for e in container]))
         elif isinstance(container, list | tuple):
             base = list if isinstance(container, list) else tuple
             self.claim(source, "len", base.__len__(container))
             for position, value in enumerate(base.__iter__(container)):
-                self._meet_as_is(sources.step(source, "item", position), value)
+                self.meet_as_is(sources.step(source, "item", position), value)
         else:
             raise GiveUp("opaque_argument", f"a {type(container).__qualname__} from outside")
 
@@ -392,7 +392,7 @@ class Guards:
         self.moving_lists[id(container)] = container
         return True
 
-    def _meet_as_is(self, source: int, value: Any) -> None:
+    def meet_as_is(self, source: int, value: Any) -> None:
         """C takes what is there: no other number can stand for it, unless it is one already."""
         number = self.meet(source, value)
         if number is not None and number is not value:

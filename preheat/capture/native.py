@@ -158,14 +158,14 @@ def _shallow(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) 
 
 def _get(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
     owner, key, *default = _operands(function, args)
-    watcher.behind(owner, type(owner))  # a read-only view of what no guard sees is refused
+    owner = watcher.behind(owner, type(owner))
     watcher.compare(key)
     result = watcher.perform(function, args, kwargs)
     if id(owner) in watcher.known:
         if dict.__contains__(owner, key):
-            watcher.guards.item(owner, key, result)
-        else:
-            watcher.guards.no_item(owner, key)
+            number = watcher.guards.item(owner, key, result)
+            return result if number is None else number
+        watcher.guards.no_item(owner, key)
     return result
 
 
@@ -299,8 +299,9 @@ def _again(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) ->
     if kwargs or id(owner) not in watcher.known:
         raise GiveUp("host_call", describe(function), result)
     asked = (function.__name__, *[_constant(watcher, arg) for arg in rest])
-    watcher.guards.meet(watcher.sources.step(watcher.known[id(owner)], "result", asked), result)
-    return result
+    number = watcher.guards.meet(
+        watcher.sources.step(watcher.known[id(owner)], "result", asked), result)
+    return result if number is None else number
 
 
 def _cached(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
