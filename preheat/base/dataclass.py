@@ -80,7 +80,10 @@ def _methods(cls: type, frozen: bool, eq: bool) -> dict[str, Any]:
 def _values_of(names: tuple[str, ...]) -> Callable[[Any], tuple]:
     if len(names) > 1:
         return operator.attrgetter(*names)
-    return lambda self: tuple(getattr(self, name) for name in names)
+    if names:
+        value = operator.attrgetter(*names)
+        return lambda self: (value(self),)
+    return lambda self: ()
 
 
 def _refuse_set(self: Any, name: str, value: Any) -> None:

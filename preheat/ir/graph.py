@@ -135,12 +135,12 @@ _REFERRING = frozenset((Ref, Item, tuple))  # the classes of arguments that may 
 
 def map_refs(arg: Arg, change) -> Arg:
     """`arg` with each `Ref` replaced by `change(ref.id)` (an Arg); an `Item` stays one."""
-    if isinstance(arg, Ref):
+    if arg.__class__ is Ref:
         return change(arg.id)
-    if isinstance(arg, Item):
+    if arg.__class__ is Item:
         return Item(change(arg.id).id)
     if isinstance(arg, tuple):
-        return tuple(map_refs(part, change) for part in arg)
+        return tuple([map_refs(part, change) for part in arg])
     return arg
 
 

@@ -14,6 +14,7 @@ so equal values of a decoded column are one object. A column reads three times a
 import collections
 import dataclasses
 import hashlib
+import operator
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -44,7 +45,8 @@ NOUNS: tuple[type, ...] = (
 _NUMBER = {cls: i for i, cls in enumerate(NOUNS)}
 _FIELDS = {cls: tuple(f.name for f in dataclasses.fields(cls)) for cls in NOUNS}
 _SLOTS = {cls: tuple(cls.__dict__[name].__set__ for name in _FIELDS[cls]) for cls in NOUNS}
-_NUMBER[Hinted], _FIELDS[Hinted] = _NUMBER[scalar.Scalar], _FIELDS[scalar.Scalar]  # plain on disk
+_GETTERS = {cls: tuple(map(operator.attrgetter, names)) for cls, names in _FIELDS.items()}
+_NUMBER[Hinted], _GETTERS[Hinted] = _NUMBER[scalar.Scalar], _GETTERS[scalar.Scalar]  # plain on disk
 _COMPLEX, _ELLIPSIS, _BIGINT, _TABLE = 120, 121, 122, 123
 _SHORTEST_TABLE = 8
 
@@ -95,8 +97,7 @@ class _Encoder:
             return msgpack.ExtType(_TABLE, self._table(value)) if _is_table(value) else list(value)
         number = _NUMBER.get(cls)
         if number is not None:
-            return msgpack.ExtType(
-                number, self.encode([getattr(value, name) for name in _FIELDS[cls]]))
+            return msgpack.ExtType(number, self.encode([get(value) for get in _GETTERS[cls]]))
         if cls is complex:
             return msgpack.ExtType(_COMPLEX, self.encode([value.real, value.imag]))
         if value is Ellipsis:
@@ -109,7 +110,7 @@ class _Encoder:
     def _table(self, rows: tuple) -> bytes:
         """The class number, the number of rows, and each field's column."""
         cls = type(rows[0])
-        columns = [self._column([getattr(row, name) for row in rows]) for name in _FIELDS[cls]]
+        columns = [self._column([get(row) for row in rows]) for get in _GETTERS[cls]]
         return self.encode([_NUMBER[cls], len(rows), columns])
 
     def _column(self, values: list) -> list:

@@ -91,7 +91,7 @@ class Rewriter:
         if op.name == "library":
             self._copy_library(op)
             return
-        args = tuple(Ref(self.became[a.id]) for a in op.args)
+        args = tuple([Ref(self.became[a.id]) for a in op.args])
         made = self.became[op.result] = self.add(
             Op(op.name, args, op.results, op.types, tuple(sorted(op.attrs)))
         )
@@ -116,9 +116,8 @@ class Rewriter:
                 new != -1 or old == -1 for old, new in zip(op.results, known)
             ):
                 return known
-        results = tuple(
-            self._fresh() if r != -1 or op.name != "library" else -1 for r in op.results
-        )
+        is_library = op.name == "library"
+        results = tuple([-1 if r == -1 and is_library else self._fresh() for r in op.results])
         op = Op(op.name, op.args, results, op.types, op.attrs)
         self.ops.append(op)
         for result, type in zip(results, op.types):
@@ -180,8 +179,10 @@ def _with_memory(graph: Graph) -> set[int]:
 
 def _typed(arg: object) -> object:
     """`arg` as a key that tells 1 from True and 1.0, and 0.0 from -0.0."""
+    if arg.__class__ is Ref:
+        return Ref, arg.id  # whose hash is not computed in Python
     if isinstance(arg, tuple):
-        return tuple(map(_typed, arg))
+        return tuple([_typed(part) for part in arg])
     return (type(arg), repr(arg)) if isinstance(arg, (int, float, complex)) else arg
 
 

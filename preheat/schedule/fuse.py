@@ -128,13 +128,13 @@ def _settle(problem: Problem, fixed: set[int], shared: Mapping[int, bool]) -> tu
         v: _Work(0.0, frozenset({v})) for v in (*problem.inputs, *problem.results)
     }
     for value in sorted(shared, key=problem.order.__getitem__):
-        op = problem.ops[value]
-        for arg in problem.operands(value):
+        op, operands = problem.ops[value], problem.operands(value)
+        for arg in operands:
             if work[arg].cycles >= cost.EXPENSIVE_CYCLES and _repeats(problem, value, arg):
                 root = _computed(problem, arg)
                 roots.add(root)
                 work[arg] = _Work(0.0, frozenset({root}))
-        args = [work[a] for a in problem.operands(value)]
+        args = [work[a] for a in operands]
         here = cost.op_cycles(op.name) if CORE[op.name].kind in ("elementwise", "gather") else 0.0
         found = _Work(
             here + sum(a.cycles for a in args),

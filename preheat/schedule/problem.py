@@ -265,6 +265,8 @@ class _Statement:
 
     def _raisers(self) -> None:
         """What may raise is computed whole, as eager does, even where only a part of it is used."""
+        if not any(map(self._may_raise, self.ops.values())):
+            return
         users: dict[int, list[Op]] = {}
         for op in self.ops.values():
             for ref in op.refs():

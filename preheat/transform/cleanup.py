@@ -62,15 +62,18 @@ def renumber(graph: Graph) -> Graph:
             number.setdefault(result, len(number) - 1)
 
     def renamed(arg):
-        return map_refs(arg, lambda ref: Ref(number[ref]))
+        return map_refs(arg, named)
 
-    ops = tuple(
+    def named(ref):
+        return Ref(number[ref])
+
+    ops = tuple([
         Op(
-            op.name, tuple(map(renamed, op.args)), tuple(number[r] for r in op.results), op.types,
-            tuple((key, renamed(arg)) for key, arg in op.attrs),
+            op.name, tuple([renamed(arg) for arg in op.args]), tuple([number[r] for r in op.results]),
+            op.types, tuple([(key, renamed(arg)) for key, arg in op.attrs]),
         )
         for op in graph.ops
-    )
+    ])
     inputs = tuple(type(i)(number[i.id], i.type, i.name, i.alias_set) for i in graph.inputs)
     return Graph(
         graph.level, inputs, ops, tuple(number[o] for o in graph.outputs),
