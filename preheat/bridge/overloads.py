@@ -13,6 +13,7 @@ from preheat.bridge.ops import private
 _RESIZING = frozenset(("resize_", "resize_as_", "set_", "_resize_output_", "swap_", "resize"))
 # The way to a kernel of C++ by its key, past one that torch has in Python for its own compiler.
 _COMPOSITE = private("_C.DispatchKey.CompositeImplicitAutograd")
+_DEVICES = (("cpu", "CPU"), ("cuda", "CUDA"))
 _CAN_SKIP_PYTHON = _COMPOSITE is not None and hasattr(torch.ops.aten.matmul.default, "_op_dk")
 
 
@@ -21,7 +22,8 @@ class Overload(NamedTuple):
 
     name: str  # "aten.add.Tensor"
     writes: tuple[tuple[int, str], ...]  # position and name of each argument it writes
-    is_composite: bool  # arrives whole only under inference mode
+    is_composite: bool  # arrives whole only below autograd, as under inference mode
+    whole_on: frozenset[str]  # the types of devices that have a kernel of their own for a composite
     is_lift: bool
     is_random: bool  # or leaves memory uninitialised
     refusal: str  # a row of reasons.py, or ""
@@ -53,11 +55,11 @@ def facts_of(func: Any) -> Overload:
     elif base in _RESIZING or name == "aten.detach_.default":
         refusal = "metadata_write"
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
-    is_composite = has_kernel(func.name(), "CompositeImplicitAutograd") and not any(
-        has_kernel(func.name(), key) for key in ("CPU", "CUDA"))  # where they have one of their own
+    is_composite = has_kernel(func.name(), "CompositeImplicitAutograd")
+    whole_on = [device for device, key in _DEVICES if is_composite and has_kernel(func.name(), key)]
     is_seeded = torch.Tag.nondeterministic_seeded in func.tags
     is_random = is_seeded or base.startswith(("empty", "new_empty"))
     return Overload(
-        name, writes, is_composite and (_CAN_SKIP_PYTHON or not func.py_kernels),
+        name, writes, is_composite and (_CAN_SKIP_PYTHON or not func.py_kernels), frozenset(whole_on),
         base == "lift_fresh", is_random,
         refusal, torch.Tag.pointwise in func.tags)

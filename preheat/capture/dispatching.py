@@ -72,7 +72,9 @@ def answered(
 
 def in_parts(recorder: Any, func: Any, args: tuple, kwargs: dict) -> Any:
     """What a composite op gives, made of the ops that it consists of, each recorded; else NotImplemented."""
-    if not facts_of(func).is_composite:
+    facts = facts_of(func)
+    if not facts.is_composite or facts.whole_on and any(
+            tensor.device.type in facts.whole_on for tensor in tensors_in(args)):
         return NotImplemented
     with recorder:
         return decomposed(func, args, kwargs)

@@ -78,9 +78,7 @@ def test_inference_mode_in_which_products_come_whole():
             for sizes in SIZES:
                 xs = arguments(*sizes)
                 assert torch.equal(compiled(*xs), program(*xs))
-        captures = preheat.counters()["captures"] - before
-        # torch 2.11 has a norm of its own there, and each size is a variant
-        assert captures == 2 or "norm" in name and torch.__version__ < "2.13", name
+        assert preheat.counters()["captures"] - before == 2, name
 
 
 def test_operands_that_do_not_fit_raise_as_in_eager():
