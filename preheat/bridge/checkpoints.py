@@ -106,11 +106,6 @@ def close_checkpoint(region: Region, error: BaseException | None) -> None:
         next(region.steps, None)
 
 
-def saving_nothing() -> torch.autograd.graph.saved_tensors_hooks:
-    """A block that the checkpoint around it does not see."""
-    return torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor)
-
-
 def why_whole(args: tuple, kwargs: Mapping[str, Any]) -> str:
     """Why a checkpoint that is called so cannot be a region, or ""."""
     if _generator is None or _top_hooks is None or not args:

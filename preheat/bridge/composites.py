@@ -17,7 +17,7 @@ import torch
 
 from preheat.bridge.cells import CELLS
 from preheat.bridge.ops import overload, private
-from preheat.bridge.products import unsafe_view
+from preheat.bridge.composed import unsafe_view
 
 _add, _number, _ones = map(overload, ("aten.add_.Scalar", "aten.scalar_tensor.default", "aten.new_ones.default"))
 _fused = private("ops.aten._fused_rms_norm.default")

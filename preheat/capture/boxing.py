@@ -16,6 +16,7 @@ from functools import partial, reduce
 from typing import Any
 
 from preheat.bridge.calls import BY_TYPES, Call
+from preheat.bridge.composed import asks_of_sizes, below_autograd
 from preheat.bridge.composites import spelled_composite
 from preheat.bridge.overloads import facts_of
 from preheat.bridge.resizing import TENSORS_OF_NUMBERS, full, spelled_out
@@ -23,7 +24,6 @@ from preheat.bridge.steps import whole_layer
 from preheat.bridge.symint import is_available, is_safe, plain, reshaped_copy, show, unboxed
 from preheat.bridge.tensors import Parameter, Size, Tensor, tensor_facts
 from preheat.capture.elements import is_followed
-from preheat.capture.folding import spelled_product
 from preheat.capture.guards import Guards
 from preheat.capture.numbers import OPERATIONS
 from preheat.capture.observer import NOT_DONE, GiveUp, Observer
@@ -66,7 +66,6 @@ class Boxing(Observer):
     fixed: tuple[str, str, str, int] | None  # where and why a marked size was pinned
     counters: dict[int, int | float]  # see `loops.py`
     missed: dict[str, int]  # how often which op pinned the sizes that it was given
-    _has_grad: bool  # whether these require grad as the tensors do
     _shown: dict[int, Any]  # in the call under way: what C sees for a tensor, by its id
 
     # ------------------------------------------------------------------ tensors with symbols
@@ -207,20 +206,23 @@ class Boxing(Observer):
         elif row.kind in _TAKES_BOXES and self._is_open(_owner(function), args, kwargs):
             function, args = self._spelled_out(function, args, kwargs)
             product = self._product(function, args)
-            if product is not None or not is_safe(_owner(function), args, kwargs):
+
+            def twice(refused: str = "") -> Any:
                 plain, named = tuple(map(numbers.plain, args)), named_of(kwargs, numbers.plain)
                 return self._twice(
                     lambda: call(self, function, plain, named, row),
                     lambda boxed: lambda: (product(boxed) if product else _of_boxed(function, boxed))(
                         *map(boxed, args), **named_of(kwargs, boxed)),
-                    (args, kwargs), is_known=not any(map(_is_foreign, (function, *args[:1]))))
+                    (args, kwargs), not any(map(_is_foreign, (function, *args[:1]))), refused)
+
+            if product is not None or not is_safe(_owner(function), args, kwargs):
+                return twice()
             boxes = [numbers.boxed(arg) for arg in args]
             named = {name: numbers.boxed(arg) for name, arg in kwargs.items()}
             if any(box is not arg for box, arg in zip((*boxes, *named.values()),
                                                       (*args, *kwargs.values()))):
                 return self._boxed(
-                    lambda: call(self, function, tuple(boxes), named, row),
-                    lambda: call(self, function, args, kwargs, row), (args, kwargs), function)
+                    lambda: call(self, function, tuple(boxes), named, row), twice, (args, kwargs), function)
         if not (function is range and self.is_looped()):
             self._pin_unless_moved(row.kind, function, args, kwargs)
         if row.kind in _TAKES_BOXES:
@@ -255,13 +257,13 @@ class Boxing(Observer):
 
     def _product(self, function: Any, args: tuple) -> Callable | None:
         """Of what C makes of other ops, a product, a norm, a recurrent layer: given what turns an argument into
-        what C shall see, what spells it out."""
+        what C shall see, what spells it out, or the function itself where `folding.py` does."""
         if self.recorder.rules is None:
             return None
         owner = _owner(function)
         is_method = issubclass(type(owner), Tensor)
         function = getattr(type(owner), function.__name__, None) if is_method else function
-        made = spelled_composite(function, args) or spelled_product(function, self.guards.numbers)
+        made = spelled_composite(function, args) or (function if asks_of_sizes(function) else None)
         if made is None:
             return None
         return lambda boxed: partial(made, boxed(owner)) if is_method else made
@@ -284,13 +286,15 @@ class Boxing(Observer):
             made, boxes, named = method(boxed)
             return lambda: made(*boxes, **named)
 
+        def twice(refused: str = "") -> Any:
+            plain, named = tuple(map(numbers.plain, args)), named_of(kwargs, numbers.plain)
+            return self._twice(
+                lambda: call(self, function, plain, named, row), again, looked_at, refused=refused)
+
         looked_at = (owner, args, kwargs)
         if product is not None or not is_safe(*looked_at):
-            plain, named = tuple(map(numbers.plain, args)), named_of(kwargs, numbers.plain)
-            return self._twice(lambda: call(self, function, plain, named, row), again, looked_at)
-        return self._boxed(
-            lambda: call(self, *method(numbers.boxed), row),
-            lambda: call(self, function, args, kwargs, row), looked_at, function)
+            return twice()
+        return self._boxed(lambda: call(self, *method(numbers.boxed), row), twice, looked_at, function)
 
     def reshaping(self, owner: Any, shown: Any, boxes: tuple, named: dict) -> tuple | None:
         """The method, and its arguments, by which C reshapes `owner`, a view or a copy: which one
@@ -322,19 +326,23 @@ class Boxing(Observer):
                 self.pin_sizes(arg)
             return run(function, args)
         product = self._product(function, args)
-        if product is not None or not is_safe(*args):
+
+        def twice(refused: str = "") -> Any:
             plain = tuple(map(self.guards.numbers.plain, args))
             return self._twice(
                 lambda: run(function, plain),
-                lambda boxed: lambda: (product(boxed) if product else function)(*map(boxed, args)), args)
+                lambda boxed: lambda: (product(boxed) if product else function)(*map(boxed, args)), args,
+                refused=refused)
+
+        if product is not None or not is_safe(*args):
+            return twice()
         # without symbols, tensor and key stay as they are
         kept = 2 if function is operator.setitem and not has_symbols else 0
         numbers = self.guards.numbers
         boxes = (*args[:kept], *(numbers.boxed(arg) for arg in args[kept:]))
         if all(box is arg for box, arg in zip(boxes, args)):
             return run(function, args)
-        return self._boxed(
-            lambda: run(function, boxes), lambda: run(function, args), args[kept:], function)
+        return self._boxed(lambda: run(function, boxes), twice, args[kept:], function)
 
     def _compare_sizes(self, function: Callable, first: tuple, second: tuple) -> bool:
         """`x.shape == y.shape`, size by size."""
@@ -353,11 +361,11 @@ class Boxing(Observer):
         for arg in kwargs.values() if method != "update" else ():
             self.guards.numbers.pin(arg)
 
-    def _boxed(self, run: Callable, run_plain: Callable, looked_at: Any, function: Any) -> Any:
+    def _boxed(self, run: Callable, twice: Callable, looked_at: Any, function: Any) -> Any:
         """What `run` gives, which calls torch's `function` with boxes.
 
-        Some functions of torch refuse a symbolic number where they take a plain one. Then no op has
-        run, and the call is made with the numbers, which are pinned.
+        Some functions of torch refuse a symbolic number where they take a plain one. Then the call is made
+        `twice`, as if nothing had run.
         """
         recorder, numbers = self.recorder, self.guards.numbers
         recorder.is_boxed, recorder.boxed_ops, recorder.has_acted = True, 0, False
@@ -371,20 +379,14 @@ class Boxing(Observer):
             raise
         except Exception:
             if recorder.has_acted or recorder.boxed_ops and recorder.rules is None:
-                numbers.pin_all(looked_at)  # the program sees it: these very numbers raise
-                self.pin_sizes_within(looked_at)
+                self._pin_within(looked_at)  # the program sees it: these very numbers raise
                 raise
         finally:
             recorder.is_boxed = False
             self._shown.clear()
         if recorder.boxed_ops:
             recorder.rewind(mark)
-        if recorder.rules is not None and self._has_symbols(looked_at):
-            name = getattr(function, "__name__", str(function))
-            self.missed[name] = self.missed.get(name, 0) + 1
-        numbers.pin_all(looked_at)
-        self.pin_sizes_within(looked_at)
-        return run_plain()
+        return twice(getattr(function, "__name__", str(function)))
 
     def _with_views(self, result: Any, mark: tuple) -> Any:
         """`result` of a call that was given others for its tensors: its views are made once more, of the
@@ -415,18 +417,19 @@ class Boxing(Observer):
         return type(value) is int and id(value) in self.numbers
 
     def _twice(
-        self, run: Callable, again: Callable, looked_at: Any, is_known: bool = True,
+        self, run: Callable, again: Callable, looked_at: Any, is_known: bool = True, refused: str = "",
     ) -> Any:
-        """What `run` gives, in which autograd takes part, with the numbers of the same call of what C
-        shall see: see `rehearsal.py`.
+        """What `run` gives, a call that autograd takes part in or that looks at sizes, with the numbers of
+        the same call of what C shall see: see `rehearsal.py`.
 
         again(boxed)   makes that call, given what turns an argument into what C shall see
         is_known       nothing but ops happens in the call
+        refused        the name of the function, where it has refused symbols
         """
         recorder, numbers = self.recorder, self.guards.numbers
         if not self._has_symbols(looked_at):
             return run()
-        rehearsal = recorder.rehearsal = Rehearsal(self._shown_result)
+        rehearsal = recorder.rehearsal = Rehearsal(self._shown_again)
         try:
             result = run()
         except GiveUp:
@@ -436,32 +439,32 @@ class Boxing(Observer):
             raise
         finally:
             recorder.rehearsal = None
-        # first as it was for autograd; then without it, since each tensor here is a leaf
-        for has_grad in (True, False) if is_known else ():
-            found = self._rehearsed(rehearsal, again, result, has_grad)
+        for is_spelled in (True, False) if is_known else ():
+            rehearsal.begin(is_spelled)
+            found = self._rehearsed(rehearsal, again, result)
             if found is not NOT_DONE:
                 return found
         self._pin_within(looked_at)
-        self.missed_rehearsal(rehearsal)
+        if refused:
+            self.missed[refused] = self.missed.get(refused, 0) + 1
+        else:
+            self.missed_rehearsal(rehearsal)
         return result
 
-    def _rehearsed(
-        self, rehearsal: Rehearsal, again: Callable, result: Any, has_grad: bool,
-    ) -> Any:
+    def _rehearsed(self, rehearsal: Rehearsal, again: Callable, result: Any) -> Any:
         """`result` with numbers that are known to be made of sizes, NOT_DONE if the call goes another
         way."""
         recorder, numbers = self.recorder, self.guards.numbers
-        if recorder.is_stopped:
+        if recorder.is_stopped or below_autograd is None:
             return NOT_DONE
         self._shown.clear()
-        shown_before, self._has_grad = numbers.shown, has_grad
+        shown_before = numbers.shown
         recorder.rehearsal, recorder.is_rehearsing = rehearsal, True
-        numbers.shown = self._shown_whole
-        rehearsal.begin()
+        numbers.shown = self._shown_again
         try:
-            with self.regions.unseen():
+            with below_autograd():
                 made = again(numbers.boxed)()
-            if not rehearsal.is_over or recorder.is_stopped:
+            if not rehearsal.is_over(recorder) or recorder.is_stopped:
                 return NOT_DONE
             return merged(result, made, numbers.unboxed)
         except Exception:
@@ -471,24 +474,17 @@ class Boxing(Observer):
             recorder.rehearsal, recorder.is_rehearsing = None, False
             self._shown.clear()
 
-    def _shown_whole(self, value: Any) -> Any:
+    def _shown_again(self, value: Any) -> Any:
         """What C sees for `value` while the call is made again: no tensor is itself, so that nothing
         can happen to it."""
         if type(value) not in _SHOWN_CLASSES:
             return value
         made = self._shown.get(id(value))
         if made is None:
-            made = self._shown_result(value)
-            if self._has_grad and value.requires_grad:
-                made.requires_grad_()
-        return made
-
-    def _shown_result(self, value: Any) -> Any:
-        """As `_shown_whole`, of what an op gives: it is autograd that gives it a history."""
-        made = self._shown.get(id(value))
-        if made is None:
             type_now = self.symbolic_type(value) or tensor_facts(value).type
             made = self._shown[id(value)] = show(value, type_now, self.guards.numbers)
+            if value.requires_grad:
+                made.requires_grad_()
         return made
 
     def _has_symbols(self, value: Any) -> bool:

@@ -1,12 +1,13 @@
-"""Products of more than two axes, made of products of matrices.
+"""Composites of which C asks more of sizes than follows for the result, made of their ops.
 
     x @ w, x: f32[n3, n4, 8]     ->  aten.view(x, (n3*n4, 8)), aten.mm, aten._unsafe_view((n3, n4, 5))
     a @ b, both of four axes     ->  aten.expand, view or copy, of each; aten.bmm; aten._unsafe_view
 
-C folds the axes of the larger operand into rows, or makes a batch of both. Torch 2.11 looks at plain sizes
-meanwhile, which pins them, and newer ones ask more of symbolic sizes than follows for the result. The functions
-here do the same with tensors as C sees them (`bridge/symint.Shown`). They only ever say what the ops of a
-product that has really run are made of (`rehearsal.py`): where they would do anything else than C has done, the
+C folds the axes of the larger operand of a product into rows, or makes a batch of both. Torch 2.11 looks at
+plain sizes meanwhile, which pins them, and newer ones ask more of symbolic sizes than follows for the result.
+The functions here do the same with tensors as C sees them (`bridge/symint.Shown`), wherever the composite
+comes from: from the program, or from other C code, as attention does. They only ever say what the ops of a
+call that has really run are made of (`rehearsal.py`): where they would do anything else than C has done, the
 sizes are pinned.
 
 Source: `should_fold` and `_matmul_impl` of ATen/native/LinearAlgebra.cpp, `linear` of ATen/native/Linear.cpp.
@@ -16,7 +17,8 @@ Both take a tensor for a subclass while a dispatch mode listens, as ours does.
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from preheat.bridge.products import add, linear, matmul, operands_of, unsafe_view, under_autocast
+from preheat.bridge.composed import divide, plus, times, unsafe_view
+from preheat.bridge.composites import rms_norm
 from preheat.bridge.symint import Shown, box, reshaped_copy
 from preheat.bridge.tensors import type_of
 from preheat.capture.numbers import Numbers
@@ -26,32 +28,27 @@ from preheat.ir.dims import normal
 from preheat.ir.scalar import Dim, Scalar, product
 from preheat.ir.types import TensorType
 
+_NONE, _MEAN = 0, 1  # of at::Reduction
 
-def spelled_product(function: Any, numbers: Numbers) -> Callable | None:
-    """What does the same as a function of torch that makes products; None for any other function."""
-    names = operands_of(function)
-    if not names:
-        return None
-    call, made = Call("", {}, {}, (), numbers), _linear if "weight" in names else _matmul
 
-    def spelled(*tensors: Any, **named: Any) -> Any:
-        return made(call, *under_autocast([*tensors, *map(named.get, names[len(tensors):])]))
-
-    return spelled
+def spelled(name: str, args: tuple, numbers: Numbers) -> Any:
+    """What the composite of this name gives; NotImplemented where C is to compose it."""
+    made = _COMPOSITES.get(name)
+    return NotImplemented if made is None else made(Call("", {}, {}, (), numbers), *args)
 
 
 def _linear(call: Call, x: Any, weight: Any, bias: Any = None) -> Any:
     """x: [..., K], weight: [N, K] or [K], bias: [N]."""
     if bias is not None and (x.dim() == 2 or x.is_contiguous()):
-        return linear(x, weight, bias)  # C folds it, whatever the sizes
-    made = _matmul(call, x, weight.t())
-    return made if bias is None else add(made, bias)
+        return NotImplemented  # C folds it, whatever the sizes
+    made = x.matmul(weight.t())
+    return made if bias is None else made.add(bias)
 
 
 def _matmul(call: Call, a: Any, b: Any) -> Any:
     """a: [..., M, K] or [K], b: [..., K, N] or [K]; broadcast over what is before."""
     if a.dim() <= 2 and b.dim() <= 2:
-        return matmul(a, b)
+        return NotImplemented
     is_first_larger = a.dim() >= b.dim()
     larger, smaller = (a, b) if is_first_larger else (b.mT, a)
     if larger.dim() >= 3 and smaller.dim() <= 2 and (
@@ -59,9 +56,35 @@ def _matmul(call: Call, a: Any, b: Any) -> Any:
         return _folded(call, a, b, is_first_larger)
     if a.dim() == 3 and b.dim() == 3 and not call.equal(_type(a).sizes[0], _type(b).sizes[0]):
         if call.is_one(_type(a).sizes[0]):
-            return _matmul(call, a.squeeze(0), b)
-        return _matmul(call, a, b.squeeze(0))
+            return a.squeeze(0).matmul(b)
+        return a.matmul(b.squeeze(0))
     return _batched(call, a, b)
+
+
+def _cross_entropy(
+    call: Call, scores: Any, target: Any, weight: Any = None, reduction: int = _MEAN, ignored: int = -100,
+    smoothing: float = 0.0,
+) -> Any:
+    """scores, target: [C] or [N, C, ..], weight: [C]. Only of targets that are probabilities: for their mean C counts
+    in plain sizes."""
+    sizes, wanted = _type(scores).sizes, _type(target).sizes
+    if len(sizes) != len(wanted) or not all(map(call.equal, sizes, wanted)):
+        return NotImplemented
+    axis = min(1, len(sizes) - 1)
+    logs = scores.log_softmax(axis, scores.dtype)
+    if smoothing > 0:
+        target = plus(times(target, 1 - smoothing), smoothing / call.known(sizes[axis]))
+    if weight is not None:
+        weight = weight.view([-1 if k == axis else 1 for k in range(len(sizes))])
+    parts = logs * target if weight is None else logs * target * weight
+    if reduction == _NONE:
+        return -parts.sum(axis)
+    rows = normal(product(sizes[:axis] + sizes[axis + 1:]))
+    return divide(-parts.sum(), *_boxes(call, (rows,))) if reduction == _MEAN else -parts.sum()
+
+
+def _rms_norm(call: Call, *args: Any) -> Any:
+    return rms_norm(*args)
 
 
 def _is_folded(call: Call, type: TensorType) -> bool:
@@ -116,3 +139,9 @@ def _boxes(call: Call, sizes: Sequence[Dim]) -> tuple:
     return tuple([
         box(n, numbers.value(n), numbers) if isinstance(n, Scalar) else n
         for n in map(numbers.normal, sizes)])
+
+
+_COMPOSITES: dict[str, Callable] = {
+    "aten.matmul.default": _matmul, "aten.linear.default": _linear, "aten.rms_norm.default": _rms_norm,
+    "aten.cross_entropy_loss.default": _cross_entropy,
+}

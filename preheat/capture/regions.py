@@ -14,10 +14,9 @@ checkpoint at this line a host call, as it does with all kinds that are no regio
 (`bridge/checkpoints.py`).
 """
 
-import contextlib
 from typing import Any
 
-from preheat.bridge.checkpoints import OPTIONS, saving_nothing, why_whole
+from preheat.bridge.checkpoints import OPTIONS, why_whole
 from preheat.bridge.ops import writes_unseen
 from preheat.bridge.redraw import is_draw, why_not_redrawn
 from preheat.capture.observer import GiveUp
@@ -85,11 +84,6 @@ class Regions:
     def _place(self) -> str:
         file, line, _ = self.watcher.nodes.where()
         return f"{file}:{line}"
-
-    def unseen(self) -> contextlib.AbstractContextManager:
-        """A block in which ops run that are none of the program's: torch's checkpoint must not count what
-        they save."""
-        return contextlib.nullcontext() if self.present is None else saving_nothing()
 
     # ------------------------------------------------------------------ what it does
     def born(self, value: Any) -> None:

@@ -3,11 +3,13 @@
     y = x.flatten(1)        for real: autograd saves sizes as they are, the ops are noted
                             again, of tensors without memory: aten.view(x, (n3, n4*8)), and nothing runs
 
-Autograd cannot be given symbols (`bridge/symint.py`) on the program's own tensors. So such a call is
-made twice: for real, with the numbers of this call, its ops recorded as they come; then once more with
-tensors and numbers as C shall see them (`Shown`), where each op that comes is the next one of those
-noted, gives what that gave, and shows what its arguments are made of. An op that is not the next one,
-or a number that is not its own, ends the rehearsal: then the sizes of the call are pinned.
+Autograd cannot be given symbols (`bridge/symint.py`) on the program's own tensors, and some of C looks at
+plain sizes alone. So such a call is made twice: for real, with the numbers of this call, its ops recorded as
+they come; then once more below autograd, with tensors and numbers as C shall see them (`Shown`), where each
+op that comes is the next one of those noted, gives what that gave, and shows what its arguments are made of.
+Composites come whole there: those of which C asks too much are spelled out (`folding.py`). An op that is not
+the next one, or a number that is not its own, ends the rehearsal; after a second one, with nothing spelled
+out, the sizes of the call are pinned.
 
 Source: the same idea as a replay of a schedule against a log.
 """
@@ -20,11 +22,13 @@ from preheat.bridge.overloads import facts_of
 from preheat.bridge.symint import Shown, is_box, pin, scalar_of, taken, unboxed
 from preheat.bridge.tensors import Tensor, type_of
 from preheat.capture.dispatching import answered, in_parts
+from preheat.capture.folding import spelled
 from preheat.capture.sized_recorder import holds_scalar, tensors_in
 from preheat.ir.graph import Op
 from preheat.ir.scalar import Scalar
 
 
+_DETACH = "aten.detach.default"
 _TO_SIZES = frozenset(("aten.view.default", "aten._unsafe_view.default"))
 
 
@@ -39,24 +43,29 @@ class Rehearsal:
     def __init__(self, show: Callable[[Tensor], Any]) -> None:
         self.show = show
         self.noted: list[tuple[Any, int, Any]] = []
-        self._next = 0
+        self._next, self._is_spelled = 0, True
 
-    def begin(self) -> None:
-        """The call is made again."""
-        self._next = 0
+    def begin(self, is_spelled: bool) -> None:
+        """The call is made again; `is_spelled`: without C's way of composing what `folding.py` knows."""
+        self._next, self._is_spelled = 0, is_spelled
 
-    @property
-    def is_over(self) -> bool:
+    def is_over(self, recorder: Any) -> bool:
         """Whether every op has come again."""
+        self._skip(recorder)
         return self._next == len(self.noted)
 
     def dispatch(self, recorder: Any, func: Any, args: tuple, kwargs: dict) -> Any:
         """`__torch_dispatch__` of the recorder while the call is made again. Raises Mismatch."""
         out = answered(recorder, func, args, kwargs, Mismatch)
+        if out is NotImplemented and self._is_spelled and not kwargs:
+            with recorder:
+                out = spelled(facts_of(func).name, args, recorder.rules.numbers)
         if out is NotImplemented:
             out = in_parts(recorder, func, args, kwargs)
         if out is not NotImplemented:
             return out
+        if facts_of(func).name != _DETACH:
+            self._skip(recorder)
         if self._next == len(self.noted) or self.noted[self._next][0] is not func:
             raise Mismatch(f"{facts_of(func).name} comes out of turn")
         _, place, out = self.noted[self._next]
@@ -66,6 +75,14 @@ class Rehearsal:
             out = recorder.rules.seen(
                 recorder.builder.ops[place], recorder.builder.type_of.__getitem__, out)
         return self.seen(out)
+
+    def _skip(self, recorder: Any) -> None:
+        """Passes over ops of autograd's, which detaches the results that it saves."""
+        while self._next < len(self.noted) and facts_of(self.noted[self._next][0]).name == _DETACH:
+            _, place, out = self.noted[self._next]
+            self._next += 1
+            if place >= 0:
+                _set_types(recorder, place, recorder.builder.ops[place], False, out)
 
     def seen(self, out: Any) -> Any:
         if type(out) in (list, tuple):
@@ -78,7 +95,7 @@ def retype(recorder: Any, place: int, func: Any, args: tuple, kwargs: dict, out:
 
     Raises Mismatch if the arguments are not those of the op in this call.
     """
-    op, numbers, builder = recorder.builder.ops[place], recorder.rules.numbers, recorder.builder
+    op, numbers = recorder.builder.ops[place], recorder.rules.numbers
     if facts_of(func).name != op.name:  # an in-place view: its result is a tensor of other sizes
         raise Mismatch(op.name)
 
@@ -93,21 +110,25 @@ def retype(recorder: Any, place: int, func: Any, args: tuple, kwargs: dict, out:
         raise Mismatch(f"{op.name} of {encoded}, not {op.args}")
     if not _is_same(attrs, op.attrs, numbers):
         raise Mismatch(f"{op.name} of {attrs}, not {op.attrs}")
+    _set_types(recorder, place, replace(op, args=encoded, attrs=attrs), facts_of(func).is_pointwise, out)
+
+
+def _set_types(recorder: Any, place: int, op: Op, is_pointwise: bool, out: Any) -> None:
+    """Puts `op` at `place`, with the types of what it gives for all sizes: now, that is `out`."""
+    builder = recorder.builder
     made = list(tensors_in(out if type(out) in (tuple, list) else (out,)))
     known = {recorder.value_of(tensor): type_of(tensor) for tensor in made}
     found = recorder.rules.types(
-        Op(op.name, encoded, (), (), attrs), builder.type_of.__getitem__, list(known.values()),
-        facts_of(func).is_pointwise)
+        Op(op.name, op.args, (), (), op.attrs), builder.type_of.__getitem__, list(known.values()), is_pointwise)
     by_value = dict(zip(known, found))
-    if holds_scalar(encoded) or holds_scalar(attrs):
+    if holds_scalar(op.args) or holds_scalar(op.attrs):
         recorder.is_fixed_no_longer(op.results)
     own = {result for result, alias in zip(op.results, op.aliases) if alias != result}
     for value, made_type in by_value.items():
         if value in own:
             builder.type_of[value] = made_type
     builder.ops[place] = replace(
-        op, args=encoded, attrs=attrs,
-        types=tuple([builder.type_of.get(r, t) for r, t in zip(op.results, op.types)]))
+        op, types=tuple([builder.type_of.get(r, t) for r, t in zip(op.results, op.types)]))
 
 
 def _spelled_out(name: str, args: tuple, out: Any) -> tuple:
