@@ -109,7 +109,7 @@ def test_image_sizes():
     assert counted(calls) == (2, 2)
 
 
-def test_a_list_of_tensors_is_a_capture_for_each_length():
+def test_a_list_of_tensors_of_any_length_is_a_few_captures():
     def program(xs):
         total = xs[0]
         for x in xs[1:]:
@@ -125,7 +125,8 @@ def test_a_list_of_tensors_is_a_capture_for_each_length():
             xs = list(torch.randn(count, 4, 6))
             torch.testing.assert_close(compiled(xs), program(xs))
 
-    assert counted(calls) == (20, 20)
+    captures, compiles = counted(calls)
+    assert captures <= 5 and compiles <= 6
 
 
 # The prompt is one; a token is another one with a static cache. With one that grows it is two: the first
