@@ -17,11 +17,12 @@ import torch
 from preheat.bridge.ops import overload, private
 
 unsafe_view = overload("aten._unsafe_view.default")
+pool = overload("aten.max_pool2d_with_indices.default")
 divide, times, plus = (overload(f"aten.{name}.Scalar") for name in ("div", "mul", "add"))
 
 _ASKING = frozenset((
     torch.matmul, torch.linalg.matmul, operator.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__,
-    torch.nn.functional.linear, torch.nn.functional.scaled_dot_product_attention,
+    torch.nn.functional.linear, torch.nn.functional.scaled_dot_product_attention, torch.max_pool1d,
 ))
 _KINDS = frozenset(map(type, _ASKING))
 

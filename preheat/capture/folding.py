@@ -17,7 +17,7 @@ Both take a tensor for a subclass while a dispatch mode listens, as ours does.
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from preheat.bridge.composed import divide, plus, times, unsafe_view
+from preheat.bridge.composed import divide, plus, pool, times, unsafe_view
 from preheat.bridge.composites import rms_norm
 from preheat.bridge.symint import Shown, box, reshaped_copy
 from preheat.bridge.tensors import type_of
@@ -83,6 +83,18 @@ def _cross_entropy(
     return divide(-parts.sum(), *_boxes(call, (rows,))) if reduction == _MEAN else -parts.sum()
 
 
+def _max_pool1d(
+    call: Call, x: Any, kernel: list, stride: list = (), padding: list = (0,), dilation: list = (1,), is_ceil: bool = False,
+) -> Any:
+    """x: [N, C, L] or [C, L], as an image of one row."""
+    stride = stride or kernel
+    pairs = [(one, *given) for one, given in ((1, kernel), (1, stride), (0, padding), (1, dilation))]
+    made, places = pool(x.unsqueeze(-2), *pairs, is_ceil)
+    made = made.squeeze(-2)
+    places.squeeze(-2)
+    return made
+
+
 def _rms_norm(call: Call, *args: Any) -> Any:
     return rms_norm(*args)
 
@@ -143,5 +155,5 @@ def _boxes(call: Call, sizes: Sequence[Dim]) -> tuple:
 
 _COMPOSITES: dict[str, Callable] = {
     "aten.matmul.default": _matmul, "aten.linear.default": _linear, "aten.rms_norm.default": _rms_norm,
-    "aten.cross_entropy_loss.default": _cross_entropy,
+    "aten.cross_entropy_loss.default": _cross_entropy, "aten.max_pool1d.default": _max_pool1d,
 }

@@ -220,6 +220,24 @@ def _steps(call: Call) -> list[Shape]:
     return [(sizes, strides), *((state.sizes, None) for state in states)]
 
 
+def _encoder_layer(call: Call) -> list[Shape]:
+    """A whole layer of torch.nn.TransformerEncoder in one op, [B, T, E] to the same."""
+    type = call.type("src")
+    if not type.is_contiguous:
+        raise NoRule("rows that lie apart, of which the norm that comes first decides the layout")
+    return [(type.sizes, None)]
+
+
+def _heads(call: Call) -> list[Shape]:
+    """Self-attention of torch.nn.MultiheadAttention in one op, [B, T, E] to the same; its weights, if they are asked for."""
+    batch, length, _ = call.type("query").sizes
+    made: Shape = call.type("query").sizes, None
+    if not call.arg("need_weights", True):
+        return [made]
+    heads = () if call.arg("average_attn_weights", True) else (call.known(call.arg("num_head")),)
+    return [made, ((batch, *heads, length, length), None)]
+
+
 def _grid(call: Call) -> list[Shape]:
     """[N, C, *sizes] to coordinates [N, *sizes, their number]."""
     batch, _, *sizes = call.arg("size", ())
@@ -298,6 +316,8 @@ LAYERS: dict[Rule, str] = {
     _spaced: "linspace logspace",
     _number: "scalar_tensor",
     _recurrent: "mkldnn_rnn_layer",
+    _encoder_layer: "_transformer_encoder_layer_fwd",
+    _heads: "_native_multi_head_attention",
     _steps: "steps",
     _grid: "affine_grid_generator",
     _as_strided: "as_strided",

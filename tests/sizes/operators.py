@@ -150,7 +150,19 @@ def image(b: int, n: int) -> tuple[torch.Tensor]:
     return (randn(b, 2, n + 1, 3),)
 
 
+ENCODER = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval().requires_grad_(False)
+FIRST = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, norm_first=True).eval().requires_grad_(False)
+HEADS = nn.MultiheadAttention(8, 2, batch_first=True).eval().requires_grad_(False)
 LAYERS = {
+    "encoder layer": Row(lambda x: ENCODER(x), lambda b, n: (randn(b, n, 8),), has_gradient=False),
+    "encoder layer, norm first": Row(lambda x: FIRST(x), lambda b, n: (randn(b, n, 8),), has_gradient=False),
+    "attention": Row(
+        lambda x: HEADS(x, x, x, need_weights=False)[0], lambda b, n: (randn(b, n, 8),), has_gradient=False),
+    "attention and weights": Row(lambda x: HEADS(x, x, x), lambda b, n: (randn(b, n, 8),), has_gradient=False),
+    "attention and weights of each head": Row(
+        lambda x: HEADS(x, x, x, average_attn_weights=False), lambda b, n: (randn(b, n, 8),), has_gradient=False),
+    "largest of each two": Row(lambda x: F.max_pool1d(x, 2), lambda b, n: (randn(b, 3, n + 1),)),
+    "largest of three, padded": Row(lambda x: F.max_pool1d(x, 3, 2, 1), lambda b, n: (randn(b, 3, n + 1),)),
     "bilinear": Row(lambda x: F.bilinear(x, x + 1, WEIGHT), lambda b, n: (randn(b, n, 4),)),
     "distances of pairs": Row(lambda x: torch.pdist(x), lambda b, n: (randn(b + 1, n),)),
     "distances of pairs by sums": Row(lambda x: torch.pdist(x, 1), lambda b, n: (randn(b + 2, n),)),
