@@ -6,18 +6,26 @@ from pathlib import Path
 
 import pytest
 
+import preheat
 from preheat.report.breaks_page import breaks_page
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
-def test_the_architecture_page_runs():
+@pytest.mark.parametrize("name, least", [("architecture", 20), ("options", 10)])
+def test_what_a_page_shows_runs(name, least):
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
     failed, tried = doctest.testfile(
-        str(ROOT / "docs" / "architecture.md"), module_relative=False, optionflags=flags
+        str(ROOT / "docs" / f"{name}.md"), module_relative=False, optionflags=flags
     )
-    assert tried > 20 and failed == 0
+    assert tried > least and failed == 0
+
+
+def test_the_page_of_options_has_them_all():
+    text = (ROOT / "docs" / "options.md").read_text(encoding="utf-8")
+    for name, option in preheat.options().items():
+        assert f"| `{name}` | `{option.default!r}` | {option.meaning} |" in text, name
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
