@@ -104,7 +104,7 @@ class Reads(Observer):
                 return
 
     def read_member(self, owner: Any, name: str, value: Any) -> int | float | None:
-        if self.is_own(owner, name, value):
+        if self._is_own_member(owner, name, value):
             return None
         if name in HISTORY and id(owner) in self.risen:
             self.go_on("own_write_read", f"reads {name} of an exception that it raised")
@@ -119,8 +119,15 @@ class Reads(Observer):
         return self.guards.member(owner, name, value)
 
     def miss_member(self, owner: Any, name: str) -> None:
-        if not self.is_own(owner, name, ABSENT):
+        if not self._is_own_member(owner, name, ABSENT):
             self.guards.no_member(owner, name)
+
+    def _is_own_member(self, owner: Any, name: str, value: Any) -> bool:
+        """As `is_own`: an attribute that C finds may lie in the dict of the object."""
+        if self.is_own(owner, name, value):
+            return True
+        namespace = self.guards.own_namespace(owner, name) if self.effects else None
+        return namespace is not None and self.is_own(namespace, name, value)
 
     def read_global(self, namespace: dict, name: str, value: Any) -> int | float | None:
         if not self.is_own(namespace, name, value):
