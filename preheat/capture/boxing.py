@@ -4,7 +4,8 @@
     torch.add(x, n)         boxed: torch passes it on to the op, which takes it as an input
     rows.append(n)          carried: C stores the object and looks at nothing
     print(n)                a host call: its recipe gives the number
-    divmod(n, 2), x[n]      pinned: the program is captured for this value
+    x[n], x[:n]             boxed, in the parts that C takes it apart into (`subscripts.py`)
+    divmod(n, 2), rows[n]   pinned: the program is captured for this value
 
 What no row here allows pins every runtime number that C could reach. See `numbers.py` for what they
 are, `bridge/symint.py` for the boxes.
@@ -31,6 +32,7 @@ from preheat.capture.policies import is_bound
 from preheat.capture.recorder import Recorder
 from preheat.capture.rehearsal import Rehearsal, merged
 from preheat.capture.sizes import SizeRules, is_symbolic, now
+from preheat.capture.subscripts import spelled_subscript
 from preheat.ir.scalar import Scalar
 from preheat.ir.types import TensorType
 
@@ -52,6 +54,7 @@ _BY_TYPES = frozenset(BY_TYPES)
 _TAKES_BOXES = frozenset(("op", "reader", "metadata"))
 _SHOWN_CLASSES = frozenset((Tensor, Parameter))
 _NO_BOXES = frozenset((operator.getitem, operator.delitem, operator.contains))
+_SUBSCRIPTS = frozenset((operator.getitem, operator.setitem))
 
 
 class Boxing(Observer):
@@ -164,8 +167,13 @@ class Boxing(Observer):
         self.pin_sizes(owner)
         return None
 
-    def is_indexed_by_boxes(self, container: Any) -> bool:
-        return issubclass(type(container), Tensor) and self.recorder.rules is not None
+    def is_indexed_by_boxes(self, container: Any, key: Any) -> bool:
+        return issubclass(type(container), Tensor) and (
+            self.recorder.rules is not None or self._is_cut(container, key))
+
+    def _is_cut(self, container: Any, key: Any) -> bool:
+        """Whether a number that changes says which part of a tensor is meant."""
+        return type(container) in _SHOWN_CLASSES and is_available() and self._holds_int(key)
 
     def pin_sizes(self, value: Any) -> None:
         """C looks at the sizes of the tensors in `value`, and nobody sees at which."""
@@ -318,31 +326,33 @@ class Boxing(Observer):
         has_symbols = any(self.symbolic_type(arg) is not None for arg in args)
         if has_symbols and function is len:
             return self.guards.numbers.of_size(self.symbolic_type(args[0]).sizes[0])
-        if function is operator.getitem and is_tensors and self._holds_int(args[1]):
-            self.begin_sizes()  # a number that changes cuts a tensor
+        is_cut = function in _SUBSCRIPTS and self._is_cut(*args[:2])
+        if is_cut:
+            self.begin_sizes()
         is_indexed = function in _NO_BOXES and self.recorder.rules is None
         if not is_tensors or is_indexed or function is operator.contains or not self._is_open(*args):
             for arg in args:
                 self.pin_sizes(arg)
             return run(function, args)
-        product = self._product(function, args)
+        numbers = self.guards.numbers
+        made = spelled_subscript(function, args[0], numbers.boxed(args[1])) if is_cut else None
+        made, product = made or function, self._product(function, args)
 
         def twice(refused: str = "") -> Any:
-            plain = tuple(map(self.guards.numbers.plain, args))
+            plain = tuple(map(numbers.plain, args))
             return self._twice(
-                lambda: run(function, plain),
-                lambda boxed: lambda: (product(boxed) if product else function)(*map(boxed, args)), args,
+                lambda: run(function, plain, None if refused else made),
+                lambda boxed: lambda: (product(boxed) if product else made)(*map(boxed, args)), args,
                 refused=refused)
 
         if product is not None or not is_safe(*args):
             return twice()
         # without symbols, tensor and key stay as they are
-        kept = 2 if function is operator.setitem and not has_symbols else 0
-        numbers = self.guards.numbers
+        kept = 2 if function is operator.setitem and not (has_symbols or is_cut) else 0
         boxes = (*args[:kept], *(numbers.boxed(arg) for arg in args[kept:]))
         if all(box is arg for box, arg in zip(boxes, args)):
             return run(function, args)
-        return self._boxed(lambda: run(function, boxes), twice, args[kept:], function)
+        return self._boxed(lambda: run(function, boxes, made), twice, args[kept:], function)
 
     def _compare_sizes(self, function: Callable, first: tuple, second: tuple) -> bool:
         """`x.shape == y.shape`, size by size."""
@@ -435,7 +445,7 @@ class Boxing(Observer):
         except GiveUp:
             raise
         except Exception:
-            self._pin_within(looked_at)  # the program sees it: these very numbers raise
+            self._pin_call(rehearsal, looked_at)  # the program sees it: these very numbers raise
             raise
         finally:
             recorder.rehearsal = None
@@ -444,7 +454,7 @@ class Boxing(Observer):
             found = self._rehearsed(rehearsal, again, result)
             if found is not NOT_DONE:
                 return found
-        self._pin_within(looked_at)
+        self._pin_call(rehearsal, looked_at)
         if refused:
             self.missed[refused] = self.missed.get(refused, 0) + 1
         else:
@@ -500,6 +510,14 @@ class Boxing(Observer):
     def _pin_within(self, value: Any) -> None:
         self.guards.numbers.pin_all(value)
         self.pin_sizes_within(value)
+
+    def _pin_call(self, rehearsal: Rehearsal, looked_at: Any) -> None:
+        """The call stays as it was recorded: with what it was given, and for other views of what it wrote."""
+        self._pin_within(looked_at)
+        ops = self.recorder.builder.ops
+        for _, place, _ in rehearsal.noted:
+            for written in ops[place].writes if 0 <= place < len(ops) else ():
+                self.recorder.pin_relatives(written, ops[place].refs())
 
     def missed_rehearsal(self, rehearsal: Rehearsal) -> None:
         for function, _, _ in rehearsal.noted[:1]:

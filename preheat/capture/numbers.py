@@ -8,7 +8,7 @@ A runtime number is an ordinary int or float of the program, told by its identit
 is it, not even an equal one. So the program, and all of C, see a number like any other, and what
 does not ask this table can never mistake it. What the program computes from one is one again, as long as
 `ir.scalar` has the operation with the very type and value that Python gives; whatever else is done
-with it (an index, a key, text, a call of C) must be told here and pins the sources of
+with it (an index of a list, a key, a call of C) must be told here and pins the sources of
 its expression at their present values. Of a comparison or a branch only the answer is guarded. The machine asks at each operation on plain values, the
 watcher at each call.
 """

@@ -189,7 +189,7 @@ class Observer:
         program sees of it, or None.
         """
 
-    def is_indexed_by_boxes(self, container: Any) -> bool:
+    def is_indexed_by_boxes(self, container: Any, key: Any) -> bool:
         """[numbers: any] Whether an index of `container` may hold numbers that nobody looks at."""
         return False
 

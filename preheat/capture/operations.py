@@ -431,7 +431,7 @@ def subscript(m, container: Any, key: Any) -> Any:
     cls = type(container)
     if hangs_on_length(m, container, key):
         return operate(m, operator.getitem, container, key)
-    if m.numbers and not m.observer.is_indexed_by_boxes(container):
+    if m.numbers and not m.observer.is_indexed_by_boxes(container, key):
         look_at(m, key, container if cls is str else None)
     if cls is list or cls is tuple or cls is dict:
         return subscript_builtin(m, container, key, cls)
@@ -509,7 +509,7 @@ def change_item(m, function: Callable, tell: Callable | None, container: Any, *a
     raw = m.lookup(container, type(container), name)
     if runs_python(raw):
         return call_dunder(m, raw, container, *args)
-    if m.numbers and not m.observer.is_indexed_by_boxes(container):
+    if m.numbers and not m.observer.is_indexed_by_boxes(container, args[0]):
         look_at(m, args[0])
     cls = type(container)
     is_exact = type(args[0]) in PLAIN and cls in WRITTEN_BY_C

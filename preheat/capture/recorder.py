@@ -446,8 +446,8 @@ class Recorder(BranchRecorder, SizedRecorder, ElementRecorder, TorchDispatchMode
                 written.append(value)
                 if any(overlap_in_part(tensor, operand) for operand in operands):
                     self.stop("overlapping_write", facts.name)
-                if self.rules is not None:
-                    self.pin_relatives(tensor, operands)
+                if self.rules is not None and self.rehearsal is None:
+                    self.pin_relatives(value, [self.values[id(t)].value for t in operands])
                 root = self.root[value]  # an input's memory may be written through a view
                 if root in self.read_by_regions:
                     self.stop("impure_region", f"{facts.name} later writes to what it has read")

@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import Any
 
 from preheat.bridge.overloads import facts_of
-from preheat.bridge.symint import Shown, is_box, pin, scalar_of, taken, unboxed
+from preheat.bridge.symint import Shown, is_box, pin, scalar_of, show, taken, unboxed
 from preheat.bridge.tensors import Tensor, type_of
 from preheat.capture.dispatching import answered, in_parts
 from preheat.capture.folding import spelled
@@ -29,6 +29,7 @@ from preheat.ir.scalar import Scalar
 
 
 _DETACH = "aten.detach.default"
+_WHOLE = (0, (1 << 63) - 1)  # the bounds of a slice of all
 _TO_SIZES = frozenset(("aten.view.default", "aten._unsafe_view.default"))
 
 
@@ -66,6 +67,9 @@ class Rehearsal:
             return out
         if facts_of(func).name != _DETACH:
             self._skip(recorder)
+        if self._is_skipped(recorder, func, args):
+            same = show(args[0].meant, args[0].shown_type, recorder.rules.numbers)
+            return same.requires_grad_(args[0].requires_grad)
         if self._next == len(self.noted) or self.noted[self._next][0] is not func:
             raise Mismatch(f"{facts_of(func).name} comes out of turn")
         _, place, out = self.noted[self._next]
@@ -83,6 +87,16 @@ class Rehearsal:
             self._next += 1
             if place >= 0:
                 _set_types(recorder, place, recorder.builder.ops[place], False, out)
+
+    def _is_skipped(self, recorder: Any, func: Any, args: tuple) -> bool:
+        """Whether an op of a subscript takes the whole of an axis: C leaves it out where it knows the sizes."""
+        axis_and_bounds = args[1:]
+        if facts_of(func).name != "aten.slice.Tensor" or type(args[0]) is not Shown:
+            return False
+        if not all(type(n) is int for n in axis_and_bounds) or axis_and_bounds[1:] != _WHOLE:
+            return False
+        noted, place, _ = self.noted[self._next] if self._next < len(self.noted) else (None, -1, None)
+        return noted is not func or recorder.builder.ops[place].args[1:] != axis_and_bounds
 
     def seen(self, out: Any) -> Any:
         if type(out) in (list, tuple):
@@ -129,6 +143,8 @@ def _set_types(recorder: Any, place: int, op: Op, is_pointwise: bool, out: Any) 
             builder.type_of[value] = made_type
     builder.ops[place] = replace(
         op, types=tuple([builder.type_of.get(r, t) for r, t in zip(op.results, op.types)]))
+    for written in op.writes:
+        recorder.pin_relatives(written, op.refs())
 
 
 def _spelled_out(name: str, args: tuple, out: Any) -> tuple:

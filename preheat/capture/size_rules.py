@@ -180,7 +180,7 @@ def _rolled(call: Call) -> list[Shape]:
 
 
 _OTHERS: dict[Rule, str] = {
-    _filled: "zeros ones empty full new_zeros new_ones new_empty new_full rand randn randint",
+    _filled: "zeros ones empty full scalar_tensor new_zeros new_ones new_empty new_full rand randn randint",
     _arange: "arange",
     _eye: "eye",
     _embedding: "embedding",

@@ -7,13 +7,13 @@ What C++ computes with sizes is seen only where it is given tensors with symbols
 comes without them, from a call that was not, pins the sizes of its operands.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from preheat.bridge.ambient import AMBIENT
 from preheat.bridge.overloads import Overload
 from preheat.bridge.symint import Shown, scalar_of
-from preheat.bridge.tensors import Tensor, storage_key, type_of
+from preheat.bridge.tensors import Tensor, type_of
 from preheat.capture.sizes import SizeRules, is_symbolic
 from preheat.ir.graph import Arg, Builder, Op, Ref, map_refs
 from preheat.ir.scalar import Scalar
@@ -36,6 +36,7 @@ class SizedRecorder:
     fixed_roots: set[int]
     number: Callable[[Scalar], int] | None  # gives a source to a number
     inputs_of_numbers: dict[int, int]  # source -> input value
+    root: dict[int, int]  # value -> first value of its storage
     new_input: Callable[[int, Type], int]
     paused: Callable[[], Any]
     _learn: Callable[[Tensor, int], int]
@@ -104,21 +105,40 @@ class SizedRecorder:
             type = self.rules.evaluated(type, tensor)
         return type == type_of(tensor)
 
-    def pin_relatives(self, written: Tensor, operands: list[Tensor]) -> None:
-        """Other views of the memory that is written do not meet it at the sizes of this call."""
+    def pin_relatives(self, written: int, operands: Iterable[int]) -> None:
+        """Other views of the memory that is written do not meet it in part in this call: what says which
+        part they are is pinned, unless they never do."""
         for operand in operands:
-            if operand is not written and storage_key(operand) == storage_key(written):
-                for tensor in (written, operand):
-                    self.rules.pin(self.builder.type_of[self.values[id(tensor)].value])
+            if operand == written or self.root[operand] != self.root[written]:
+                continue
+            chains = [self._views_to(value) for value in (written, operand)]
+            if not _are_same_or_apart(*chains):
+                self.rules.pin_within(
+                    [self.builder.type_of[value] for value in (written, operand)],
+                    tuple([op.args for chain in chains for op in chain]))
+
+    def _views_to(self, value: int) -> list[Op]:
+        """The views by which `value` was taken from the memory that it is in, the first one first."""
+        above = self._views(self.builder.ops)
+        steps: list[Op] = []
+        while value in above:
+            steps.insert(0, above[value])
+            value = steps[0].args[0].id
+        return steps
+
+    @staticmethod
+    def _views(ops: Sequence[Op]) -> dict[int, Op]:
+        """The op that gave each view."""
+        return {
+            result: op for op in ops for result, alias in zip(op.results, op.aliases)
+            if alias not in (-1, result)}
 
     def as_view(self, tensor: Tensor, mark: tuple) -> Tensor:
         """`tensor`, if ops since `mark` gave it, as a view of what they were given, or detached of that;
         itself where it is neither, or autograd knows."""
         value = self.value_of(tensor)
         ops = self.builder.ops[mark[1] if mark[0] is self.builder else 0:]
-        above = {
-            op.results[k]: op for op in ops for k, alias in enumerate(op.aliases)
-            if alias not in (-1, op.results[k])}
+        above = self._views(ops)
         if tensor._is_view() or tensor.is_inference() or value not in above:
             return tensor
         steps = [above[value]]
@@ -144,6 +164,21 @@ class SizedRecorder:
         if type(out) in (list, tuple):
             return type(out)([self.seen_by_c(part) for part in out])
         return self.show(out) if isinstance(out, Tensor) and type(out) is not Shown else out
+
+
+def _are_same_or_apart(first: Sequence[Op], second: Sequence[Op]) -> bool:
+    """Whether two chains of views of one value give the same elements, or none in common, whatever the
+    sizes: they differ at most in the indices that they select."""
+    is_of_one = bool(first and second) and first[0].args[0] == second[0].args[0]
+    return is_of_one and len(first) == len(second) and all(map(_is_same_step, first, second))
+
+
+def _is_same_step(first: Op, second: Op) -> bool:
+    if first.results == second.results:
+        return True
+    kept = 2 if first.name == "aten.select.int" else None
+    return len(first.results) == 1 and (
+        (first.name, first.args[1:kept], first.attrs) == (second.name, second.args[1:kept], second.attrs))
 
 
 def tensors_in(args: tuple | list) -> Iterator[Tensor]:

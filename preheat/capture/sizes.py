@@ -10,7 +10,7 @@ op was given are pinned. What rules and torch's own C++ find out about sizes on 
 (`Numbers.test`), so a node holds for all sizes for which these hold.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -158,7 +158,7 @@ class SizeRules:
             found = [self._checked(made, type) for made, type in zip(rule(call), real, strict=True)]
         except (NoRule, ValueError):
             self._miss(op.name)
-            self._pin(shown, args)
+            self.pin_within(shown.values(), tuple(args.values()))
             return list(real)
         if call.pinned:
             self._miss(op.name)
@@ -221,10 +221,11 @@ class SizeRules:
             for size, step, own in zip(sizes, type.strides, tensor.stride()))
         return replace(type, sizes=sizes, strides=strides)
 
-    def _pin(self, operands: dict[int, Type], args: dict[str, Any]) -> None:
-        for type in operands.values():
+    def pin_within(self, types: Iterable[Type], args: tuple) -> None:
+        """An op on tensors of these types, with these arguments, hangs on their sizes."""
+        for type in types:
             self.pin(type)
-        for scalar in _scalars(tuple(args.values())):
+        for scalar in _scalars(args):
             self.numbers.pin_scalar(scalar)
 
 

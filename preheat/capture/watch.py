@@ -403,7 +403,7 @@ class Watcher(Reads, Raises, Looks, Loops, Boxing, Observer):
             detail = f"{type(error).__name__}: {error}"
             raise GiveUp("fault", detail, self._performed) from error
 
-    def _operate(self, function: Any, args: tuple) -> Any:
+    def _operate(self, function: Any, args: tuple, made: Callable | None = None) -> Any:
         if function in _MOVERS:
             self.shallow(args[0])
         elif function in _COMPARERS:
@@ -417,7 +417,7 @@ class Watcher(Reads, Raises, Looks, Loops, Boxing, Observer):
             for arg in args:
                 if type(arg) is not Tensor:
                     self.look(arg, 0)
-        result = self.perform(function, args, {})
+        result = self.perform(made or function, args, {})
         self.check(result)
         return result
 
