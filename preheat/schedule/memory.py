@@ -230,8 +230,8 @@ class _Planner:
         return Bound(kernel, memories)
 
     def _may_replace(self, memory: int, dead: int, place: int) -> bool:
-        """`dead` is not used after unit `place`, not yet replaced, and as long as `memory`, which may lie there."""
-        if not self._in_arena(memory) or dead in self.shared.values() or self.last_use[dead] != place:
+        """`dead` is a memory of its own, not used after unit `place`, not yet replaced, and as long as `memory`."""
+        if not self._in_arena(memory) or dead in self.shared.values() or self.last_use.get(dead) != place:
             return False
         if memory in self.problem.parts:  # its other parts may be stored while `dead` is in use
             return False
