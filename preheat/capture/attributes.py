@@ -17,17 +17,15 @@ from typing import Any
 
 from preheat.base.names import mro_of
 from preheat.capture.calls import c_call, invoke
+from preheat.capture.classes import OF_OBJECT, common
 from preheat.capture.frames import Frame, and_then
 from preheat.capture.observer import ABSENT
 from preheat.capture.tracebacks import raise_as_is
 
-OBJECT_GET = object.__dict__["__getattribute__"]
-OBJECT_SET, OBJECT_DELETE = object.__dict__["__setattr__"], object.__dict__["__delattr__"]
+OBJECT_GET, OBJECT_SET, OBJECT_DELETE = OF_OBJECT.values()
 TYPE_SET, TYPE_DELETE = type.__dict__["__setattr__"], type.__dict__["__delattr__"]
 PROPERTY_GET, PROPERTY_SET = property.__dict__["__get__"], property.__dict__["__set__"]
 PROPERTY_DELETE = property.__dict__["__delete__"]
-PLAIN_SETTERS = frozenset((OBJECT_SET, TYPE_SET, types.ModuleType.__setattr__))
-PLAIN_DELETERS = frozenset((OBJECT_DELETE, TYPE_DELETE, types.ModuleType.__delattr__))
 C_MEMBERS = (types.GetSetDescriptorType, types.MemberDescriptorType)
 BOUND_ON_READ = frozenset(
     (
@@ -56,7 +54,7 @@ def load(m, owner: Any, name: str) -> Any:
             value = search(m, owner, cls, name)
             if value is ABSENT and m.lookup(owner, cls, "__getattr__") is ABSENT:
                 value = OBJECT_GET(owner, name)  # raises the error that C raises
-        elif type(getter) is types.WrapperDescriptorType:
+        elif is_own_slot(getter, "__getattribute__"):
             value = load_member(m, owner, cls, name)
         else:
             value = call_hook(m, getter, owner, cls, name)
@@ -93,14 +91,20 @@ def name_attribute(m, place: tuple, error: BaseException) -> Any:
     raise_as_is(error)
 
 
-def call_hook(m, hook: Any, owner: Any, cls: type, name: str) -> Any:
-    """A class's `__getattr__` or `__getattribute__`, bound by its own descriptor where it is no
-    plain function.
+def call_hook(m, hook: Any, owner: Any, cls: type, *args: Any) -> Any:
+    """A class's `__getattr__` or its like, bound by its own descriptor where it is no plain
+    function.
     """
     if type(hook) is FunctionType:
-        return invoke(m, hook, (owner, name))
+        return invoke(m, hook, (owner, *args))
     getter = m.lookup(hook, type(hook), "__get__")
-    return invoke(m, hook if getter is ABSENT else hook.__get__(owner, cls), (name,))
+    return invoke(m, hook if getter is ABSENT else hook.__get__(owner, cls), args)
+
+
+def is_own_slot(hook: Any, name: str) -> bool:
+    """Whether `hook` is what a class of C has under `name` itself, and not another function that a
+    class statement put there."""
+    return type(hook) is types.WrapperDescriptorType and hook.__name__ == name
 
 
 def load_generic(m, owner: Any, cls: type, name: str) -> Any:
@@ -300,8 +304,10 @@ def store(m, owner: Any, name: str, value: Any) -> Any:
     setter = m.lookup(owner, cls, "__setattr__")
     if type(setter) is FunctionType:
         return invoke(m, setter, (owner, name, value))
-    if setter in PLAIN_SETTERS:
+    if setter is TYPE_SET or common(setter) is OBJECT_SET:
         return store_plain(m, owner, name, value)
+    if not is_own_slot(setter, "__setattr__"):
+        return call_hook(m, setter, owner, cls, name, value)
     if m.write_attribute is not None:
         m.write_attribute(owner, name, value)
     return setattr(owner, name, value)
@@ -319,10 +325,7 @@ def store_plain(m, owner: Any, name: str, value: Any) -> Any:
             return invoke(m, setter, (raw, owner, value))
     if m.write_attribute is not None:
         m.write_attribute(owner, name, value)
-    plain = m.lookup(owner, cls, "__setattr__")
-    if plain in PLAIN_SETTERS:
-        plain(owner, name, value)
-    elif issubclass(cls, type):
+    if issubclass(cls, type):
         TYPE_SET(owner, name, value)
     else:
         OBJECT_SET(owner, name, value)
@@ -334,8 +337,10 @@ def delete(m, owner: Any, name: str) -> Any:
     deleter = m.lookup(owner, type(owner), "__delattr__")
     if type(deleter) is FunctionType:
         return invoke(m, deleter, (owner, name))
-    if deleter in PLAIN_DELETERS:
+    if deleter is TYPE_DELETE or common(deleter) is OBJECT_DELETE:
         return delete_plain(m, owner, name)
+    if not is_own_slot(deleter, "__delattr__"):
+        return call_hook(m, deleter, owner, type(owner), name)
     if m.delete_attribute is not None:
         m.delete_attribute(owner, name)
     return delattr(owner, name)
@@ -353,10 +358,7 @@ def delete_plain(m, owner: Any, name: str) -> Any:
             return invoke(m, deleter, (raw, owner))
     if m.delete_attribute is not None:
         m.delete_attribute(owner, name)
-    plain = m.lookup(owner, cls, "__delattr__")
-    if plain in PLAIN_DELETERS:
-        plain(owner, name)
-    elif issubclass(cls, type):
+    if issubclass(cls, type):
         TYPE_DELETE(owner, name)
     else:
         OBJECT_DELETE(owner, name)
@@ -377,10 +379,8 @@ def is_data_descriptor(m, raw: Any, kind: type) -> bool:
 
 
 def instance_dict(m, owner: Any, cls: type) -> dict | None:
-    """The instance dict, or None: by the C getset of the class, never by a Python `__dict__`
-    property.
+    """The instance dict, or None: by the C descriptor of the class, never by a Python
+    `__dict__` property.
     """
     raw = m.lookup(owner, cls, "__dict__")
-    if type(raw) is types.GetSetDescriptorType:
-        return raw.__get__(owner, cls)
-    return None
+    return raw.__get__(owner, cls) if type(raw) in C_MEMBERS else None

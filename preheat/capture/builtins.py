@@ -17,7 +17,9 @@ from collections.abc import Callable
 from typing import Any
 
 from preheat.capture import attributes, generators, operations, polyfills, texts
+from preheat.capture.attributes import OBJECT_DELETE, OBJECT_GET, OBJECT_SET
 from preheat.capture.calls import c_call, invoke
+from preheat.capture.classes import common
 from preheat.capture.frames import Frame, and_then, attempt
 from preheat.capture.lists import is_taken_by_c
 from preheat.capture.models import MODELS, method, models
@@ -233,7 +235,7 @@ def always_none(m, _: Any, value: Any) -> None:
     return None
 
 
-@models(object.__dict__["__getattribute__"])
+@models(OBJECT_GET)
 def model_generic_getattribute(m, args, kwargs):
     if not is_attribute_call(m, args, kwargs, 2):
         return c_call(m, object.__getattribute__, args, kwargs)
@@ -241,13 +243,9 @@ def model_generic_getattribute(m, args, kwargs):
     return object.__getattribute__(*args) if value is ABSENT else value
 
 
-@models(object.__dict__["__setattr__"])
+@models(OBJECT_SET)
 def model_generic_setattr(m, args, kwargs):
-    if (
-        not is_attribute_call(m, args, kwargs, 3)
-        or not m.view(type(args[0])).is_heap
-        or is_class(args[0])
-    ):
+    if not is_attribute_call(m, args, kwargs, 3) or not is_generic(m, args[0]):
         return c_call(m, object.__setattr__, args, kwargs)
     return and_then(attributes.store_plain(m, *args), always_none, None, None, m)
 
@@ -259,15 +257,17 @@ def model_type_setattr(m, args, kwargs):
     return and_then(attributes.store_plain(m, *args), always_none, None, None, m)
 
 
-@models(object.__dict__["__delattr__"])
+@models(OBJECT_DELETE)
 def model_generic_delattr(m, args, kwargs):
-    if (
-        not is_attribute_call(m, args, kwargs, 2)
-        or not m.view(type(args[0])).is_heap
-        or is_class(args[0])
-    ):
+    if not is_attribute_call(m, args, kwargs, 2) or not is_generic(m, args[0]):
         return c_call(m, object.__delattr__, args, kwargs)
     return and_then(attributes.delete_plain(m, *args), always_none, None, None, m)
+
+
+def is_generic(m, owner: Any) -> bool:
+    """Whether `object.__setattr__` and its kin may be applied to `owner`."""
+    setter = m.lookup(owner, type(owner), "__setattr__")
+    return not is_class(owner) and (m.view(type(owner)).is_heap or common(setter) is OBJECT_SET)
 
 
 def is_class(value: Any) -> bool:

@@ -18,6 +18,7 @@ from typing import Any
 
 from preheat.capture import polyfills
 from preheat.capture.bytecode import VARARGS, VARKEYWORDS, Code
+from preheat.capture.classes import common
 from preheat.capture.frames import NULL, Frame, and_then
 from preheat.capture.observer import ABSENT
 
@@ -292,7 +293,7 @@ def mutate(m, function: Any, owner: Any, name: str, args: tuple | list, kwargs: 
 def invoke_wrapper(m, function: Any, args: tuple | list, kwargs: dict | None) -> Any:
     """A bound slot of C, as `super().__setattr__` gives it."""
     owner, name = function.__self__, function.__name__
-    model = m.models.get(function.__objclass__.__dict__.get(name))
+    model = m.models.get(common(function.__objclass__.__dict__.get(name)))
     if model is not None:
         return model(m, (owner, *args), kwargs or {})
     return invoke_method(m, function, owner, name, args, kwargs)
@@ -300,10 +301,11 @@ def invoke_wrapper(m, function: Any, args: tuple | list, kwargs: dict | None) ->
 
 def invoke_descriptor(m, function: Any, args: tuple | list, kwargs: dict | None) -> Any:
     """A slot or method of C taken from its class: `list.append(items, 1)`."""
-    model = m.models.get(function)
+    is_its = args and args[0] is not None and issubclass(type(args[0]), function.__objclass__)
+    model = m.models.get(common(function) if is_its else function)
     if model is not None:
         return model(m, args, kwargs or {})
-    if args and args[0] is not None and issubclass(type(args[0]), function.__objclass__):
+    if is_its:
         bound = function.__get__(args[0])
         return invoke_method(m, bound, args[0], function.__name__, args[1:], kwargs)
     return c_call(m, function, args, kwargs)

@@ -12,6 +12,7 @@ changed the class in between. Source: CPython `Objects/typeobject.c`, `assign_ve
 """
 
 import ctypes
+import types
 from typing import Any
 
 from preheat.base.names import is_heap_type, raw_attribute
@@ -19,6 +20,10 @@ from preheat.capture.observer import ABSENT
 
 UNSEEN: Any = object()
 WORD = ctypes.c_uint32
+SLOT_WRAPPER = types.WrapperDescriptorType
+OF_OBJECT = {
+    name: object.__dict__[name] for name in ("__getattribute__", "__setattr__", "__delattr__")
+}
 
 
 def stamp(cls: type) -> None:
@@ -50,11 +55,35 @@ def probe() -> int:
 TAG_OFFSET = probe()
 
 
+def _wrapped(wrapper: Any) -> int | None:
+    """Address of the C function that a slot wrapper calls: the last word of the wrapper."""
+    return ctypes.c_void_p.from_address(id(wrapper) + SLOT_WRAPPER.__basicsize__ - 8).value
+
+
+def _probe_slots() -> bool:
+    """Whether `_wrapped` tells slots apart: some that are known to be alike, and one that is not."""
+    alike = [_wrapped(cls.__dict__["__getattribute__"]) for cls in (object, dict, BaseException)]
+    return len({*alike}) == 1 and _wrapped(type.__dict__["__getattribute__"]) not in (*alike, None)
+
+
+HAS_SLOTS = _probe_slots()
+
+
+def common(hook: Any) -> Any:
+    """The slot wrapper of `object` that calls the same C function as `hook`, else `hook`: classes of
+    C have wrappers of their own of what they share with `object`."""
+    if type(hook) is not SLOT_WRAPPER or not HAS_SLOTS:
+        return hook
+    model = OF_OBJECT.get(hook.__name__)
+    return model if model is not None and _wrapped(hook) == _wrapped(model) else hook
+
+
 class View:
     """What is known of one class under one version.
 
     raws           raw attributes by name, ABSENT for those it lacks
     by_c           names that `object.__getattribute__` reads from its instances without Python
+    getattribute   what searches its instances: that of `object` wherever the class has the same in C
     is_heap        only such a class may have Python dunders
     """
 
@@ -68,7 +97,7 @@ class View:
         self.raws: dict[str, Any] = {}
         self.by_c: set[str] = set()
         self.is_heap = is_heap_type(cls)
-        self.getattribute = self.lookup("__getattribute__")
+        self.getattribute = common(self.lookup("__getattribute__"))
 
     def lookup(self, name: str) -> Any:
         """The raw attribute, or ABSENT."""

@@ -270,7 +270,7 @@ class Machine:
         if view is None or view.tag.value != view.version:
             view = self.views[id(cls)] = View(cls)
             if self.read_class is not None:
-                self.read_class(cls, cls, "__getattribute__", view.getattribute)
+                self.read_class(cls, cls, "__getattribute__", view.raws["__getattribute__"])
         return view
 
     def lookup(self, owner: Any, cls: type, name: str) -> Any:
