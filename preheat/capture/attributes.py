@@ -55,7 +55,7 @@ def load(m, owner: Any, name: str) -> Any:
             if value is ABSENT and m.lookup(owner, cls, "__getattr__") is ABSENT:
                 value = OBJECT_GET(owner, name)  # raises the error that C raises
         elif is_own_slot(getter, "__getattribute__"):
-            value = load_member(m, owner, cls, name)
+            value = load_hidden(m, owner, cls, name)
         else:
             value = call_hook(m, getter, owner, cls, name)
     except AttributeError as error:
@@ -180,6 +180,16 @@ def load_member(m, owner: Any, cls: type, name: str) -> Any:
     return value if not m.numbers else seen_size(m, owner, name, value)
 
 
+def load_hidden(m, owner: Any, cls: type, name: str) -> Any:
+    """An attribute that C searches in a way of its own (threading.local, weakref.proxy): a guard can
+    ask for what a member of the class gives, anything else is a call of C on every run.
+    """
+    is_member = type(m.lookup(owner, cls, name)) in C_MEMBERS and name != "__dict__"
+    if is_member or m.c_call is None or not (id(owner) in m.known or m.observer.has_answer()):
+        return load_member(m, owner, cls, name)
+    return c_call(m, getattr, (owner, name), None)
+
+
 def seen_size(m, owner: Any, name: str, value: Any) -> Any:
     """`value`, an attribute that C has read, as the observer wants it seen."""
     other = m.read_size(owner, name) if m.read_size is not None else None
@@ -230,6 +240,13 @@ def load_of_class(m, owner: type, cls: type, name: str) -> Any:
     return load_member(m, owner, cls, name)
 
 
+def load_of_method(m, owner: MethodType, cls: type, name: str) -> Any:
+    """An attribute of a bound method: one of its own, or one of its function."""
+    if m.lookup(owner, cls, name) is not ABSENT:
+        return load_member(m, owner, cls, name)
+    return load(m, load_member(m, owner, cls, "__func__"), name)
+
+
 def load_of_super(m, owner: super, cls: type, name: str) -> Any:
     """An attribute of a `super` object: the MRO of its instance's class, behind the class named."""
     after, start, instance = owner.__thisclass__, owner.__self_class__, owner.__self__
@@ -263,6 +280,7 @@ SEARCHES = {
     types.ModuleType.__dict__["__getattribute__"]: load_of_module,
     type.__dict__["__getattribute__"]: load_of_class,
     super.__dict__["__getattribute__"]: load_of_super,
+    MethodType.__dict__["__getattribute__"]: load_of_method,
 }
 
 
