@@ -185,9 +185,14 @@ def load_hidden(m, owner: Any, cls: type, name: str) -> Any:
     ask for what a member of the class gives, anything else is a call of C on every run.
     """
     is_member = type(m.lookup(owner, cls, name)) in C_MEMBERS and name != "__dict__"
-    if is_member or m.c_call is None or not (id(owner) in m.known or m.observer.has_answer()):
+    if is_member or not is_hidden(m, owner):
         return load_member(m, owner, cls, name)
     return c_call(m, getattr, (owner, name), None)
+
+
+def is_hidden(m, owner: Any) -> bool:
+    """Whether an attribute of `owner`, which C keeps in a way of its own, is a call of C."""
+    return m.c_call is not None and (id(owner) in m.known or m.observer.has_answer())
 
 
 def seen_size(m, owner: Any, name: str, value: Any) -> Any:
@@ -326,6 +331,8 @@ def store(m, owner: Any, name: str, value: Any) -> Any:
         return store_plain(m, owner, name, value)
     if not is_own_slot(setter, "__setattr__"):
         return call_hook(m, setter, owner, cls, name, value)
+    if is_hidden(m, owner):
+        return c_call(m, setattr, (owner, name, value), None)
     if m.write_attribute is not None:
         m.write_attribute(owner, name, value)
     return setattr(owner, name, value)
@@ -359,6 +366,8 @@ def delete(m, owner: Any, name: str) -> Any:
         return delete_plain(m, owner, name)
     if not is_own_slot(deleter, "__delattr__"):
         return call_hook(m, deleter, owner, type(owner), name)
+    if is_hidden(m, owner):
+        return c_call(m, delattr, (owner, name), None)
     if m.delete_attribute is not None:
         m.delete_attribute(owner, name)
     return delattr(owner, name)

@@ -4,6 +4,7 @@ import enum
 import functools
 import threading
 import types
+import weakref
 from collections import OrderedDict, defaultdict, deque, namedtuple
 
 import pytest
@@ -154,6 +155,17 @@ class SelfDict(dict):
         self.__dict__ = self
 
 
+class Named:
+    def method(self):
+        pass
+
+
+def proxy():
+    thing = Plain()
+    thing.itself = thing
+    return weakref.proxy(thing)
+
+
 def function():
     def counted():
         pass
@@ -167,6 +179,7 @@ KINDS = {
     "ordered dict": Ordered, "C ordered dict": OrderedDict, "default dict": Defaulted, "deque": Queue,
     "partial": lambda: functools.partial(max, 1), "partial subclass": lambda: Part(max, 1),
     "thread's own": Own, "C thread's own": threading.local, "module of torch": Layer,
+    "proxy": proxy,
     "parameter": lambda: torch.nn.Parameter(torch.ones(3)),
     "tensor": lambda: torch.ones(3).as_subclass(Marked),
     "slots": Slotted, "slots and dict": SlottedList,
@@ -328,10 +341,38 @@ def test_what_a_call_writes_it_reads(kind, program):
     run(kind, program)
 
 
+def test_what_is_written_through_a_proxy_is_read_of_what_it_stands_for():
+    def program(x, o, thing):
+        o.n += 1
+        return x * thing.n
+
+    compiled = preheat.compile(program, options={"cache": False})
+    thing = Plain()
+    thing.n = 2
+    with torch.no_grad():
+        for n in range(3, 9):
+            assert torch.equal(compiled(X, weakref.proxy(thing), thing), X * n)
+
+
+def test_an_attribute_of_the_function_of_a_bound_method():
+    def program(x, method):
+        return x * method.scale, method.__name__, hasattr(method, "absent")
+
+    compiled = preheat.compile(program, options={"cache": False})
+    before = preheat.counters()["captures"]
+    with torch.no_grad():
+        for scale in range(3, 9):
+            Named.method.scale = scale
+            check_same(compiled(X, Named().method), (X * scale, "method", False))
+        Named.method.absent = True
+        check_same(compiled(X, Named().method), (X * scale, "method", True))
+    assert preheat.counters()["captures"] - before == 3
+
+
 @pytest.mark.parametrize("program", IN_DICT, ids=lambda program: program.__name__)
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in NO_DICT])
 def test_what_a_call_writes_it_reads_in_the_dict(kind, program):
-    if program is by_super and kind.endswith("thread's own"):
+    if program is by_super and kind.endswith(("thread's own", "proxy")):
         pytest.skip("object.__setattr__ refuses it")
     run(kind, program)
 
