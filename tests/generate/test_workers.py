@@ -33,7 +33,7 @@ ROOT = Path(__file__).parents[2]
 def job(factor=2.0, text=""):
     return Job(
         "scaled", text or TEXT.format(factor=factor), f"<scaled {factor}>", ("*fp32",) * 2, (16, 16), 4, 0,
-        False, "cuda", 90, 32)
+        False, False, "cuda", 90, 32)
 
 
 @pytest.fixture
