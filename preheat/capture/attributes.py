@@ -348,6 +348,8 @@ def store_plain(m, owner: Any, name: str, value: Any) -> Any:
             return invoke(m, raw.fset, (owner, value))
         if is_python(setter):
             return invoke(m, setter, (raw, owner, value))
+    if name == "__dict__" and is_hidden(m, owner):
+        return c_call(m, setattr, (owner, name, value), None)  # all attributes are others now
     if m.write_attribute is not None:
         m.write_attribute(owner, name, value)
     if issubclass(cls, type):
@@ -383,6 +385,8 @@ def delete_plain(m, owner: Any, name: str) -> Any:
             return invoke(m, raw.fdel, (owner,))
         if is_python(deleter):
             return invoke(m, deleter, (raw, owner))
+    if name == "__dict__" and is_hidden(m, owner):
+        return c_call(m, delattr, (owner, name), None)
     if m.delete_attribute is not None:
         m.delete_attribute(owner, name)
     if issubclass(cls, type):

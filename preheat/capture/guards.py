@@ -257,18 +257,18 @@ class Guards:
 
     def no_attribute(self, owner: Any, namespace: dict, name: str) -> None:
         """The dict of `owner` lacks `name`."""
-        place = (id(namespace), name, "absent")
-        if place not in self._read:
-            self._read.add(place)
-            self.claim(self.namespace(owner, namespace), "absent", name, name)
+        self.claim(self.namespace(owner, namespace), "absent", name, name)
 
     def namespace(self, owner: Any, namespace: dict) -> int:
         """The source of the instance or module dict of a known `owner`."""
-        found = self.sources.known.get(id(namespace))
-        if found is not None:
-            return found
-        source = self.sources.step(self.sources.known[id(owner)], "dict")
-        return self.sources.know(namespace, source)
+        known = self.sources.known
+        if type(owner) is types.ModuleType and id(namespace) in known:
+            return known[id(namespace)]
+        source = self.sources.step(known[id(owner)], "dict")
+        found = self.sources.know(namespace, source)
+        if found != source:  # it is a dict of something else, too
+            self.claim(source, "is", At(found))
+        return found
 
     def own_namespace(self, owner: Any, name: str) -> dict | None:
         """The dict in which C's setattr puts `name`; None where that is a slot or a class."""

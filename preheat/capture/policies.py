@@ -128,7 +128,7 @@ _OBJECT_METHODS = frozenset("""
 _BINDING_ONLY = (
     types.FunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, staticmethod,
 )
-_EXCEPTION_METHODS = frozenset("__new__ __init__ with_traceback add_note __setstate__".split())
+_EXCEPTION_METHODS = frozenset("__new__ __init__ with_traceback __setstate__".split())
 _ITERATOR_METHODS = frozenset("__next__ __iter__ __length_hint__ close send throw".split())
 _ITERATORS = frozenset(type(i) for i in (
     iter([]), iter(()), iter({}), iter({}.values()), iter({}.items()), iter(set()), iter(range(0)),
@@ -327,7 +327,7 @@ def _owned(owner: type, name: str) -> Call:
     if name in _OBJECT_METHODS and owner in (object, type, super):
         return IDENTITY
     if issubclass(owner, BaseException):
-        return IDENTITY if name in _EXCEPTION_METHODS else PURE
+        return FILL if name == "add_note" else IDENTITY if name in _EXCEPTION_METHODS else PURE
     if name == "__get__" and owner in _BINDING_ONLY:
         return IDENTITY
     return HOST
