@@ -5,7 +5,7 @@
     getattr(o, "x", None)       ->  the attribute search of `attributes.py`, then the default
 
 Guarantees the results, the order of callbacks and the errors of the originals. What C still does by
-itself: the `__lt__`, `__eq__` and `__hash__` of elements inside C containers and sorts.
+itself: the `__lt__`, `__eq__` and `__hash__` of elements inside C containers, and of sorts without a key.
 """
 
 import abc
@@ -18,7 +18,8 @@ from typing import Any
 
 from preheat.capture import attributes, generators, operations, polyfills, texts
 from preheat.capture.attributes import OBJECT_DELETE, OBJECT_GET, OBJECT_SET
-from preheat.capture.calls import c_call, invoke
+from preheat.capture.callbacks import by_greater, by_less, is_true, trampoline
+from preheat.capture.calls import c_call, invoke, mutate
 from preheat.capture.classes import common
 from preheat.capture.frames import Frame, and_then, attempt
 from preheat.capture.lists import is_taken_by_c
@@ -27,32 +28,6 @@ from preheat.capture.observer import ABSENT
 from preheat.capture.tracebacks import raise_as_is
 
 # ------------------------------------------------------------------------------------- callbacks
-C_CALLABLES = (
-    types.BuiltinFunctionType, types.MethodDescriptorType,
-    types.WrapperDescriptorType, types.MethodWrapperType,
-)  # fmt: skip
-
-
-def trampoline(m, callback: Any) -> Any:
-    """A native function that C may call: the machine runs `callback`. Unwatched, C may as well
-    call it.
-    """
-    cls = type(callback)
-    if (
-        not m.is_watching
-        or callback is None
-        or cls in C_CALLABLES
-        or cls is type
-        and not m.view(callback).is_heap
-    ):
-        return callback
-
-    def call_in_machine(*args, **kwargs):
-        return m.call(callback, args, kwargs)
-
-    return call_in_machine
-
-
 def iterable(m, value: Any) -> Any:
     """`value`, or an iterator that the machine drives when iterating it would run Python."""
     cls = type(value)
@@ -64,18 +39,19 @@ def iterable(m, value: Any) -> Any:
 
 
 def with_callback(
-    function: Callable, at: int | None, keyword: str | None, iterables: slice
+    function: Callable, at: int | None, keyword: str | None, iterables: slice,
+    decide: Callable | None = None,
 ) -> None:
     """Models `function`: argument `at` or `keyword` is a callback, those in `iterables` are
-    iterated.
+    iterated. `decide(m, result)`: what C shall see of what the callback gives.
     """
 
     def model(m, args, kwargs):
         args = list(args)
         if keyword in kwargs:
-            kwargs[keyword] = trampoline(m, kwargs[keyword])
+            kwargs[keyword] = trampoline(m, kwargs[keyword], decide)
         if at is not None and at < len(args):
-            args[at] = trampoline(m, args[at])
+            args[at] = trampoline(m, args[at], decide)
         args[iterables] = [iterable(m, value) for value in args[iterables]]
         return c_call(m, function, args, kwargs)
 
@@ -84,8 +60,8 @@ def with_callback(
 
 FIRST, REST, SECOND = slice(0, 1), slice(1, None), slice(1, 2)
 for row in (
-    (map, 0, None, REST), (filter, 0, None, REST), (functools.reduce, 0, None, SECOND),
-    (sorted, None, "key", FIRST), (any, None, None, FIRST), (all, None, None, FIRST),
+    (map, 0, None, REST), (filter, 0, None, REST, is_true), (functools.reduce, 0, None, SECOND),
+    (sorted, None, "key", FIRST, by_less), (any, None, None, FIRST), (all, None, None, FIRST),
     (list, None, None, FIRST), (tuple, None, None, FIRST),
     (set, None, None, FIRST), (frozenset, None, None, FIRST),
     (enumerate, None, None, FIRST), (zip, None, None, slice(0, None)),
@@ -117,12 +93,12 @@ def model_sum(m, args, kwargs):
     return invoke(m, polyfills.sum_of, tuple(args))
 
 
-def extremum(function: Callable) -> None:
-    """Models min or max: of one iterable, or of its arguments; by a Python `__lt__` natively."""
+def extremum(function: Callable, decide: Callable) -> None:
+    """Models min or max: of one iterable, or of its arguments. `decide`: what C shall compare of a key."""
 
     def model(m, args, kwargs):
         if "key" in kwargs:
-            kwargs["key"] = trampoline(m, kwargs["key"])
+            kwargs["key"] = trampoline(m, kwargs["key"], decide)
         if len(args) == 1:
             args = (iterable(m, args[0]),)
         return c_call(m, function, args, kwargs)
@@ -130,15 +106,16 @@ def extremum(function: Callable) -> None:
     MODELS[function] = model
 
 
-extremum(min)
-extremum(max)
+extremum(min, by_less)
+extremum(max, by_greater)
 
 
 @method("sort", list)
 def model_sort(m, function, owner, args, kwargs):
-    if "key" in kwargs:
-        kwargs["key"] = trampoline(m, kwargs["key"])
-    return c_call(m, function, args, kwargs)
+    seen = {**kwargs, "key": trampoline(m, kwargs["key"], by_less)} if "key" in kwargs else kwargs
+    if m.mutate is None:
+        return c_call(m, function, args, seen)
+    return mutate(m, function, owner, "sort", args, kwargs, seen)
 
 
 @method("join", str)

@@ -36,6 +36,7 @@ MUTATORS = {
     bytearray: "append extend insert remove pop clear reverse __setitem__ __delitem__ __iadd__",
 }
 MUTATORS = {cls: frozenset(names.split()) for cls, names in MUTATORS.items()}
+CALLING_BACK = frozenset(("sort",))  # of these, the ones that have a model
 
 
 def invoke(m, function: Any, args: tuple | list, kwargs: dict | None = None) -> Any:
@@ -269,7 +270,7 @@ def invoke_method(
     if m.mutate is not None:
         for cls, names in MUTATORS.items():
             if issubclass(type(owner), cls):
-                if name in names:
+                if name in names and name not in CALLING_BACK:
                     return mutate(m, function, owner, name, args, kwargs)
                 break
     methods = m.models.get(name)
@@ -280,11 +281,15 @@ def invoke_method(
     return c_call(m, function, args, kwargs)
 
 
-def mutate(m, function: Any, owner: Any, name: str, args: tuple | list, kwargs: dict | None) -> Any:
+def mutate(
+    m, function: Any, owner: Any, name: str, args: tuple | list, kwargs: dict | None,
+    seen: dict | None = None,
+) -> Any:
+    """`seen`: the keyword arguments as C shall see them."""
     if m.observer.is_opaque(owner, name, tuple(args), kwargs or {}):
         return c_call(m, function, args, kwargs)
     m.mutate(owner, name, tuple(args), kwargs or {})
-    result = native_call(m, function, args, kwargs)
+    result = native_call(m, function, args, seen or kwargs)
     if m.born is not None:
         m.born(result, "result")
     return result
