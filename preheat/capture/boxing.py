@@ -49,7 +49,6 @@ _SIZES = frozenset((Size, tuple))
 _PUT_TOGETHER = _SIZES | {list}
 _OF_SIZES = frozenset((operator.eq, operator.ne))
 _EXTREMES = (min, max)
-_LOOKING = frozenset((range,))  # of kind "identity", and yet they look
 _BY_TYPES = frozenset(BY_TYPES)
 _TAKES_BOXES = frozenset(("op", "reader", "metadata"))
 _SHOWN_CLASSES = frozenset((Tensor, Parameter))
@@ -539,7 +538,7 @@ class Boxing(Observer):
         if is_bound(function):
             numbers.pin(function.__self__)
         everything = (*args, *kwargs.values())
-        if kind not in _MOVING or function in _LOOKING:
+        if kind not in _MOVING:
             for arg in (_owner(function), *everything):
                 numbers.pin_all(arg)
         elif kind not in _STORING and not _stores(kind, function):

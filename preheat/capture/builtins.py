@@ -9,7 +9,9 @@ itself: the `__lt__`, `__eq__` and `__hash__` of elements inside C containers, a
 """
 
 import abc
+import collections
 import functools
+import itertools
 import math
 import operator
 import types
@@ -17,8 +19,9 @@ from collections.abc import Callable
 from typing import Any
 
 from preheat.capture import attributes, generators, operations, polyfills, texts
+from preheat.capture.answers import judged
 from preheat.capture.attributes import OBJECT_DELETE, OBJECT_GET, OBJECT_SET
-from preheat.capture.callbacks import by_greater, by_less, is_true, trampoline
+from preheat.capture.callbacks import by_greater, by_less, iterates_in_python, tester, trampoline
 from preheat.capture.calls import c_call, invoke, mutate
 from preheat.capture.classes import common
 from preheat.capture.frames import Frame, and_then, attempt
@@ -30,8 +33,7 @@ from preheat.capture.tracebacks import raise_as_is
 # ------------------------------------------------------------------------------------- callbacks
 def iterable(m, value: Any) -> Any:
     """`value`, or an iterator that the machine drives when iterating it would run Python."""
-    cls = type(value)
-    if operations.runs_python(m.lookup(value, cls, "__iter__")):
+    if iterates_in_python(m, value):
         return generators.drive_iterator(m, m.finish(operations.iterate(m, value)))
     if m.read_whole is not None and id(value) in m.known and not is_taken_by_c(m, value):
         m.read_whole(value)
@@ -58,15 +60,42 @@ def with_callback(
     MODELS[function] = model
 
 
-FIRST, REST, SECOND = slice(0, 1), slice(1, None), slice(1, 2)
+FIRST, REST, SECOND, EACH = slice(0, 1), slice(1, None), slice(1, 2), slice(0, None)
 for row in (
-    (map, 0, None, REST), (filter, 0, None, REST, is_true), (functools.reduce, 0, None, SECOND),
+    (map, 0, None, REST), (functools.reduce, 0, None, SECOND),
     (sorted, None, "key", FIRST, by_less), (any, None, None, FIRST), (all, None, None, FIRST),
     (list, None, None, FIRST), (tuple, None, None, FIRST),
     (set, None, None, FIRST), (frozenset, None, None, FIRST),
-    (enumerate, None, None, FIRST), (zip, None, None, slice(0, None)),
+    (enumerate, None, None, FIRST), (zip, None, None, EACH),
+    *((taker, None, None, FIRST) for taker in (
+        collections.deque, itertools.islice, itertools.cycle, itertools.pairwise, itertools.accumulate,
+        itertools.combinations, itertools.permutations, itertools.combinations_with_replacement)),
+    *((taker, None, None, EACH) for taker in (itertools.chain, itertools.product, itertools.zip_longest)),
 ):  # fmt: skip
     with_callback(*row)
+
+
+@models(range)
+def model_range(m, args, kwargs):
+    if any(type(arg) not in operations.PLAIN and
+           operations.runs_python(m.lookup(arg, type(arg), "__index__")) for arg in args):
+        return invoke(m, polyfills.range_of, tuple(args))
+    return c_call(m, range, args, kwargs)
+
+
+@models(filter)
+def model_filter(m, args, kwargs):
+    if len(args) != 2:
+        return c_call(m, filter, args, kwargs)
+    return c_call(m, filter, (tester(m, args[0]), iterable(m, args[1])), kwargs)
+
+
+@models(itertools.compress)
+def model_compress(m, args, kwargs):
+    if kwargs or len(args) != 2 or not m.is_watching:
+        return c_call(m, itertools.compress, args, kwargs)
+    selectors = map(tester(m, None), iterable(m, args[1]))
+    return c_call(m, itertools.compress, (iterable(m, args[0]), selectors), None)
 
 
 def of_generators(function: Callable, polyfill: Callable) -> None:
@@ -274,6 +303,8 @@ def model_iter(m, args, kwargs):
     if len(args) == 1 and not kwargs:
         return operations.iterate(m, args[0])
     if len(args) == 2 and not kwargs and callable(args[0]):
+        if m.is_watching:
+            return invoke(m, polyfills.iterate_calls, tuple(args))
         return c_call(m, iter, (trampoline(m, args[0]), args[1]), None)
     return c_call(m, iter, args, kwargs)
 
@@ -309,16 +340,13 @@ def judged_by_c(function: Callable, *dunders: str) -> None:
     """Models `function`, which calls one of `dunders` and checks what it gave: C does the
     checking.
     """
-    answers = {
-        dunder: type("Answer", (), {dunder: lambda self, *_: self.result, "__slots__": ("result",)})
-        for dunder in dunders
-    }
 
     def check(m, place, result):
         dunder, rest = place
-        answer = answers[dunder]()
-        answer.result = result
-        return function(answer, *rest)
+        made = judged(function, dunder, result, *rest)
+        if made is not result:  # C has made another number of it
+            operations.look_at(m, result)
+        return made
 
     def model(m, args, kwargs):
         if args and not kwargs:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from preheat.capture import operations
+from preheat.capture.observer import ABSENT
 
 C_CALLABLES = (
     types.BuiltinFunctionType, types.MethodDescriptorType,
@@ -39,6 +40,23 @@ def trampoline(m, callback: Any, decide: Callable | None = None) -> Any:
         return result if decide is None else decide(m, result)
 
     return call_in_machine
+
+
+def iterates_in_python(m, value: Any) -> bool:
+    """Whether C would run Python to iterate `value`."""
+    cls = type(value)
+    raw = m.lookup(value, cls, "__iter__")
+    if raw is ABSENT:
+        raw = m.lookup(value, cls, "__getitem__")
+    return operations.runs_python(raw)
+
+
+def tester(m, test: Any) -> Any:
+    """`test`, a function or None, as C shall call it: it gives the truth of what that gives, or of the
+    element itself."""
+    if m.is_watching and (test is None or test is bool):
+        return lambda value: is_true(m, value)
+    return trampoline(m, test, is_true)
 
 
 class Key:

@@ -9,11 +9,10 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from preheat.capture import calls, generators, operations, polyfills
+from preheat.capture import generators, operations
 from preheat.capture.bytecode import VERSION
 from preheat.capture.frames import END, RETURN, YIELD, Frame, and_then
 from preheat.capture.handlers import HANDLERS, handles, settle
-from preheat.capture.observer import ABSENT
 from preheat.capture.tracebacks import raise_as_is
 
 
@@ -138,11 +137,7 @@ def pop_unless_jump(m, frame: Frame, target: int) -> int | None:
 # ------------------------------------------------------------------------------------ iteration
 @handles("GET_ITER")
 def get_iter(m, frame, _):
-    value = frame.stack[-1]
-    raw = m.lookup(value, type(value), "__getitem__")
-    if operations.runs_python(raw) and m.lookup(value, type(value), "__iter__") is ABSENT:
-        return settle(m, frame, calls.invoke(m, polyfills.iterate_by_index, (value,)), 1)
-    return settle(m, frame, operations.iterate(m, value, is_alone=True), 1)
+    return settle(m, frame, operations.iterate(m, frame.stack[-1], is_alone=True), 1)
 
 
 @handles("FOR_ITER")

@@ -9,6 +9,7 @@ iterators of C that the call made; anything else raises GiveUp, and the call bec
 """
 
 import functools
+import operator
 import re
 import types
 from collections import OrderedDict, defaultdict, deque
@@ -28,6 +29,14 @@ from preheat.ir.text_trace import source_path
 BLIND_TYPES = PRIMITIVES | {Tensor, Device, range, re.Pattern, types.UnionType, types.GenericAlias}
 _CONTAINERS = frozenset((list, tuple, dict, set, frozenset, Size, OrderedDict, defaultdict, deque))
 _VIEWS = frozenset((type({}.keys()), type({}.values()), type({}.items())))
+_SEQUENCES = (list, deque, bytearray)
+_INDEXED = frozenset(("insert", "pop", "rotate", "__setitem__", "__delitem__", "__imul__"))
+TAKING_ALL = frozenset((
+    "extend", "update", "__iadd__", "__ior__", "__init__", "difference_update", "__iand__",
+    "intersection_update", "symmetric_difference_update", "__isub__", "__ixor__", "extendleft",
+))
+_TAKEN_BY = ("__iter__", "__next__", "__getitem__", "__index__")
+_BY_KEY = frozenset((operator.getitem, operator.setitem, operator.delitem))
 KEYS_BY_IDENTITY = frozenset((Tensor, Parameter))
 _MAX_DEPTH = 50
 
@@ -134,6 +143,27 @@ class Looks:
         else:
             self.look(value, 0)
 
+    def compare_all(self, function: Callable, args: tuple) -> None:
+        """C compares `args`, or finds an item of the first by the second: of no dict, an index is a
+        number that C asks an object for."""
+        self.compare(args[0])
+        if function in _BY_KEY and not issubclass(type(args[0]), dict):
+            self.look(args[1], 0)
+            args = args[2:]
+        for arg in args[1:]:
+            self.compare(arg)
+
+    def asks_python(self, container: Any, method: str, args: tuple) -> bool:
+        """Whether a method of C that changes a container asks an object for a number, or for elements."""
+        if method in _INDEXED and issubclass(type(container), _SEQUENCES):
+            return bool(args) and type(args[0]) not in PRIMITIVES
+        return method in TAKING_ALL and any(map(runs_python, args))
+
+    def taken(self, value: Any) -> None:
+        """C takes elements of `value`, or a number: it must run no Python for that."""
+        if runs_python(value):
+            raise GiveUp("opaque_argument", f"a {type(value).__module__}.{type(value).__qualname__}")
+
     def is_key_by_identity(self, key: Any) -> bool:
         return type(key) in KEYS_BY_IDENTITY
 
@@ -175,6 +205,17 @@ def _is_compared_by_identity(kind: type) -> bool:
         and raw_attribute(kind, "__hash__") is object.__hash__
     )
     return same and not issubclass(kind, Tensor)
+
+
+def runs_python(value: Any) -> bool:
+    """Whether C would run Python to iterate `value`, or to get a number from it."""
+    kind = type(value)
+    return not issubclass(kind, (Tensor, type)) and _has_python(kind)
+
+
+@functools.lru_cache(maxsize=None)
+def _has_python(kind: type) -> bool:
+    return any(type(raw_attribute(kind, name)) is types.FunctionType for name in _TAKEN_BY)
 
 
 def _ends(value: range) -> tuple[int, int, int]:

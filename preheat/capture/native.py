@@ -11,6 +11,7 @@ itself goes through `watcher.perform`, which tells the program's exceptions from
 import _abc
 import functools
 import inspect
+import itertools
 import operator
 import types
 from collections import OrderedDict, defaultdict, deque
@@ -146,6 +147,11 @@ def _shallow(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) 
     calls_back = function in CALLING_BACK and _check_callbacks((*args, *kwargs.values()))
     for arg in (*args, *kwargs.values()):
         watcher.look(arg, 0) if calls_back else watcher.shallow(arg)
+    if calls_back:
+        args = tuple(_watched(watcher, arg, lambda part: watcher.look(part, 0)) for arg in args)
+    is_counting = function is enumerate or getattr(function, "__module__", "") == "itertools"
+    for arg in _taken(function, args) + (tuple(kwargs.values()) if is_counting else ()):
+        watcher.taken(arg)
     if function in _HASHING_ALL or getattr(function, "__name__", "") in _HASHING_METHODS:
         for arg in args:
             watcher.hashed(arg)
@@ -154,6 +160,13 @@ def _shallow(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) 
     result = watcher.perform(function, args, kwargs)
     watcher.check(result)
     return result
+
+
+def _taken(function: Any, args: tuple) -> tuple:
+    """The arguments whose elements C takes, or which it asks for a number: others it moves as they are."""
+    if function is functools.reduce or function is next:
+        return ()
+    return args[1:] if function is itertools.repeat else args
 
 
 def _get(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
@@ -185,6 +198,8 @@ def _fill(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> 
     watcher.refuse_write(owner, f"{type(owner).__qualname__}.{function.__name__}")
     for arg in (*rest, *kwargs.values()):
         watcher.shallow(arg)
+    if watcher.asks_python(owner, function.__name__, rest):
+        watcher.look(rest[0], 0)
     if rest and not issubclass(type(owner), (list, deque)):
         watcher.compare(rest[0])
     return watcher.perform(function, args, kwargs)

@@ -22,6 +22,7 @@ from preheat.base.callers import Exhausted
 from preheat.base.dataclass import dataclass
 from preheat.base.names import mro_of
 from preheat.capture import polyfills
+from preheat.capture.answers import judged
 from preheat.capture.calls import bind_special, invoke, with_handled
 from preheat.capture.frames import END, and_then, attempt
 from preheat.capture.iterators import C_ITERATORS, HOSTED
@@ -356,8 +357,8 @@ def check_bool(m, _: None, result: Any) -> bool:
     return result
 
 
-def length_is_true(m, _: None, result: Any) -> bool:
-    return check_length(m, None, result) != 0
+def length_is_true(m, _: None, result: Any) -> Any:
+    return truth(m, check_length(m, None, result))
 
 
 def length(m, value: Any) -> Any:
@@ -380,21 +381,10 @@ def length(m, value: Any) -> Any:
 
 def check_length(m, _: None, result: Any) -> int:
     """What C makes of the result of a Python `__len__`."""
-    if type(result) is int and 0 <= result < 1 << 63:
+    if type(result) is int and calculate(m, operator.le, 0, result) and result < 1 << 63:
         return result
-    return len(HasLength(result))
-
-
-class HasLength:
-    """Lets C judge the result of a `__len__`: its own errors, its own conversion."""
-
-    __slots__ = ("result",)
-
-    def __init__(self, result: Any):
-        self.result = result
-
-    def __len__(self) -> int:
-        return self.result
+    look_at(m, result)
+    return judged(len, "__len__", result)
 
 
 def contains(m, container: Any, value: Any) -> Any:
@@ -403,7 +393,8 @@ def contains(m, container: Any, value: Any) -> Any:
     raw = m.lookup(container, cls, "__contains__")
     if runs_python(raw):
         return and_then(call_dunder(m, raw, container, value), truth_of, None, None, m)
-    if raw is ABSENT and runs_python(m.lookup(container, cls, "__iter__")):
+    if raw is ABSENT and cls not in PLAIN and (
+            m.is_watching or runs_python(m.lookup(container, cls, "__iter__"))):
         return invoke(m, polyfills.contains_by_iteration, (container, value))
     if m.numbers:  # of a dict only the keys are compared
         look_at(m, value, *(dict.keys(container) if issubclass(cls, dict) else (container,)))
@@ -442,10 +433,17 @@ def subscript(m, container: Any, key: Any) -> Any:
         return subscript_class(m, container, key)
     if issubclass(cls, (list, tuple, dict)):
         return subscript_builtin(m, container, key, cls)
-    result = operate(m, operator.getitem, container, key) if cls not in PLAIN else container[key]
+    is_plain = cls in PLAIN and is_index(key)
+    result = container[key] if is_plain else operate(m, operator.getitem, container, key)
     if m.born is not None and type(result) not in PLAIN:
         m.born(result, "result")
     return result
+
+
+def is_index(key: Any) -> bool:
+    """Whether C has no object to ask for the number that it takes for `key`."""
+    parts = (key.start, key.stop, key.step) if type(key) is slice else (key,)
+    return all(type(part) in PLAIN for part in parts)
 
 
 DEFAULT_MISSING = defaultdict.__dict__["__missing__"]
@@ -457,7 +455,7 @@ def subscript_builtin(m, container: Any, key: Any, cls: type) -> Any:
     if type(key) is slice:
         if is_known and m.read_whole is not None:
             m.read_whole(container)
-        result = container[key]
+        result = container[key] if is_index(key) else operate(m, operator.getitem, container, key)
         if m.born is not None:
             m.born(result, "result")
         return result
@@ -534,6 +532,8 @@ def iterate(m, value: Any, is_alone: bool = False) -> Any:
     raw = m.lookup(value, cls, "__iter__")
     if runs_python(raw):
         return and_then(call_dunder(m, raw, value), check_iterator, None, None, m)
+    if raw is ABSENT and runs_python(m.lookup(value, cls, "__getitem__")):
+        return invoke(m, polyfills.iterate_by_index, (value,))
     if is_alone and (m.observer.has_answer() or is_moving(m, value) or cls is range and m.numbers):
         return operate(m, iter, value)
     if id(value) in m.known and m.read_whole is not None:

@@ -73,11 +73,10 @@ AGAIN, NOTHING, HOST = Call("again"), Call("nothing"), Call("refuse", "host_call
 
 _BUILTINS = {
     PURE: "abs all any ascii bin bool bytes chr complex divmod float format hash hex int max min "
-          "oct ord pow repr round sorted str sum",
+          "oct ord pow range repr round sorted str sum",
     SHALLOW: "dict enumerate filter frozenset iter len list map next reversed set tuple zip",
     Call("id"): "id",
-    IDENTITY: "callable classmethod isinstance issubclass object property range slice staticmethod "
-              "super",
+    IDENTITY: "callable classmethod isinstance issubclass object property slice staticmethod super",
 }
 _C_METHODS = frozenset((
     types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType,
@@ -323,7 +322,7 @@ def _owned(owner: type, name: str) -> Call:
     if owner in _VALUE_CLASSES:
         return PURE
     if owner in _ITERATORS and name in _ITERATOR_METHODS:
-        return IDENTITY
+        return SHALLOW
     if name in _OBJECT_METHODS and owner in (object, type, super):
         return IDENTITY
     if issubclass(owner, BaseException):

@@ -11,6 +11,7 @@ CPython `Python/ceval.c` `match_class`, `match_keys`; `Objects/iterobject.c`; `O
 import copyreg
 from collections.abc import Iterator
 from itertools import chain
+from operator import index
 from typing import Any
 
 MATCH_SELF = 1 << 22  # Py_TPFLAGS of the builtins whose positional pattern is the subject itself
@@ -151,6 +152,26 @@ def iterate_by_index(container: Any) -> Iterator:
             return
         yield value
         index += 1
+
+
+def range_of(*ends: Any) -> range:
+    """`range(*ends)`, of objects that say which numbers they are."""
+    numbers = ()
+    for end in ends:
+        numbers += (index(end),)
+    return range(*numbers)
+
+
+def iterate_calls(function: Any, last: Any) -> Iterator:
+    """`iter(function, last)`."""
+    while True:
+        try:
+            value = function()
+        except StopIteration:
+            return
+        if value is last or last == value:
+            return
+        yield value
 
 
 def values_of_keys(subject: Any, keys: tuple) -> tuple | None:

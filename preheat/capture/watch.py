@@ -27,7 +27,7 @@ from preheat.capture.effects import BLIND, Effects, consumed
 from preheat.capture.frames import Frame
 from preheat.capture.guards import Guards, has_identity
 from preheat.capture.iterators import feeds
-from preheat.capture.looks import Looks
+from preheat.capture.looks import TAKING_ALL, Looks
 from preheat.capture.loops import Loops
 from preheat.capture.native import CALLS
 from preheat.capture.nodes import Nodes, Stop, break_at, moving_lists
@@ -59,10 +59,6 @@ _NOT_HOSTED = frozenset((
 _COMPARING = frozenset(("sort", "remove"))  # mutating methods that compare elements
 _HASHING = frozenset((
     "add", "discard", "remove", "pop", "setdefault", "__setitem__", "__delitem__", "move_to_end",
-))
-_TAKING_ALL = frozenset((
-    "extend", "update", "__iadd__", "__ior__", "__init__", "difference_update", "__iand__",
-    "intersection_update", "symmetric_difference_update", "__isub__", "__ixor__", "extendleft",
 ))
 _HASHED_DISPLAYS = frozenset(("dict", "set"))
 _CLASSES_AND_FUNCTIONS = frozenset(("class", "function"))
@@ -306,7 +302,7 @@ class Watcher(Reads, Raises, Looks, Loops, Boxing, Observer):
         if method in _HASHING and args:
             self.compare(args[0])  # the key; what is stored behind it is not looked at
         for arg in (*args, *kwargs.values()):
-            if method in _TAKING_ALL:
+            if method in TAKING_ALL:
                 self.shallow(arg)
                 if not issubclass(type(container), (list, deque)):
                     self.hashed(arg)
@@ -316,6 +312,8 @@ class Watcher(Reads, Raises, Looks, Loops, Boxing, Observer):
 
     def is_opaque(self, container: Any, method: str, args: tuple, kwargs: dict) -> bool:
         """Methods that give something of an outside container, or may fail, are host calls."""
+        if self.asks_python(container, method, args):
+            return True
         if not self.is_outside(container):
             return any(map(self.guards.is_moving_list, args))
         return method not in BLIND or consumed(method, args) is None
@@ -409,8 +407,7 @@ class Watcher(Reads, Raises, Looks, Loops, Boxing, Observer):
         elif function in _COMPARERS:
             if function in _WRITERS and not issubclass(type(args[0]), Tensor):
                 self.refuse_write(args[0], f"an item of {type(args[0]).__name__}")
-            for arg in args:
-                self.compare(arg)
+            self.compare_all(function, args)
             if issubclass(type(args[0]), Tensor) and reads_memory(function, args):
                 raise GiveUp("data_dependent_number", "an index of lists that hold tensors")
         else:
