@@ -6,9 +6,10 @@
 
 The order of the search is `object.__getattribute__`'s (data descriptor, instance dict, class
 attribute, `__getattr__`), `type.__getattribute__`'s for classes, and so on; each step is told
-before the value is seen. Whatever has a `__getattribute__` of C that is not one of these is read by
-C and told as a member. Source: CPython `Objects/object.c` `_PyObject_GenericGetAttrWithDict`,
-`Objects/typeobject.c` `type_getattro`.
+before the value is seen. Classes of C that search as `object` does have slots of their own for it:
+`common` knows them. What has another `__getattribute__` of C (threading.local, weakref.proxy) is read
+by C: a member of the class is told, anything else is a call of C. Source: CPython
+`Objects/object.c` `_PyObject_GenericGetAttrWithDict`, `Objects/typeobject.c` `type_getattro`.
 """
 
 import types
