@@ -1,6 +1,5 @@
 """Calls with 1 to 20 tensors, `def f(*xs)`: few captures serve every number of them, bit by bit as in eager."""
 
-import copy
 import functools
 import random
 
@@ -8,7 +7,8 @@ import pytest
 import torch
 
 import preheat
-from .test_list_forms import LENGTHS, called, leaves, mixed, same, whole
+from .test_list_forms import LENGTHS, mixed, same, whole
+from .test_list_forms import run as compare
 
 
 @pytest.fixture(autouse=True)
@@ -122,27 +122,9 @@ FORMS = {
 }
 
 
-def run(make, given, has_grad=False, backend="preheat", **settings):
-    """As `test_list_forms.run`, of calls with these positional arguments."""
-    function, eager = make(), make()
-    compiled = preheat.compile(function, backend=backend, options={"cache": False}, **settings)
-    before = preheat.counters()
-    with torch.set_grad_enabled(has_grad):
-        for xs in given:
-            own = copy.deepcopy(xs)
-            expected, found = called(eager, own), called(compiled, xs)
-            same(found, expected)
-            same(xs, own)
-            wanted = [leaf for leaf in leaves(expected) if leaf.requires_grad]
-            if wanted:
-                sum(leaf.sum() for leaf in wanted).backward()
-                sum(leaf.sum() for leaf in leaves(found) if leaf.requires_grad).backward()
-                for leaf, ours in zip(leaves(own), leaves(xs)):
-                    assert (leaf.grad is None) == (ours.grad is None)
-                    if leaf.grad is not None:
-                        same(ours.grad, leaf.grad)
-    after = preheat.counters()
-    return {name: after[name] - before[name] for name in after}
+def run(make, given, *more, **settings):
+    """As `test_list_forms.run`, of calls of what `make` gives with these positional arguments."""
+    return compare(make(), given, *more, eager=make(), **settings)
 
 
 @pytest.mark.parametrize("name", FORMS)

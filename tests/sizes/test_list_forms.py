@@ -251,15 +251,16 @@ def lists_of(function, length, make):
     return tuple([make(k) for k in range(length)] for _ in range(function.__code__.co_argcount))
 
 
-def run(function, given, has_grad=False, backend="preheat", **settings):
-    """Compares with eager results, arguments and gradients of calls with the arguments `given`, bit by bit; what
-    the calls cost, by counter."""
+def run(function, given, has_grad=False, backend="preheat", eager=None, **settings):
+    """Compares with eager (of a function with state: of another one like it) results, arguments and gradients of
+    calls with the arguments `given`, bit by bit; what the calls cost, by counter."""
+    eager = eager or function
     compiled = preheat.compile(function, backend=backend, options={"cache": False}, **settings)
     before = preheat.counters()
     with torch.set_grad_enabled(has_grad):
         for lists in given:
             own = copy.deepcopy(lists)
-            expected, found = called(function, own), called(compiled, lists)
+            expected, found = called(eager, own), called(compiled, lists)
             same(found, expected)
             same(lists, own)
             wanted = [leaf for leaf in leaves(expected) if leaf.requires_grad]
