@@ -12,7 +12,7 @@ from preheat.ir.plan import KernelCall, LibraryCall, Target
 from preheat.ir.types import tensor
 from preheat.ir.verify import verify
 from preheat.run.executable import Executable
-from preheat.run.footprint import peak_bytes
+from schedule.footprint import peak_bytes
 from preheat.schedule import alignment
 from preheat.schedule.alignment import aligned_products
 from preheat.schedule.schedule import schedule

@@ -13,7 +13,7 @@ from preheat.generate.build import build, host_target
 from preheat.ir.loop import Axis, Index, Kernel, LoopOp, Param, Stage
 from preheat.ir.plan import KernelCall, LibraryCall, Target
 from preheat.run.executable import Executable, executable
-from preheat.run.footprint import live_bytes, peak_bytes
+from schedule.footprint import live_bytes, peak_bytes
 from preheat.schedule import memory
 from preheat.schedule.memory import is_pointwise
 from preheat.schedule.schedule import schedule
