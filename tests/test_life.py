@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import preheat
 from same import is_enabled
@@ -306,6 +307,80 @@ def test_results_are_the_callers_alone():
         for scale in (1.0, 1.0, 2.0):
             found = weakref.ref(compiled(X * scale))
             assert found() is None
+
+
+# ---------------------------------------------------------------------------- errors
+def refusing(y):
+    """An error of an op, under an intermediate of the program."""
+    REFS.append(weakref.ref(y))
+    return y @ torch.ones(3)
+
+
+@preheat.disable
+def refusing_host(y):
+    return refusing(y)
+
+
+def raised_at_once(x):
+    return refusing(x * 2)
+
+
+def raised_below_c(x):
+    return sorted([x * 2, x * 3], key=refusing)
+
+
+def raised_by_a_host(x):
+    return refusing_host(x * 2) + 1
+
+
+def raised_in_a_region(x):
+    return checkpoint(refusing, x * 2, use_reentrant=False)
+
+
+def raised_in_a_host_region(x):
+    return checkpoint(refusing_host, x * 2, use_reentrant=False)
+
+
+def raised_anew(x):
+    try:
+        return refusing(x * 2)
+    except RuntimeError as error:
+        raise ValueError("refused") from error
+
+
+class InAClass(nn.Module):
+    def forward(self, x):
+        return refusing_host(x * 2)
+
+
+def in_a_module(x, call=InAClass()):
+    return call(x)
+
+
+ENDED_BY_ERRORS = [
+    raised_at_once, raised_below_c, raised_by_a_host, raised_in_a_region, raised_in_a_host_region, raised_anew,
+    in_a_module]
+
+
+@pytest.mark.parametrize("program", ENDED_BY_ERRORS)
+def test_an_error_that_is_dropped_takes_what_it_held_along(program):
+    """Without a collector: a checkpoint that lives on in a traceback would save for all programs after it."""
+    x = X.clone().requires_grad_()
+    compiled = compiled_of(program if program is not in_a_module else InAClass())
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(4):
+            REFS.clear()
+            with pytest.raises((RuntimeError, ValueError)) as caught:
+                compiled(x)
+            assert REFS
+            del caught
+            if program is not raised_in_a_region:  # torch's own holds it, in eager too
+                assert all(ref() is None for ref in REFS)
+            assert torch._C._autograd._top_saved_tensors_default_hooks(True) is None
+    finally:
+        gc.enable()
 
 
 # ---------------------------------------------------------------------------- peak of a capture

@@ -163,9 +163,6 @@ def placed(name):
     return model.to(DEVICE), *torch.utils._pytree.tree_map_only(
         torch.Tensor, lambda tensor: tensor.to(DEVICE), (args, kwargs))
 
-if DEVICE != "cpu":
-    EAGER |= dict.fromkeys(("lstm", "gru"), "cuDNN's layers look at the storage of their weights")
-
 
 @pytest.mark.parametrize("name", ZOO)
 def test_model_is_one_graph_and_as_eager(name):

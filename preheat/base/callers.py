@@ -8,6 +8,7 @@ name and the line of the user's. What it raises shows the user's lines alone: se
 """
 
 import functools
+import inspect
 import os
 import sys
 import types
@@ -60,13 +61,42 @@ class Handling:
 
 
 def leaves_us(error: BaseException) -> None:
-    """Takes our entries off the top of the traceback of `error`. To be called where the outermost
-    function of ours has caught it; a bare `raise` behind it adds none."""
+    """Takes our entries off the top of the traceback of `error`, and what our frames hold from the
+    frames that called the user's: the error may be among it, and would then live in a circle with all
+    that the program held. To be called where the outermost function of ours has caught it; a bare
+    `raise` behind it adds none."""
     first = error.__traceback__
-    while first is not None and first.tb_frame.f_code.co_filename.startswith(_OURS):
+    while first is not None and _is_ours(first.tb_frame):
         first = first.tb_next
-    if first is not None:  # else it is an error of ours
-        error.__traceback__ = first
+    if first is None:  # an error of ours
+        return
+    error.__traceback__ = first
+    _empty_below(error, set())
+
+
+def _empty_below(error: BaseException | None, seen: set[int]) -> None:
+    """Clears the frames of ours that have ended and called what raised `error`, and what it came of."""
+    if error is None or id(error) in seen:
+        return
+    seen.add(id(error))
+    _empty_below(error.__cause__, seen)
+    _empty_below(error.__context__, seen)
+    if (entry := error.__traceback__) is None:
+        return
+    while entry.tb_next is not None:
+        entry = entry.tb_next
+    frame = entry.tb_frame.f_back
+    while frame is not None:
+        if _is_ours(frame) and not frame.f_code.co_flags & inspect.CO_GENERATOR:  # which may only wait
+            try:
+                frame.clear()
+            except RuntimeError:  # it runs, and so do all around it
+                return
+        frame = frame.f_back
+
+
+def _is_ours(frame: types.FrameType) -> bool:
+    return frame.f_code.co_filename.startswith(_OURS)
 
 
 def warn(text: str) -> None:

@@ -253,7 +253,7 @@ class Machine:
     def end(self) -> None:
         """The run is over; generators that live on are no part of how it ended."""
         self.close()
-        self.fault = None
+        self.fault = self.has_context = None
         if self.limit != self.limit_outside:
             sys.setrecursionlimit(self.limit)
 

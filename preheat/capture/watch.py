@@ -481,6 +481,7 @@ class Watcher(Reads, Raises, Looks, Loops, Boxing, Observer):
         for table in (self.known, self.numbers, self.contexts, self.risen, self._entered):
             table.clear()
         self.sources.let_go()
+        self.regions.present = None
         self.sources = Sources(self.known, self.numbers)
         self.guards = Guards(self.sources, self.limits.max_guards)
         self.guards.carried, self.guards.carried_axes, self.guards.moving_lists = carried
@@ -572,6 +573,7 @@ class Watcher(Reads, Raises, Looks, Loops, Boxing, Observer):
         for table in (self.known, self.numbers, self.made, self.risen, self._entered, self._behind):
             table.clear()
         self.sources.let_go()
+        self.regions.present = None
         self.sources, self.effects = Sources(self.known, self.numbers), Effects()
         self.guards = Guards(self.sources, 0)
         self.recorder.begin(has_tests=False)

@@ -9,7 +9,9 @@ import torch
 
 import preheat
 from preheat.base.events import bus
+from tests.training.place import DEVICE
 
+pytestmark = pytest.mark.skipif(DEVICE != "cpu", reason="the real ones are there")
 RNN_TANH = 1
 KERNELS = torch.library.Library("aten", "IMPL")
 SIMULATED = torch.library.Library("simulated", "DEF")
