@@ -14,7 +14,7 @@ from typing import Any
 
 from preheat.base.collector import paused_collector
 from preheat.base.dataclass import dataclass
-from preheat.base.errors import InternalError, Unsupported, is_strict
+from preheat.base.errors import Unsupported, is_strict
 from preheat.base.events import emit, timed, wants
 from preheat.bridge.ambient import ROUNDING
 from preheat.bridge.ops import unseen_inputs
@@ -247,13 +247,9 @@ def compile_graph(
 ) -> tuple[Plan, Image]:
     """A plan for `graph` (level aten) and its code. A CPU has nothing to search. `is_for_many`: its
     sizes are hinted, and what was told to be the same for all of them is checked again. rounding: see `schedule`."""
-    is_checked = is_strict() or is_for_many
-    try:
-        core = lower(graph, is_checked=is_checked, observe=lambda step, made: stage(step.name, made))
-    except InternalError as why:
-        if not is_for_many:
-            raise
-        raise Unsupported("symbolic", f"sizes do not follow from each other: {why}") from why
+    core = lower(
+        graph, is_checked=is_strict(), is_for_many=is_for_many,
+        observe=lambda step, made: stage(step.name, made))
     if target.is_gpu and bench is not None:
         plan, image = tuned(core, lambda: lower(graph, passes=WHOLE), target, bench, rounding=rounding)
     else:

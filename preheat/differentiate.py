@@ -163,13 +163,14 @@ class Lesson:
         grads = iter(made)
         return [None if k == -1 else next(grads) for k in joint.grads]
 
-    def compiled(self, name: str) -> tuple[Plan, Image | None, Training]:
-        """Both halves, as far as they are known. Raises Unsupported for what cannot be lowered."""
+    def compiled(self, name: str, is_for_many: bool = False) -> tuple[Plan, Image | None, Training]:
+        """Both halves, as far as they are known; `is_for_many`: see `lower`. Raises Unsupported for what
+        cannot be lowered."""
         known = self.training
         with timed("compile", name=name) as event, paused_collector(is_lasting=True):
             forward = known.forward if known.forward is not None else _unrecorded(self.division)
             joined = whole(forward, known.joints, known.replaced, known.wiring.commits)
-            core = compact(_lowered(joined.graph, JOINED))
+            core = compact(_lowered(joined.graph, JOINED, is_for_many))
             ahead, backwards = halves(core, joined, partition(core, joined, self.aims.budget))
             classes = known.wiring.classes
             # kernels of one plan are compiled while the next is scheduled; a backward's take longest
@@ -298,9 +299,9 @@ def _taken(forward: Graph, joint: Joint) -> dict[int, Given]:
     return found
 
 
-def _lowered(graph: Graph, passes: tuple[Pass, ...]) -> Graph:
+def _lowered(graph: Graph, passes: tuple[Pass, ...], is_for_many: bool = False) -> Graph:
     return lower(
-        graph, passes=passes, is_checked=is_strict(),
+        graph, passes=passes, is_checked=is_strict(), is_for_many=is_for_many,
         observe=lambda step, made: stage(step.name, made))
 
 

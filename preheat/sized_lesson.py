@@ -4,14 +4,15 @@
     lesson.at({"n3": 4})                            the lesson of the body at these sizes
     lesson.known({"n3": 4})                         what was recorded that is for them: a Taught, or None
     lesson.interpreted(taught, {"n3": 4})           forward and backwards op by op
-    lesson.compiled(taught, {"n3": 4}, name)        the same as plans
+    lesson.template(taught, {"n3": 4}, ..)          both halves as plans, for these sizes and many others
+    lesson.compiled(taught, {"n3": 4}, name)        the same for these alone
 
 A backward that nothing known is for is recorded twice: by torch's formulas at its very sizes, whose
 gradients are the call's, and again with symbols (`capture/sized_joint.py`). Where the second run does
 not give the same gradients, bit by bit, or cannot be recorded, the first one is kept, for these sizes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import torch
@@ -22,10 +23,12 @@ from preheat.bridge.generators import States
 from preheat.capture.sized_joint import SizedNested
 from preheat.differentiate import Aims, Inputs, Lesson, Tensors, once_again
 from preheat.ir.graph import Graph, device_of
+from preheat.ir.hinted import Book, hints, with_hints
+from preheat.ir.pack import decode, encode
 from preheat.ir.plan import Image, Plan
 from preheat.ir.scalar import apply, symbol
-from preheat.ir.sized import evaluated, without_symbols, without_types
-from preheat.ir.training import Backward, Division, Exit, Given, Joint, Taught, Training
+from preheat.ir.sized import at, evaluated, mapped, without_symbols, without_types
+from preheat.ir.training import Backward, Division, Exit, Given, Joint, Taught, Template, Training
 from preheat.transform.split import Split, split
 
 Sizes = Mapping[str, int]  # of the symbols of a body, by name
@@ -120,6 +123,41 @@ class SizedLesson:
             joints=evaluated(taught.joints, sizes))
         return Lesson(evaluated(self.division, sizes), training, self.aims).compiled(name)
 
+    def template(
+        self, taught: Taught, sizes: Sizes, others: Iterable[Sizes], name: str,
+    ) -> Template:
+        """Both halves for many sizes, these among them; kept with what is taught. `others`: sizes that the
+        body may have, too. Raises Unsupported as `compiled`, and where plans hang on each size."""
+        if self.aims.bench is not None and device_of(self.division.graph) != "cpu":
+            raise Unsupported("symbolic", "the fastest kernels are searched for at each size")
+        book = Book()
+        calls = [sizes, *(other for other in others if other != sizes and taught.holds(other))]
+        known = hints(calls, book)
+        division, training = mapped(
+            (self.division, replace(
+                self.training, taught=(), forward=taught.forward, joints=taught.joints)),
+            lambda scalar: with_hints(scalar, known, book))
+        plan, image, made = Lesson(division, training, self.aims).compiled(name, is_for_many=True)
+        plan = replace(plan, symbols=tuple(sizes), conditions=book.conditions)
+        template = decode(encode(Template(plan, image, made.values, made.backwards)))  # with plain expressions
+        self._keep(taught, replace(taught, templates=(*taught.templates, template)))
+        return template
+
+    def planned(
+        self, taught: Taught, template: Template, sizes: Sizes,
+    ) -> tuple[Plan, Image | None, Training]:
+        """The plans of `template` at some sizes."""
+        training = replace(
+            self._training_at(sizes), values=evaluated(template.values, sizes),
+            backwards=tuple(_planned(half, sizes) for half in template.backwards),
+            joints=tuple(replace(joint, key=evaluated(joint.key, sizes)) for joint in taught.joints))
+        return at(template.plan, sizes), template.image, training
+
+    def _keep(self, old: Taught, made: Taught) -> None:
+        taught = tuple(made if one is old else one for one in self.training.taught)
+        self.training = replace(self.training, taught=taught)
+        self.generation += 1
+
     def _training_at(self, sizes: Sizes) -> Training:
         return evaluated(replace(self.training, taught=()), sizes)
 
@@ -160,6 +198,13 @@ class LessonAt(Lesson):
         """What was recorded at these very sizes."""
         here = tuple((apply("eq", symbol(name), size), True) for name, size in self.sizes.items())
         return Taught(here, self.training.forward, (joint,))
+
+
+def _planned(half: Backward, sizes: Sizes) -> Backward:
+    """A stage of a template, and those after it, at some sizes."""
+    return replace(
+        half, key=evaluated(half.key, sizes), grads=evaluated(half.grads, sizes), plan=at(half.plan, sizes),
+        then=None if half.then is None else _planned(half.then, sizes))
 
 
 def _op_by_op(half: Split, sizes: Sizes) -> Backward:

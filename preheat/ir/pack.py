@@ -41,6 +41,7 @@ NOUNS: tuple[type, ...] = (
     plan.Binary,
     training.Taught,
     plan.Sizing,
+    training.Template,
 )
 _NUMBER = {cls: i for i, cls in enumerate(NOUNS)}
 _FIELDS = {cls: tuple(f.name for f in dataclasses.fields(cls)) for cls in NOUNS}

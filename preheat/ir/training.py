@@ -135,23 +135,6 @@ class Joint:
 
 
 @dataclass(frozen=True, slots=True)
-class Taught:
-    """What is known of the backward of a body whose sizes change, for some of its sizes.
-
-    conditions   (test, answer): all sizes that give these answers
-    forward, joints   as in `Training`, with expressions of sizes in them
-    """
-
-    conditions: tuple[tuple[Scalar, bool], ...]
-    forward: Graph
-    joints: tuple[Joint, ...]
-
-    def holds(self, values: Mapping[str, Number]) -> bool:
-        """Whether it is for these sizes."""
-        return all(bool(evaluate(test, values)) is answer for test, answer in self.conditions)
-
-
-@dataclass(frozen=True, slots=True)
 class Backward:
     """The joint of class `number` for tangents of kind `key`, compiled.
 
@@ -186,6 +169,46 @@ class Backward:
             found.append(stage)
             stage = stage.then
         return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """Both halves of a body, compiled for many sizes: those at which the conditions of `plan` hold.
+
+    plan, image         of the forward
+    values, backwards   as in `Training`, with expressions of sizes in them
+    """
+
+    plan: Plan
+    image: Image | None
+    values: tuple[Exit, ...]
+    backwards: tuple[Backward, ...]
+
+    def holds(self, sizes: Mapping[str, Number]) -> bool:
+        """Whether it is for these sizes."""
+        try:
+            return all(bool(evaluate(condition, sizes)) for condition in self.plan.conditions)
+        except ArithmeticError:
+            return False
+
+
+@dataclass(frozen=True, slots=True)
+class Taught:
+    """What is known of the backward of a body whose sizes change, for some of its sizes.
+
+    conditions   (test, answer): all sizes that give these answers
+    forward, joints   as in `Training`, with expressions of sizes in them
+    templates    what has been compiled of them
+    """
+
+    conditions: tuple[tuple[Scalar, bool], ...]
+    forward: Graph
+    joints: tuple[Joint, ...]
+    templates: tuple[Template, ...] = ()
+
+    def holds(self, values: Mapping[str, Number]) -> bool:
+        """Whether it is for these sizes."""
+        return all(bool(evaluate(test, values)) is answer for test, answer in self.conditions)
 
 
 @dataclass(frozen=True, slots=True)

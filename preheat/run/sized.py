@@ -211,13 +211,8 @@ class Sized:
         """Where as many sizes have plans as may be, the one that was used longest ago loses its own,
         and plans of a compiler should be made more seldom."""
         with self._table:
-            planned = [(key, one) for key, one in self._instances.items() if one.has_plan]
+            planned = [key for key, one in self._instances.items() if one.has_plan]
             if len(planned) < MOST_PLANS:
                 return False
-            values, oldest = planned[0]
-            if self.templates:
-                del self._instances[values]
-                return True
-        oldest.run, oldest.entry = self._op_by_op(values), None
-        oldest.calls, oldest.is_settled, oldest.has_plan = 0, False, False
+            del self._instances[planned[0]]
         return True

@@ -19,6 +19,7 @@ from dataclasses import replace
 
 from preheat.base.dataclass import dataclass
 from preheat.ir.graph import Graph, Input, Op, Ref
+from preheat.ir.hinted import estimate
 from preheat.ir.ops import CORE
 from preheat.ir.training import Exit, Given
 from preheat.ir.types import TensorType
@@ -63,7 +64,7 @@ def _groups(half: Half, most_bytes: int) -> list[list[int]]:
             size = 0
         groups[-1].append(value)
         type, last = types[value], made_at[value]
-        size += type.elems * type.itemsize if isinstance(type, TensorType) else 0
+        size += estimate(type.elems * type.itemsize) if isinstance(type, TensorType) else 0
     return groups
 
 

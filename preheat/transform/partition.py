@@ -14,7 +14,8 @@ are drawn once.
 Of a region (a checkpoint of the program) nothing is saved: what the formulas read of it they have
 computed again, from what the region had held, which is saved if it cannot be had otherwise.
 
-Requires a `Whole` and its graph at level core. Guarantees: a backward reads an input, or a result
+Requires a `Whole` and its graph at level core; bytes of sizes that change are those of the call that they were seen in.
+Guarantees: a backward reads an input, or a result
 that the caller has, only if a formula had saved it or a view of it, so that changes in place are
 noticed where eager notices them; of others it gets copies. What is computed again is computed by the
 same ops in the same dtypes.
@@ -27,6 +28,7 @@ from collections.abc import Collection, Iterable, Sequence
 from preheat.base.dataclass import dataclass
 from preheat.base.errors import Unsupported
 from preheat.ir.graph import Graph, Op, OutputAlias
+from preheat.ir.hinted import estimate
 from preheat.ir.ops import CORE
 from preheat.ir.types import ScalarType, TensorType
 from preheat.rules.raising import can_raise
@@ -107,7 +109,7 @@ class Facts:
 
     def bytes(self, value: int) -> int:
         type = self.types.get(value)
-        return type.elems * type.itemsize if isinstance(type, TensorType) else 0
+        return estimate(type.elems * type.itemsize) if isinstance(type, TensorType) else 0
 
 
 def _again(core: Graph, backward: Collection[int]) -> dict[int, int]:
@@ -176,7 +178,7 @@ class _Choice:
     def within(self, budget: float) -> set[int]:
         """The values to save. Unlocks as many dear ops as the budget asks for."""
         found = self._bounded_cut(frozenset())
-        limit = budget * sum(part.bytes for part in self.parts)
+        limit = budget * sum(estimate(part.bytes) for part in self.parts)
         if budget >= 1 or self._bytes(found) <= limit:
             return found
         ops = self._dear()
@@ -293,7 +295,7 @@ class _Choice:
         facts = self.facts
         moved = sum(map(facts.bytes, (*op.refs(), *op.results)))
         if CORE[op.name].kind == "product":
-            return moved + facts.bytes(op.result) * facts.types[op.args[0].id].sizes[-1] // 16
+            return moved + facts.bytes(op.result) * estimate(facts.types[op.args[0].id].sizes[-1]) // 16
         return moved * (16 if op.name == "library" else 1)
 
     def _bytes(self, values: Iterable[int]) -> int:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-from preheat.base.errors import InternalError
+from preheat.base.errors import InternalError, Unsupported
 from preheat.ir.graph import Graph
 from preheat.ir.verify import verify
 from preheat.transform.cleanup import cleanup
@@ -53,14 +53,21 @@ def lower(
     *,
     passes: tuple[Pass, ...] = PIPELINE,
     is_checked: bool = False,
+    is_for_many: bool = False,
     observe: Callable[[Pass, Graph], None] | None = None,
 ) -> Graph:
     """`graph`, recorded at level aten, at level core.
 
     is_checked   verify the graph before the first and after each pass
+    is_for_many  its sizes are hinted: what was told to be the same for all of them is checked again
     observe      called with each pass and the graph it gave
     Raises Unsupported for what must run eager, InternalError for a fault of ours.
     """
+    if is_for_many:
+        try:
+            return lower(graph, passes=passes, is_checked=True, observe=observe)
+        except InternalError as why:
+            raise Unsupported("symbolic", f"sizes do not follow from each other: {why}") from why
     graph = replace(graph, grads=(), grad_outputs=())  # values do not depend on them
     if is_checked:
         verify(graph)

@@ -16,6 +16,7 @@ from preheat.base.errors import Unsupported
 from preheat.bridge.ops import draws
 from preheat.bridge.regions import KEPT
 from preheat.ir.graph import Graph, Input, Op, Ref, map_refs, with_ops
+from preheat.ir.scalar import Dim
 from preheat.ir.training import Given, Joint
 from preheat.transform.views import VIEWS
 
@@ -38,7 +39,7 @@ class Part:
     inputs: frozenset[int]
     values: frozenset[int]
     watched: tuple[Given, ...]
-    bytes: int
+    bytes: Dim
 
 
 @dataclass(frozen=True)

@@ -35,10 +35,11 @@ def grads_alike(model, eager, step, number, tolerance=2e-5):
         loss.backward()
         rows.append((loss.detach(), [p.grad for p in one.parameters()]))
     torch.testing.assert_close(rows[0][0], rows[1][0])
+    largest = max(grad.abs().max() for grad in rows[1][1] if grad is not None)
     for found, expected in zip(rows[0][1], rows[1][1], strict=True):
         assert (found is None) is (expected is None)
         if found is not None:
-            scale = expected.abs().max().clamp(min=1e-6)
+            scale = torch.maximum(expected.abs().max(), 1e-3 * largest)  # a bias before a norm has none but rounding
             assert found.stride() == expected.stride()
             assert (found - expected).abs().max() <= tolerance * scale, number
 
@@ -119,7 +120,7 @@ def holder(compiled):
     return found
 
 
-def test_sizes_that_come_again_get_plans_and_the_first_backward_is_recorded_once():
+def test_one_plan_serves_all_sizes_and_the_first_backward_is_recorded_once():
     w = torch.randn(6, 6, requires_grad=True)
 
     def program(x):
@@ -127,7 +128,7 @@ def test_sizes_that_come_again_get_plans_and_the_first_backward_is_recorded_once
 
     compiled, (seen, unsubscribe) = preheat.compile(program, options={"cache": False}), events()
     try:
-        for n in (3, 4, *[5] * (CALLS_BEFORE_PLAN + 3), *range(6, 12)):
+        for n in (3, 4, 5, 5, *range(6, 12)):
             x = torch.randn(n, 6)
             (found,) = torch.autograd.grad(compiled(x), w)
             torch.testing.assert_close(found, torch.autograd.grad(program(x), w)[0])
@@ -137,8 +138,8 @@ def test_sizes_that_come_again_get_plans_and_the_first_backward_is_recorded_once
     body = holder(compiled).variants[-1].executable
     assert isinstance(body, SizedTraining)
     (taught,) = body.lesson().training.taught
-    assert len(taught.joints) == 1
-    assert [key for key, one in body._instances.items() if one.has_plan] == [(5,)]
+    assert len(taught.joints) == 1 and len(taught.templates) == 1
+    assert [key for key, one in body._instances.items() if one.has_plan] == [(n,) for n in range(5, 12)]
 
 
 def test_another_kind_of_backward_is_learned_for_all_sizes():
