@@ -2,7 +2,7 @@
 
     lesson = SizedLesson.of(graph, training)        a differentiable body with symbols
     lesson.at({"n3": 4})                            the lesson of the body at these sizes
-    lesson.known({"n3": 4})                         what was recorded that is for them: a Taught, or None
+    lesson.training.known({"n3": 4})                what was recorded that is for them: a Taught, or None
     lesson.interpreted(taught, {"n3": 4})           forward and backwards op by op
     lesson.template(taught, {"n3": 4}, ..)          both halves as plans, for these sizes and many others
     lesson.compiled(taught, {"n3": 4}, name)        the same for these alone
@@ -27,7 +27,7 @@ from preheat.ir.hinted import Book, hints, with_hints
 from preheat.ir.pack import decode, encode
 from preheat.ir.plan import Image, Plan
 from preheat.ir.scalar import apply, symbol
-from preheat.ir.sized import at, evaluated, mapped, without_symbols, without_types
+from preheat.ir.sized import evaluated, mapped, without_symbols, without_types
 from preheat.ir.training import Backward, Division, Exit, Given, Joint, Taught, Template, Training
 from preheat.transform.split import Split, split
 
@@ -36,11 +36,10 @@ _MOST_TAUGHT = 64
 
 
 class SizedLesson:
-    """See the module docstring. `training.taught` grows; `generation` counts how often it has."""
+    """See the module docstring. `training.taught` grows."""
 
     def __init__(self, division: Division, training: Training, aims: Aims):
         self.division, self.training, self.aims = division, training, aims
-        self.generation = 0
         self._halves: dict[int, tuple[Taught, Graph, tuple[Split, ...]]] = {}  # by id of what is taught
 
     @classmethod
@@ -60,22 +59,17 @@ class SizedLesson:
         """The body at these sizes."""
         return LessonAt(self, sizes)
 
-    def known(self, sizes: Sizes) -> Taught | None:
-        """What was recorded that is for these sizes."""
-        return next((one for one in self.training.taught if one.holds(sizes)), None)
-
     # ------------------------------------------------------------------ learning
     def teach(self, sizes: Sizes, made: Taught) -> None:
         """Keeps what a run has recorded, beside what is known of the same forward."""
         taught = list(self.training.taught)
-        old = self.known(sizes)
+        old = self.training.known(sizes)
         if old is not None and old.forward == made.forward:
             taught.remove(old)
             kept = [j for j in old.joints if (j.number, j.key) != (made.joints[0].number, made.joints[0].key)]
             conditions = tuple(dict.fromkeys((*old.conditions, *made.conditions)))
             made = Taught(conditions, old.forward, (*kept, *made.joints))
         self.training = replace(self.training, taught=(made, *taught)[:_MOST_TAUGHT])
-        self.generation += 1
 
     def recorded(
         self, sizes: Sizes, inputs: Inputs, state: States | None, number: int,
@@ -110,7 +104,7 @@ class SizedLesson:
         values = tuple(Exit(Given("plan", place)) for place in range(len(forward.outputs)))
         backwards = tuple(_op_by_op(half, sizes) for half in halves)
         training = replace(
-            self._training_at(sizes), values=values, backwards=backwards,
+            self.training.at(sizes), values=values, backwards=backwards,
             joints=tuple(half.joint for half in halves))
         return without_types(forward, sizes), training
 
@@ -119,7 +113,7 @@ class SizedLesson:
     ) -> tuple[Plan, Image | None, Training]:
         """Both halves. Raises Unsupported for what cannot be lowered."""
         training = replace(
-            self._training_at(sizes), forward=evaluated(taught.forward, sizes),
+            self.training.at(sizes), forward=evaluated(taught.forward, sizes),
             joints=evaluated(taught.joints, sizes))
         return Lesson(evaluated(self.division, sizes), training, self.aims).compiled(name)
 
@@ -143,23 +137,9 @@ class SizedLesson:
         self._keep(taught, replace(taught, templates=(*taught.templates, template)))
         return template
 
-    def planned(
-        self, taught: Taught, template: Template, sizes: Sizes,
-    ) -> tuple[Plan, Image | None, Training]:
-        """The plans of `template` at some sizes."""
-        training = replace(
-            self._training_at(sizes), values=evaluated(template.values, sizes),
-            backwards=tuple(_planned(half, sizes) for half in template.backwards),
-            joints=tuple(replace(joint, key=evaluated(joint.key, sizes)) for joint in taught.joints))
-        return at(template.plan, sizes), template.image, training
-
     def _keep(self, old: Taught, made: Taught) -> None:
         taught = tuple(made if one is old else one for one in self.training.taught)
         self.training = replace(self.training, taught=taught)
-        self.generation += 1
-
-    def _training_at(self, sizes: Sizes) -> Training:
-        return evaluated(replace(self.training, taught=()), sizes)
 
     def _divided(self, taught: Taught) -> tuple[Graph, tuple[Split, ...]]:
         known = self._halves.get(id(taught))
@@ -177,7 +157,7 @@ class LessonAt(Lesson):
     """The lesson at some sizes. What it learns, it hands to the one for all."""
 
     def __init__(self, whole: SizedLesson, sizes: Sizes):
-        super().__init__(evaluated(whole.division, sizes), whole._training_at(sizes), whole.aims)
+        super().__init__(evaluated(whole.division, sizes), whole.training.at(sizes), whole.aims)
         self.whole, self.sizes = whole, dict(sizes)
 
     def repeat(
@@ -198,13 +178,6 @@ class LessonAt(Lesson):
         """What was recorded at these very sizes."""
         here = tuple((apply("eq", symbol(name), size), True) for name, size in self.sizes.items())
         return Taught(here, self.training.forward, (joint,))
-
-
-def _planned(half: Backward, sizes: Sizes) -> Backward:
-    """A stage of a template, and those after it, at some sizes."""
-    return replace(
-        half, key=evaluated(half.key, sizes), grads=evaluated(half.grads, sizes), plan=at(half.plan, sizes),
-        then=None if half.then is None else _planned(half.then, sizes))
 
 
 def _op_by_op(half: Split, sizes: Sizes) -> Backward:

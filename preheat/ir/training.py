@@ -13,11 +13,13 @@ Source: research/training.md.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from preheat.base.dataclass import dataclass
 from preheat.ir.graph import Graph, Op
 from preheat.ir.plan import Image, Plan
 from preheat.ir.scalar import Dim, Number, Scalar, evaluate
+from preheat.ir.sized import evaluated
 from preheat.ir.types import TensorType
 
 
@@ -237,3 +239,11 @@ class Training:
     has_regions: bool = False
     draws: bool = False
     taught: tuple[Taught, ...] = ()
+
+    def known(self, sizes: Mapping[str, Number]) -> Taught | None:
+        """What is known that is for these sizes."""
+        return next((one for one in self.taught if one.holds(sizes)), None)
+
+    def at(self, sizes: Mapping[str, Number]) -> "Training":
+        """The same at these sizes, without what was taught of others."""
+        return evaluated(replace(self, taught=()), sizes)

@@ -28,8 +28,8 @@ from preheat.run.executable import Executable, executable, loaded
 from preheat.run.interpreted import Interpreted
 from preheat.run.library import Fault
 from preheat.run.memory import compiled_expressions
+from preheat.run.stencils import Values
 
-Values = tuple[int, ...]  # of the symbols of a graph, in its order
 # Calls at the same sizes after which they get a plan; a few runs of a plan pay for making it.
 CALLS_BEFORE_PLAN = 3
 MOST_PLANS = 32  # each holds machine code, or an arena

@@ -7,12 +7,11 @@ The guards have passed before. Sources are fetched as `reach.py` says, by one fu
 and one for all else, since a native entry fetches the latter itself.
 """
 
-import math
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from preheat.base.errors import Unsupported
 from preheat.ir.hinted import Book
 from preheat.ir.trace import Trace
 from preheat.run.entry import EntryStencil
@@ -21,10 +20,8 @@ from preheat.run.reach import Origin, Reach, reach
 from preheat.run.recipes import Rebuild, compile_recipe
 from preheat.run.replays import CALLS_BEFORE_OWN
 from preheat.run.sized import Instance, Planned, Sized, Template
+from preheat.run.stencils import Stencils, Values
 
-# Estimates (what is worth giving the GIL away for) are good for sizes that differ by as many bits.
-_SIZE_CLASS_BITS = 3
-_MOST_STENCILS = 3  # of one class: what is kept in memory hangs on sizes
 CALLS_IN_A_ROW = 64  # at the same sizes, before these get an entry that checks them natively
 
 
@@ -56,8 +53,7 @@ class SizedCalls:
         self.sized, self.rebuild, self.found = sized, rebuild, found
         self._entry_at, self._stencil, self._settle = entry_at, stencil, settle
         self._last, self._streak = None, 0
-        # by template, and how much there is to do; None where tables cannot be made for many sizes
-        self._stencils: dict[tuple[Template, int], tuple[EntryStencil, ...] | None] = {}
+        self._stencils: dict[Template, Stencils] = {}
         self.live = tuple(live)
         self.symbols = tuple(node.inputs[place] for place in sized.places)
         self.inputs = tuple(node.inputs[place] for place in sized.bodies)
@@ -106,28 +102,17 @@ class SizedCalls:
 
     def _stamped(self, run: Planned) -> Callable | None:
         """The entry of a template at some sizes, from tables that it shares with others."""
-        key = run.template, math.prod(run.values).bit_length() // _SIZE_CLASS_BITS
-        known = self._stencils.get(key, ())
-        for stencil in known or ():
-            call = stencil.at(run.sizes)
-            if call is not None:
-                return call
-        if known is None or len(known) > _MOST_STENCILS:
-            return None
-        made = self._new_stencil(run)
-        self._stencils[key] = None if made is None else (*known, made)
-        return None if made is None else made.at(run.sizes)
-
-    def _new_stencil(self, run: Planned) -> EntryStencil | None:
         template = run.template
-        calls = (run.values, *(hint for hint in self.sized.graph.hints if hint != run.values))
-        try:
-            executable, book = template.hinted(calls)
-            return self._stencil(
-                self.trace, self.found, executable, self._rebuild(executable),
-                template.plan.symbols, book)
-        except Unsupported:
-            return None
+        stencils = self._stencils.get(template)
+        if stencils is None:
+            stencils = self._stencils[template] = Stencils(functools.partial(self._tables, template))
+        return stencils.at(run.values, run.sizes)
+
+    def _tables(self, template: Template, values: Values) -> EntryStencil:
+        calls = (values, *(hint for hint in self.sized.graph.hints if hint != values))
+        executable, book = template.hinted(calls)
+        return self._stencil(
+            self.trace, self.found, executable, self._rebuild(executable), template.plan.symbols, book)
 
     def _rebuild(self, executable: Executable) -> Rebuild:
         (node,) = self.trace.nodes

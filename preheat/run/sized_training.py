@@ -6,11 +6,13 @@
         what is known is for them            forward and backward by a template, for many sizes
         no template can be                   both op by op, then by plans of their own
 
-As `Sized`, whose table of sizes this is. `lesson()` gives what is known (`sized_lesson.SizedLesson`).
+As `Sized`, whose table of sizes this is. What is known stands in the `Training`; `lesson()`
+(`sized_lesson.SizedLesson`) is asked for what is not, and has a compiler.
 """
 
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -20,15 +22,19 @@ from preheat.base.events import emit
 from preheat.bridge.generators import States
 from preheat.bridge.interpret import as_tensor
 from preheat.ir.graph import Graph
-from preheat.ir.plan import Image, Plan
-from preheat.ir.training import Taught, Template, Training
+from preheat.ir.plan import Image
+from preheat.ir.sized import evaluated
+from preheat.ir.training import Backward, Taught, Template, Training
 from preheat.run.executable import executable
 from preheat.run.interpreted import Interpreted
 from preheat.run.learning import Learning
-from preheat.run.sized import MOST_TEMPLATES, Instance, Sized, Values
-from preheat.run.trained import Trained, callable_of
+from preheat.run.lists import callable_of
+from preheat.run.sized import MOST_TEMPLATES, Instance, Sized
+from preheat.run.stencils import SizedPlan, Values
+from preheat.run.trained import BACKWARD, Trained, compiled_backward
 
 Tensors = Sequence[torch.Tensor]
+Sizes = dict[str, int]
 
 
 class SizedTraining(Sized):
@@ -40,54 +46,72 @@ class SizedTraining(Sized):
     """
 
     def __init__(
-        self, graph: Graph, lesson: Callable[[], Any], state: Callable[[], States | None],
-        changed: Callable[[Training], None], may_compile: Callable[[], bool],
-        runtime: Image | None, name: str,
+        self, graph: Graph, training: Training, lesson: Callable[[], Any],
+        state: Callable[[], States | None], changed: Callable[[Training], None],
+        may_compile: Callable[[], bool], runtime: Image | None, name: str,
     ):
         super().__init__(graph, None)
-        self.lesson, self.name = lesson, name
+        self.training, self.lesson, self.name = training, lesson, name
         self._state, self._changed, self._may_compile = state, changed, may_compile
-        self._runtime, self._generation = runtime, -1
+        self._runtime, self._is_taught = runtime, False
+        self._loaded: dict[int, tuple[Template, SizedTemplate]] = {}  # by id
         self._untemplated: list[tuple] = []  # joints of which there are only plans for single sizes
 
     def instance(self, values: Values) -> Instance:
-        lesson = self.lesson()
-        if lesson.generation != self._generation:
-            if self._generation >= 0:
-                self._changed(lesson.training)
-            self._generation = lesson.generation
-            for known, one in list(self._instances.items()):
-                one.run.is_current = one.run.is_of(lesson.known(self._sizes(known)))
+        self._look()
         return super().instance(values)
+
+    def _look(self) -> None:
+        """Notes what the lesson has learned."""
+        if not self._is_taught or (training := self.lesson().training) is self.training:
+            return
+        self.training = training
+        for known, one in list(self._instances.items()):
+            one.run.is_current = one.run.is_of(training.known(self._sizes(known)))
+        self._changed(training)
+
+    def _teacher(self) -> Any:
+        self._is_taught = True
+        return self.lesson()
 
     def _is_current(self, instance: Instance) -> bool:
         return instance.run.is_current
 
-    def _sizes(self, values: Values) -> dict[str, int]:
+    def _sizes(self, values: Values) -> Sizes:
         return dict(zip(self.symbols, values))
 
+    # ------------------------------------------------------------------ plans for many sizes
     def _from_template(self, values: Values) -> "Joined | None":
         """By plans for many sizes, made now if there are none that are for these."""
-        lesson, sizes = self.lesson(), self._sizes(values)
-        taught = lesson.known(sizes)
+        sizes = self._sizes(values)
+        taught = self.training.known(sizes)
         if taught is None:
             return None
         template = next((one for one in taught.templates if one.holds(sizes)), None)
         if template is None:
-            template = self._new_template(lesson, taught, sizes)
+            template = self._new_template(taught, sizes)
         if template is None:
             return None
-        plan, image, training = lesson.planned(taught, template, sizes)
-        return self._compiled(taught, plan, image, training, sizes)
+        known = self._loaded.get(id(template))
+        if known is None:
+            known = self._loaded[id(template)] = template, SizedTemplate(
+                template, self.graph.hints, self._runtime)
+        code = known[1]
+        training = replace(
+            self.training.at(sizes), values=evaluated(template.values, sizes),
+            backwards=tuple(_at(half, sizes) for half in template.backwards), joints=taught.joints)
+        return self._joined(
+            taught, code.forward(values), training, sizes, lambda half: code.backward(half, values))
 
-    def _new_template(self, lesson: Any, taught: Taught, sizes: dict[str, int]) -> Template | None:
+    def _new_template(self, taught: Taught, sizes: Sizes) -> Template | None:
         is_hopeless = any(joints is taught.joints for joints in self._untemplated)
         if is_hopeless or len(taught.templates) >= MOST_TEMPLATES:
             return None
         if not self._may_compile() or not self._compiling.acquire(blocking=False):
             return None
         try:
-            made = lesson.template(taught, sizes, map(self._sizes, self.graph.hints), self.name)
+            made = self._teacher().template(
+                taught, sizes, map(self._sizes, self.graph.hints), self.name)
         except Exception as why:  # it gets plans for single sizes
             if is_strict() and not isinstance(why, Unsupported):
                 raise
@@ -96,13 +120,13 @@ class SizedTraining(Sized):
             return None
         finally:
             self._compiling.release()
-        self._changed(lesson.training)
-        self._generation = lesson.generation
+        self._look()
         return made
 
+    # ------------------------------------------------------------------ and for none or single ones
     def _op_by_op(self, values: Values) -> "Joined":
-        lesson, sizes = self.lesson(), self._sizes(values)
-        taught = lesson.known(sizes)
+        lesson, sizes = self._teacher(), self._sizes(values)
+        taught = self.training.known(sizes)
         if taught is None:
             here = lesson.at(sizes)
             return Joined(None, Learning(here.training, lambda: here))
@@ -112,8 +136,8 @@ class SizedTraining(Sized):
     def _planned(self, values: Values) -> "Joined | None":
         if (found := self._from_template(values)) is not None:  # another call has made one meanwhile
             return found
-        lesson, sizes = self.lesson(), self._sizes(values)
-        taught = lesson.known(sizes)
+        lesson, sizes = self._teacher(), self._sizes(values)
+        taught = self.training.known(sizes)
         if taught is None or not self._may_compile():
             return None
         try:
@@ -123,28 +147,53 @@ class SizedTraining(Sized):
                 raise
             emit("fallback", what=f"the gradients of {self.name}", why=str(why))
             return None
-        return self._compiled(taught, plan, image, training, sizes)
-
-    def _compiled(
-        self, taught: Taught, plan: Plan, image: Image | None, training: Training, sizes: dict[str, int],
-    ) -> "Joined":
         call = callable_of(
             executable(plan, image, torch.is_grad_enabled(), is_lean=True), self._runtime)
         return self._joined(
             taught, lambda inputs: call([*map(as_tensor, inputs, plan.inputs)]), training, sizes)
 
     def _joined(
-        self, taught: Taught, forward: Callable[[Tensors], Tensors], training: Training,
-        sizes: dict[str, int],
+        self, taught: Taught, forward: Callable[[Tensors], Tensors], training: Training, sizes: Sizes,
+        call_of: Callable[[Backward], Callable] | None = None,
     ) -> "Joined":
-        here = functools.cache(lambda: self.lesson().at(sizes))  # only who learns more asks for it
-        trained = Trained(training, self._runtime, here, self._state, lambda: None, self.name)
+        here = functools.cache(lambda: self._teacher().at(sizes))  # only who learns more asks for it
+        call_of = call_of or functools.partial(compiled_backward, runtime=self._runtime)
+        trained = Trained(training, call_of, here, self._state, lambda: None, self.name)
 
         def run(inputs: Tensors) -> Tensors:
             given = [tensor.data if place in self._unseen else tensor for place, tensor in enumerate(inputs)]
             return trained.join(forward(given), dict(enumerate(inputs)))
 
         return Joined(taught, run)
+
+
+class SizedTemplate:
+    """The code of a template, at any sizes."""
+
+    def __init__(self, template: Template, hints: Sequence[Values], runtime: Image | None):
+        symbols = template.plan.symbols
+        self._inputs = template.plan.inputs
+        self._forward = SizedPlan(
+            template.plan, template.image, symbols, hints, runtime,
+            is_grad_off=torch.is_grad_enabled(), is_lean=True)
+        self._backwards = {
+            id(stage.plan): SizedPlan(stage.plan, stage.image, symbols, hints, runtime, **BACKWARD)
+            for half in template.backwards for stage in half.stages}
+
+    def forward(self, values: Values) -> Callable[[Tensors], Tensors]:
+        call, types = self._forward.at(values), self._inputs
+        return lambda inputs: call([*map(as_tensor, inputs, types)])
+
+    def backward(self, half: Backward, values: Values) -> Callable[[list], Tensors]:
+        """`half`: a stage of a backward, whose plan is the template's."""
+        return self._backwards[id(half.plan)].at(values)
+
+
+def _at(half: Backward, sizes: Sizes) -> Backward:
+    """A stage of a template, and those after it, at some sizes: but for the plan."""
+    return replace(
+        half, key=evaluated(half.key, sizes), grads=evaluated(half.grads, sizes),
+        then=None if half.then is None else _at(half.then, sizes))
 
 
 class Joined:

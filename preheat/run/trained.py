@@ -1,6 +1,6 @@
 """Trained: the compiled halves of a differentiable node, joined at each call.
 
-    trained = Trained(training, runtime, lesson, ...)
+    trained = Trained(training, call_of, lesson, ...)
     exits = trained.join(results of the forward plan, {0: x, 2: w})     each with its history
 
 The forward plan gives the division's values and what the known backwards read; a class keeps of it
@@ -22,16 +22,13 @@ from preheat.bridge.generators import States
 from preheat.bridge.history import require_version
 from preheat.bridge.tensors import is_batched, unusual_keys
 from preheat.ir.plan import Image
-from preheat.ir.trace import Signature
 from preheat.ir.training import Backward, Exit, Given, Training
 from preheat.run.autograd import Join, Progress, Tangents, view_function
-from preheat.run.device import context
-from preheat.run.driver import Program
-from preheat.run.entry import builtin
-from preheat.run.executable import Executable, executable
+from preheat.run.buffers import device_of
+from preheat.run.executable import executable
 from preheat.run.interpreted import Interpreted
 from preheat.run.library import Fault
-from preheat.run.reach import Origin
+from preheat.run.lists import callable_of
 from preheat.run.recipes import Rebuild
 
 Tensors = Sequence[torch.Tensor | None]
@@ -43,13 +40,12 @@ class Trained:
     lesson    gives the body, for what is not known here
     state     where the random generators stood when the present call began; None if it does not draw
     relearn   is told that another kind of backward has been recorded
-    graphs    what may be recorded of the backwards as CUDA graphs (`run/replays.py`)
+    call_of   gives the compiled code of a stage of a backward, as a function of the list of what it takes
     """
 
     def __init__(
-        self, training: Training, runtime: Image | None, lesson: Callable[[], Any],
+        self, training: Training, call_of: Callable[[Backward], Callable], lesson: Callable[[], Any],
         state: Callable[[], States | None], relearn: Callable[[], None], name: str = "",
-        graphs: Any = None,
     ):
         self.name = name
         self.wiring, self.values, self.replaced = training.wiring, training.values, training.replaced
@@ -69,7 +65,7 @@ class Trained:
             *(one.index for one in given if one.kind in ("input", "before"))}))
         self.lesson, self.state, self.relearn = lesson, state, relearn
         self.halves = {
-            (half.number, half.key): _Half(half, runtime, graphs) for half in training.backwards}
+            (half.number, half.key): _Half(half, call_of) for half in training.backwards}
         taken: list[dict[Given, None]] = [{} for _ in self.wiring.classes]
         for half in training.backwards:
             exits = (exit.given for exit in half.grads if exit is not None)
@@ -166,6 +162,16 @@ def joined(trained: Trained, rebuild: Rebuild, values: int, inputs: Sequence[int
 
     sources = (*(inputs[place] for place in places), *rebuild.sources)
     return Rebuild(function, values, sources, "rebuild", rebuild.text)
+
+
+# How the code of a backward is bound: it is never run under autocast, in which its forward may have been.
+BACKWARD = {"is_autocast_off": False, "is_lean": True, "takes_inputs": True}
+
+
+def compiled_backward(half: Backward, runtime: Image | None, graphs: Any = None) -> Callable[[list], Tensors]:
+    """A stage of a backward, as a function of the list of what it takes. graphs: what may be recorded of it
+    as CUDA graphs (`run/replays.py`)."""
+    return callable_of(executable(half.plan, half.image, **BACKWARD, graphs=graphs), runtime)
 
 
 class Call:
@@ -344,17 +350,15 @@ class _Rest:
 class _Half:
     """A compiled backward, or a stage of one and those after it (`then`)."""
 
-    def __init__(self, half: Backward, runtime: Image | None, graphs: Any = None):
+    def __init__(self, half: Backward, call_of: Callable[[Backward], Callable]):
         self.half, self.keeps_tangents = half, True
         if half.plan is None:
             self.call: Callable[[list], Tensors] = Interpreted(half.graph)
-        else:  # it is never run under autocast, in which its forward may have been bound
-            made = executable(
-                half.plan, half.image, is_autocast_off=False, is_lean=True, takes_inputs=True,
-                graphs=graphs)
-            self.call = callable_of(made, runtime)
-            self.keeps_tangents = half.can_raise or made.is_gpu  # for the formulas, after a fault
-        self.then = None if half.then is None else _Half(half.then, runtime, graphs)
+        else:
+            self.call = call_of(half)
+            # for the formulas, after a fault
+            self.keeps_tangents = half.can_raise or device_of(half.plan) != "cpu"
+        self.then = None if half.then is None else _Half(half.then, call_of)
         self.own: frozenset[int] = frozenset()  # arguments whose gradients it has, or `then`
         self.carries: list[tuple[bool, int]] = []  # a result, or as in `places`
         self.places: tuple[int, ...] = ()
@@ -448,34 +452,3 @@ def _is_plain(tangent: torch.Tensor | None) -> bool:
     """Whether a tangent is memory like any other: torch's formulas may give zeros without any."""
     return tangent is None or type(tangent) is torch.Tensor and not (
         tangent.is_conj() or tangent.is_neg() or unusual_keys(tangent))
-
-
-class _NoRows:
-    """Nothing is checked: what a backward takes was made by its own forward."""
-
-    address = count = 0
-
-
-def callable_of(executable: Executable, runtime: Image | None) -> Callable[[list], Tensors]:
-    """`executable` as a function of the list of its inputs, which it empties: a builtin where the
-    process allows one."""
-    present = context()
-    needed = {"native", "grad_mode"} if executable.is_grad_off else {"native"}
-    if runtime is None or present is None or not needed <= present.have:
-        return executable
-    count = len(executable.plan.inputs)
-    program = Program(
-        executable, present, [Origin("deep", k) for k in range(count)], (), "tuple", None, _emptied,
-        _failed, _NoRows, Signature(1), None)
-    return builtin(program, runtime)
-
-
-def _emptied(given: list) -> tuple:
-    """What the list held."""
-    held = tuple(given)
-    given.clear()
-    return held
-
-
-def _failed(reason: int, detail: int, arguments: tuple, names: tuple) -> None:
-    raise Fault("a kernel found an index out of range or a division by zero", detail)

@@ -32,7 +32,7 @@ from preheat.ir.records import REASONS
 from preheat.ir.sized import trace_at
 from preheat.ir.text_trace import ARGUMENTS, items_path
 from preheat.ir.trace import Recipe, Step, Trace
-from preheat.ir.training import Training
+from preheat.ir.training import Backward, Training
 from preheat.run.buffers import device_of
 from preheat.run.check import Checker, Failure
 from preheat.run.device import context
@@ -50,7 +50,7 @@ from preheat.run.rows import bind_rows
 from preheat.run.sized import CALLS_BEFORE_PLAN, Planned, Sized
 from preheat.run.sized_calls import SizedCalls, without_body
 from preheat.run.sized_training import SizedTraining
-from preheat.run.trained import Trained, joined
+from preheat.run.trained import Trained, compiled_backward, joined
 from preheat.run.undo import Undo, draws
 
 MISS: Any = type("Miss", (), {"__slots__": (), "__repr__": lambda self: "<miss>"})()
@@ -195,7 +195,7 @@ class Variant:
         graph = artifact.graph() if artifact.plan is None else None
         if graph is not None and graph.symbols:
             self.executable, self.rebuild = SizedTraining(
-                graph, self.lesson, self._random_state, self._taught,
+                graph, training, self.lesson, self._random_state, self._taught,
                 lambda: self.may_compile(), self._runtime, self.name), rebuild
         elif artifact.plan is None:
             self.executable, self.rebuild = Learning(training, self.lesson), rebuild
@@ -204,9 +204,12 @@ class Variant:
                 artifact.plan, artifact.image, torch.is_grad_enabled(), is_lean=True,
                 graphs=self._graphs, unseen=artifact.unseen)
             self.rebuild = joined(
-                Trained(training, self._runtime, self.lesson, self._random_state, self._relearn,
-                        self.name, self._graphs),
+                Trained(training, self._compiled_backward, self.lesson, self._random_state, self._relearn,
+                        self.name),
                 rebuild, len(artifact.plan.outputs), node.inputs)
+
+    def _compiled_backward(self, half: Backward) -> Callable:
+        return compiled_backward(half, self._runtime, self._graphs)
 
     def _taught(self, training: Training) -> None:
         """More is known of a body whose sizes change."""

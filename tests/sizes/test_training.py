@@ -270,16 +270,17 @@ def test_lessons_come_from_the_cache_on_disk(tmp_path, monkeypatch):
         return (x @ w).tanh().sum(-1)
 
     counts = []
-    for _ in range(2):
+    for sizes in (3, 4, 5, 6, 7), (3, 4, 9, 10, 11):
         compiled, before = preheat.compile(program), preheat.counters()
-        for n in (3, 4, 5, 6, 7):
+        for n in sizes:
             x = torch.randn(n, 6)
             (found,) = torch.autograd.grad(compiled(x, w).sum(), w)
             torch.testing.assert_close(found, torch.autograd.grad(program(x, w).sum(), w)[0])
         after = preheat.counters()
-        counts.append(after["captures"] - before["captures"])
-    assert counts == [2, 0]
-    assert len(holder(compiled).variants[-1].artifact.training.taught) == 1
+        counts.append(tuple(after[name] - before[name] for name in ("captures", "compiles")))
+    assert counts == [(2, 1), (0, 0)]
+    (taught,) = holder(compiled).variants[-1].artifact.training.taught
+    assert len(taught.templates) == 1
 
 
 def test_after_seal_no_plans_are_made():
