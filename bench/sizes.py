@@ -148,12 +148,24 @@ def _lists(wrap: Callable[[Call], Call]) -> None:
         call([torch.randn(8, 16) for _ in range(length)])
 
 
+def _trained(wrap: Callable[[Call], Call]) -> None:
+    config = transformers.GPT2Config(
+        n_embd=32, n_layer=2, n_head=4, vocab_size=50, n_positions=64, use_cache=False, bos_token_id=0,
+        eos_token_id=0)
+    call, chance = wrap(transformers.GPT2LMHeadModel(config).train()), random.Random(9)
+    with torch.enable_grad():
+        for length in chance.sample(range(4, 64), 20) * 2:
+            ids = torch.randint(0, 50, (2, length))
+            call(input_ids=ids, labels=ids).loss.backward()
+
+
 COUNTED: dict[str, tuple[str, Callable[[Callable[[Call], Call]], None]]] = {
     "bert": ("BERT, 200 random batches and lengths, batch 1 included",
              lambda wrap: _pairs(bert(2, 32), wrap)),
     "llama": ("Llama, the same", lambda wrap: _pairs(llama(), wrap, use_cache=False)),
     "images": ("a small U-Net, 50 image sizes", _images),
     "lists": ("a list of 1 to 20 tensors, in a loop and stacked", _lists),
+    "trained": ("GPT-2 in training with dropout, 20 lengths, each twice", _trained),
     "growing": ("Llama, 200 tokens, a cache that grows", lambda wrap: _generated(wrap, "dynamic")),
     "static": ("Llama, 200 tokens, a static cache", lambda wrap: _generated(wrap, "static")),
 }
