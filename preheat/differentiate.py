@@ -24,6 +24,7 @@ from preheat.bridge.ambient import no_autocast, outside_of_transforms
 from preheat.bridge.generators import States, standing_at, states
 from preheat.bridge.history import check_saved, history, require_version
 from preheat.bridge.ops import schema
+from preheat.bridge.tensors import is_batched
 from preheat.capture.joint import Nested
 from preheat.ir.bench import Bench
 from preheat.ir.graph import CARRY, Graph, Op, copied_into, device_of
@@ -213,8 +214,8 @@ class Lived:
     def begin(self) -> None:
         """The call is over, its results joined: what is changed from now on is changed by others."""
         self._versions = {place: tensor._version for place, tensor in self._given.items()}
-        self._of_regions = [  # what one has given or read: torch sees no change of it
-            (value, value._version) for value in self.nested.values] if self.lesson.training.has_regions else []
+        # of what a region has given or read torch sees no change at all
+        self._values = [(value, value._version) for value in self.nested.values]
 
     def is_repeatable(self, number: int) -> bool:
         """True: torch refuses a second backward of the nested graph itself."""
@@ -234,8 +235,10 @@ class Lived:
         if joint is None:
             return grads
         for given in self.lesson.watched(forward, joint):
-            if given.kind == "input":  # all else is shared with what has saved it
-                require_version(self._given[given.index], versions[given.index])
+            # in eager what was saved may lie where the program has written it: here it is apart
+            is_input = given.kind == "input"
+            require_version(*(
+                (self._given[given.index], versions[given.index]) if is_input else self._values[given.index]))
         if all(tensor._version == versions[place] for place, tensor in self._given.items()):
             self.lesson.repeat(self.inputs, self._state, number, tangents, grads)
         return grads
@@ -246,8 +249,12 @@ class Lived:
         """The same as functions of `arguments`: the class runs again, as plain autograd."""
         results, leaves = self.nested.ends(number)
         check_saved(results, map(history, leaves))
-        for value, version in self._of_regions:
-            require_version(value, version)
+        if any(value._version != version for value, version in self._values):
+            with torch.no_grad():  # which refuses where the program has written what was saved
+                self.backward(
+                    number, [t if t is None or is_batched(t) else t.detach() for t in tangents], [], True)
+        for value in self._values if self.lesson.training.has_regions else ():
+            require_version(*value)
         for place, tensor in self._given.items():  # from which it runs again
             if place not in self.lesson.division.replaced:
                 require_version(tensor, self._versions[place])

@@ -438,7 +438,7 @@ def _compare_values(
     truth = reference()
     if truth is not None and is_complex:
         truth = _parts(truth) if truth.is_complex() else None
-    if _is_no_worse(eager, compiled, truth, finite, dtype):
+    if is_no_worse(eager, compiled, truth, finite, dtype):
         return
     worst = int(difference.flatten().argmax())
     raise AssertionError(
@@ -448,7 +448,7 @@ def _compare_values(
     )
 
 
-def _is_no_worse(
+def is_no_worse(
     eager: torch.Tensor,
     compiled: torch.Tensor,
     truth: torch.Tensor | None,
