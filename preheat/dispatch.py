@@ -19,7 +19,6 @@ import collections
 import dataclasses
 import functools
 import os
-import re
 import threading
 import types
 from collections.abc import Callable, Mapping, Sequence
@@ -44,6 +43,7 @@ from preheat.ir.points import is_portable, point_key
 from preheat.ir.text_trace import EVERY_SIZE, has_lists, is_axis_path
 from preheat.ir.trace import Break, Captured, Outcome, Point, break_of
 from preheat.run.fronts import Fronts
+from preheat.run.limits import Miss, Misses, counted, miss_at
 from preheat.run.load import machine_name
 from preheat.run.recipes import has_effects
 from preheat.run.replays import Graphs, trim
@@ -96,6 +96,7 @@ class Compiled:
         self._points = Points()
         self._breaks: dict[Break, None] = {}  # in the order they happened
         self._broke_at: collections.Counter = collections.Counter()
+        self._misses = Misses()
         self._lock = threading.Lock()
         self._hosted: tuple[tuple[str, str], ...] = ()  # checkpoints that are no regions, see capture/regions
         self.told: Callable[[Place], None] | None = None  # see walk.Owner
@@ -119,7 +120,7 @@ class Compiled:
         """Forgets every variant and every reason to run eager; the cache on disk stays."""
         with self._lock:
             self.variants, self._kinds, self._points = (), {}, Points()
-            for known in (self._fronts, self._breaks, self._broke_at):
+            for known in (self._fronts, self._breaks, self._broke_at, self._misses):
                 known.clear()
         trim(self.graphs)
 
@@ -474,35 +475,32 @@ class Compiled:
         and which guard failed."""
         if place.is_closed:
             return False
-        failure = self._failure(kind, place, args, kwargs)
+        miss = self._miss(kind, place, args, kwargs)
+        self._misses.add(place, miss)
         count = self._count_variants() if place is kind else place.nodes
+        if count >= self.options.get("recompile_limit", 8):
+            count = counted([*self._kinds.values()] if place is kind else [place])
         for reason, limit, reached in (
             ("recompile_limit", self.options.get("recompile_limit", 8), count),
             ("limit_nodes", self.options.get("node_limit", 64), self._count_nodes()),
         ):
             if reached >= limit:
                 place.is_full = True
-                self._report_limit(place, reason, limit, failure)
+                self._report_limit(place, reason, limit)
                 return False
-        if failure and present.name == "default":
-            emit("guard_failed", name=self.name, why=failure)
+        if miss.text and present.name == "default":
+            emit("guard_failed", name=self.name, why=miss.text)
         return True
 
-    def _failure(self, kind: Place, place: Place, args: Sequence, kwargs: Mapping) -> str:
-        """The guard that keeps the call from a node known at `place`; "" if none is known."""
-        known = place.bound or (self._entry_nodes(kind) if place is kind else ())
-        failure = known[-1].variant.why_missed(tuple(args), dict(kwargs)) if known else None
-        text = str(failure) if failure is not None else next((n.why for n in place.unbound), "")
-        if place.why is not None and place.point.has_answer:
-            answer = re.compile(rf"^arg{place.point.slots - 1}\b")
-            text = answer.sub(f"the result of {place.why.detail}", text)
-        return text
+    def _miss(self, kind: Place, place: Place, args: Sequence, kwargs: Mapping) -> Miss:
+        """The guard that keeps the call from a node known at `place`."""
+        return miss_at(place, place.bound or (self._entry_nodes(kind) if place is kind else ()), args, kwargs)
 
     def _may_compile(self, kind: Place, place: Place, args: Sequence, kwargs: Mapping) -> bool:
         """Whether the stance lets a node be made. Raises RecompileError if it wants that."""
         if not self.sealed and present.name != "fail_on_recompile":
             return present.name == "default"
-        failure = self._failure(kind, place, args, kwargs)
+        failure = self._miss(kind, place, args, kwargs).text
         cause = f"because of {failure}" if failure else "since nothing is compiled for it yet"
         if self.sealed:
             return self._refuse(kind, cause)
@@ -527,10 +525,11 @@ class Compiled:
     def _count_nodes(self) -> int:
         return self._count_variants() + sum(place.nodes for place in self._points)
 
-    def _report_limit(self, place: Place, reason: str, limit: int, failure: str) -> None:
+    def _report_limit(self, place: Place, reason: str, limit: int) -> None:
         what = "variants" if reason == "recompile_limit" else "nodes"
-        cause = f"because of {failure}" if failure else "at a new place of the program"
-        row = break_of(reason, f"{limit} {what} exist, and another is needed {cause}", place.why)
+        detail, hint = self._misses.told(place, limit, what)
+        row = break_of(reason, detail, place.why)
+        row = dataclasses.replace(row, hint=hint) if reason == "recompile_limit" else row
         if row.reason in {known.reason for known in self._breaks}:
             place.is_closed, place.breaks = True, (row,)
             return

@@ -75,7 +75,8 @@ OPTIONS: dict[str, Option] = {
     ),
     "recompile_limit": Option(
         int, 8, "variants of one function, and of one place in it where compiled code goes on "
-        "after a host call; a call that none of them fits then runs eager", 1
+        "after a host call (one that was captured for a number which others leave open counts half); a "
+        "call that none of them fits then runs eager", 1
     ),
     "node_limit": Option(
         int, 64, "compiled parts of one function between its host calls, over all paths; a call "

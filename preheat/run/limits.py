@@ -1,0 +1,120 @@
+"""Limits: what keeps calls from the nodes at a place, how many these are, and what is said when there may be no
+more.
+
+    misses.add(place, Miss("arg1", "value", "arg1: expected 3, found 4"))
+    misses.told(place, 8, "variants")     "8 variants exist, and another is needed because of arg1: expected 3,
+                                          found 4 (7 of 8 times)", "it is needed as a value (an index, ...): ..."
+
+A node that was captured for the value of a number counts half once others there leave that number open: calls that
+go another way, or find another number, have taken its place.
+"""
+
+import collections
+import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from preheat.ir.text_trace import source_path
+from preheat.ir.trace import Trace
+from preheat.run.check import Failure
+from preheat.run.walk import Bound, Place
+
+_RAISE = "or raise options={'recompile_limit': n}"
+_GENERAL = f"keep what changes the same, pass it as a tensor, {_RAISE}"
+# By the kind of guard: the one thing to do.
+_HINTS: Mapping[str, str] = {
+    "value": "it is needed as a value (an index, a key, text): look up outside what hangs on it and pass that, "
+             f"compute with it in torch or by plain arithmetic, {_RAISE}",
+    "test": "each way that the program goes is a variant: choose with torch.where, make the test outside, "
+            f"{_RAISE}",
+    "tensor": f"give it the same dtype, device, strides and requires_grad on each call, {_RAISE}",
+    "type": f"pass one type on each call, {_RAISE}",
+    "is": f"pass the same object on each call, {_RAISE}",
+    "code": f"make the function once, outside, and pass the same one on each call, {_RAISE}",
+    **dict.fromkeys(("len", "keys", "set", "contains", "absent"),
+                    f"keep its length and its keys the same on each call, {_RAISE}"),
+    "class": f"keep what changes in an attribute of the instance, {_RAISE}",
+}
+
+
+class Miss(NamedTuple):
+    """A guard that kept a call from the newest node of a place: where, of what kind, and the text of the case.
+    All are "" where no node was there."""
+
+    path: str
+    kind: str
+    text: str
+
+
+def miss_at(place: Place, known: Sequence[Bound], args: Sequence, kwargs: Mapping) -> Miss:
+    """The guard that keeps a call with these arguments from the nodes `known` at `place`."""
+    failure = known[0].variant.why_missed(tuple(args), dict(kwargs)) if known else None  # the newest
+    text = str(failure) if failure is not None else next((n.why for n in place.unbound), "")
+    if place.why is not None and place.point.has_answer:
+        answer = re.compile(rf"^arg{place.point.slots - 1}\b")
+        text = answer.sub(f"the result of {place.why.detail}", text)
+    return Miss(text.partition(": expected")[0], _kind_of(failure), text)
+
+
+def _kind_of(failure: Failure | None) -> str:
+    if failure is None or failure.guard is None:
+        return ""
+    is_test = failure.guard.kind == "test" or failure.path.startswith("(")  # an expression
+    return "test" if is_test else failure.guard.kind
+
+
+class Misses:
+    """The misses at each place of a compiled function since it was made."""
+
+    def __init__(self) -> None:
+        self._at: dict[Any, collections.Counter] = {}  # by key: all entries are one place
+        self._last: dict[tuple[Any, str], Miss] = {}  # in the order they came
+
+    def clear(self) -> None:
+        """Forgets all of them."""
+        self._at.clear()
+        self._last.clear()
+
+    def add(self, place: Place, miss: Miss) -> None:
+        """Counts a miss at `place`."""
+        if miss.text:
+            self._at.setdefault(place.key, collections.Counter())[miss.path] += 1
+            self._last.pop((place.key, miss.path), None)
+            self._last[place.key, miss.path] = miss
+
+    def told(self, place: Place, limit: int, what: str) -> tuple[str, str]:
+        """Detail and hint of the report that `limit` is reached: the miss that came most often, and what to do."""
+        counts = self._at.get(place.key)
+        if not counts:
+            return f"{limit} {what} exist, and another is needed at a new place of the program", _GENERAL
+        here = [miss for (key, _), miss in self._last.items() if key == place.key]
+        miss = max(reversed(here), key=lambda one: counts[one.path])  # of several the last one
+        count, total = counts[miss.path], counts.total()
+        share = f" ({count} of {total} times)" if count < total else ""
+        return (
+            f"{limit} {what} exist, and another is needed because of {miss.text}{share}",
+            _HINTS.get(miss.kind, _GENERAL))
+
+
+def counted(places: Sequence[Place]) -> float:
+    """How many nodes begin at `places`, as they count, see the module docstring."""
+    nodes = dict.fromkeys(node for place in places for node in (*place.bound, *place.unbound))
+    return counted_traces([*map(trace_of, nodes)], frozenset().union(*(place.moving for place in places)))
+
+
+def counted_traces(traces: Sequence[Trace], moving: Collection[str]) -> float:
+    """The same of their traces; `moving`: the paths of numbers that change."""
+    pinned, left_open = [], set()
+    for trace in traces if moving else ():
+        values = {
+            source_path(trace, guard.source) for node in trace.nodes for guard in node.guards
+            if guard.kind == "value"}.intersection(moving)
+        paths = {source_path(trace, number) for number in range(len(trace.sources))}
+        left_open |= paths.intersection(moving) - values
+        pinned.append(values)
+    return len(traces) - sum(not values.isdisjoint(left_open) for values in pinned) / 2
+
+
+def trace_of(node: Any) -> Trace:
+    """The trace of a node, bound or not."""
+    return (node.variant if isinstance(node, Bound) else node).artifact.trace
