@@ -156,7 +156,7 @@ for _name, _op in _METHODS.items():
 _ALWAYS = frozenset((
     "add", "sub", "mul", "neg", "abs", "float", "int", "floor", "ceil", "trunc", "round", "sqrt",
     "exp", "log", "log2", "log10", "sin", "cos", "tan", "tanh", "truediv", "floordiv", "mod",
-    "fpow",
+    "fpow", "atan", "sinh", "cosh", "expm1", "atan2",
 ))
 
 

@@ -26,7 +26,7 @@ from preheat.bridge.symint import is_available, is_safe, plain, reshaped_copy, s
 from preheat.bridge.tensors import Parameter, Size, Tensor, tensor_facts
 from preheat.capture.elements import is_followed
 from preheat.capture.guards import Guards
-from preheat.capture.numbers import OPERATIONS
+from preheat.capture.numbers import OPERATIONS, PREDICATES
 from preheat.capture.observer import NOT_DONE, GiveUp, Observer
 from preheat.capture.policies import is_bound
 from preheat.capture.recorder import Recorder
@@ -34,6 +34,7 @@ from preheat.capture.rehearsal import Rehearsal, merged
 from preheat.capture.sizes import SizeRules, is_symbolic, now
 from preheat.capture.subscripts import spelled_subscript
 from preheat.ir.scalar import Scalar
+from preheat.ir.trace import Point
 from preheat.ir.types import TensorType
 
 # Ops whose `value` and `alpha` are numbers in every overload: a tensor given for one is read.
@@ -137,12 +138,13 @@ class Boxing(Observer):
         return frozenset() if found is None else frozenset(
             axis for axis, size in enumerate(found.sizes) if isinstance(size, Scalar))
 
-    def carried(self, values: tuple) -> tuple[dict, dict[int, frozenset[int]]]:
-        """What the next node takes over: runtime numbers, and of tensors the axes that change; both
-        by id."""
+    def carried(self, values: tuple, point: Point) -> tuple[dict, dict[int, frozenset[int]]]:
+        """What the next node takes over: runtime numbers, a float that is the answer of a host call among
+        them, and of tensors the axes that change; both by id."""
+        answers = {id(value): value for value in values[-1:] if point.has_answer and type(value) is float}
         axes = {id(value): self.axes_of(value) for value in values if type(value) is Tensor}
         return (
-            {place: value for place, (value, _) in self.numbers.items()} | self.counters,
+            {place: value for place, (value, _) in self.numbers.items()} | self.counters | answers,
             {place: found for place, found in axes.items() if found})
 
     def shown(self, value: Any) -> Any:
@@ -563,7 +565,7 @@ def _is_refused(table: dict[int, Any], function: Any, args: tuple) -> bool:
 
 def _is_operation(function: Any) -> bool:
     try:
-        return function in OPERATIONS
+        return function in OPERATIONS or function in PREDICATES or function is divmod
     except TypeError:  # a callable object that cannot be hashed
         return False
 

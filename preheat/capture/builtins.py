@@ -18,7 +18,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from preheat.capture import attributes, generators, operations, polyfills, texts
+from preheat.capture import attributes, generators, items, operations, polyfills, texts
 from preheat.capture.answers import judged
 from preheat.capture.attributes import OBJECT_DELETE, OBJECT_GET, OBJECT_SET
 from preheat.capture.callbacks import by_greater, by_less, iterates_in_python, tester, trampoline
@@ -454,8 +454,8 @@ for function in operations.COMPARISONS:
     model_operator(function.__name__, operations.compare, 2)
 for name in ("neg", "pos", "invert"):
     model_operator(name, operations.unary, 1)
-model_operator("getitem", lambda m, _, container, key: operations.subscript(m, container, key), 2)
+model_operator("getitem", lambda m, _, container, key: items.subscript(m, container, key), 2)
 model_operator(
-    "contains", lambda m, _, container, value: operations.contains(m, container, value), 2
+    "contains", lambda m, _, container, value: items.contains(m, container, value), 2
 )
 model_operator("truth", lambda m, _, value: operations.truth(m, value), 1)

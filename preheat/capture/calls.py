@@ -36,7 +36,7 @@ MUTATORS = {
     bytearray: "append extend insert remove pop clear reverse __setitem__ __delitem__ __iadd__",
 }
 MUTATORS = {cls: frozenset(names.split()) for cls, names in MUTATORS.items()}
-CALLING_BACK = frozenset(("sort",))  # of these, the ones that have a model
+MODELLED = frozenset(((list, "sort"), (dict, "__setitem__"), (dict, "__delitem__")))  # of these, what has a model
 
 
 def invoke(m, function: Any, args: tuple | list, kwargs: dict | None = None) -> Any:
@@ -270,7 +270,7 @@ def invoke_method(
     if m.mutate is not None:
         for cls, names in MUTATORS.items():
             if issubclass(type(owner), cls):
-                if name in names and name not in CALLING_BACK:
+                if name in names and (cls, name) not in MODELLED:
                     return mutate(m, function, owner, name, args, kwargs)
                 break
     methods = m.models.get(name)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from preheat.base.numbers import joined
-from preheat.capture import attributes, calls, generators, operations, polyfills
+from preheat.capture import attributes, calls, generators, items, operations, polyfills
 from preheat.capture.bytecode import NULL_FIRST
 from preheat.capture.frames import END, NULL, Frame
 from preheat.capture.handlers import handles, settle
@@ -122,6 +122,8 @@ def is_iterable(m, value: Any) -> bool:
 def elements(m, value: Any) -> Any:
     """An iterable of C over the elements of `value`: Python iterators are run by the machine."""
     cls = type(value)
+    if cls in (list, tuple) and id(value) in m.known:
+        return items.read_items(m, value)
     if cls in (list, tuple, dict, set, frozenset, str, range):
         if m.read_whole is not None and id(value) in m.known:
             m.read_whole(value)
@@ -209,7 +211,7 @@ def update_from_mapping(m, target: dict, mapping: Any, function: Any) -> None:
     else:
         keys = m.call(m.finish(attributes.load(m, mapping, "keys")))
         pairs = (
-            (key, m.finish(operations.subscript(m, mapping, key))) for key in elements(m, keys)
+            (key, m.finish(items.subscript(m, mapping, key))) for key in elements(m, keys)
         )
     for key, value in pairs:
         if function is not None and key in target:
@@ -223,22 +225,9 @@ def update_from_mapping(m, target: dict, mapping: Any, function: Any) -> None:
 def unpack_sequence(m, frame, count):
     value = frame.stack[-1]
     if type(value) in (tuple, list) and len(value) == count:
-        frame.stack[-1:] = read_items(m, value)[::-1] if id(value) in m.known else value[::-1]
+        frame.stack[-1:] = items.read_items(m, value)[::-1] if id(value) in m.known else value[::-1]
         return
     frame.stack[-1:] = unpack(m, value, count, count)[::-1]
-
-
-def read_items(m, value: tuple | list) -> list:
-    """The items of `value`, as the program shall see them: there must be so many."""
-    if m.read_length is not None:
-        length = m.read_length(value, len(value))
-        if length is not None and m.look_at is not None:
-            m.look_at(length)
-    found = list(value)
-    for index, item in enumerate(value) if m.read_item is not None else ():
-        other = m.read_item(value, index, item)
-        found[index] = item if other is None else other
-    return found
 
 
 @handles("UNPACK_EX")

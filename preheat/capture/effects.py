@@ -84,6 +84,10 @@ class Effects:
         here = id(container)
         return here in self._changed or any(place[0] == here for place in self._values)
 
+    def has_other_length(self, container: Any) -> bool:
+        """Whether more than what is behind known keys, or at known places, may have changed."""
+        return id(container) in self._changed or (id(container), "keys") in self._values
+
     def has_changed(self, container: Any) -> bool:
         """Whether any part of `container` may have changed."""
         return id(container) in self._changed

@@ -11,7 +11,7 @@ import types
 from types import CellType, FunctionType
 from typing import Any
 
-from preheat.capture import calls, operations, texts
+from preheat.capture import calls, items, operations, texts
 from preheat.capture.bytecode import NULL_FIRST
 from preheat.capture.containers import elements, is_iterable
 from preheat.capture.frames import NULL, RETURN, Frame, and_then
@@ -226,14 +226,14 @@ def is_op(m, frame, negated):
 
 @handles("CONTAINS_OP")
 def contains_op(m, frame, negated):
-    value = operations.contains(m, frame.stack[-1], frame.stack[-2])
+    value = items.contains(m, frame.stack[-1], frame.stack[-2])
     return settle(m, frame, value, 2, push_negated if negated else push)
 
 
 @handles("BINARY_SUBSCR")
 def binary_subscr(m, frame, _):
     stack = frame.stack
-    value = operations.subscript(m, stack[-2], stack[-1])
+    value = items.subscript(m, stack[-2], stack[-1])
     if type(value) is Frame:
         frame.drop, frame.deliver = 2, push
         return value
@@ -244,27 +244,27 @@ def binary_subscr(m, frame, _):
 @handles("BINARY_SLICE")
 def binary_slice(m, frame, _):
     container, start, stop = frame.stack[-3:]
-    return settle(m, frame, operations.subscript(m, container, slice(start, stop)), 3)
+    return settle(m, frame, items.subscript(m, container, slice(start, stop)), 3)
 
 
 @handles("STORE_SUBSCR")
 def store_subscr(m, frame, _):
     value, container, key = frame.stack[-3:]
-    return settle(m, frame, operations.store_item(m, container, key, value), 3, discard)
+    return settle(m, frame, items.store_item(m, container, key, value), 3, discard)
 
 
 @handles("STORE_SLICE")
 def store_slice(m, frame, _):
     value, container, start, stop = frame.stack[-4:]
     return settle(
-        m, frame, operations.store_item(m, container, slice(start, stop), value), 4, discard
+        m, frame, items.store_item(m, container, slice(start, stop), value), 4, discard
     )
 
 
 @handles("DELETE_SUBSCR")
 def delete_subscr(m, frame, _):
     container, key = frame.stack[-2:]
-    return settle(m, frame, operations.delete_item(m, container, key), 2, discard)
+    return settle(m, frame, items.delete_item(m, container, key), 2, discard)
 
 
 @handles("GET_LEN")

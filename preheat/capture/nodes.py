@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from preheat.base.callers import Handling
+from preheat.base.numbers import copied
 from preheat.base.reasons import explain
 from preheat.base.rewrites import hint_for
 from preheat.bridge.ambient import ROUNDING, SETTABLE, ambient_now
@@ -223,6 +224,11 @@ def moving_lists(point: Point, values: Sequence[Any]) -> dict[int, Any]:
     slots = [values[place] for place in point.moving]
     return {id(slot): slot for slot in slots
             if type(slot) in (list, tuple) and all(type(part) is Tensor for part in slot)}
+
+
+def own_float(answer: Any) -> Any:
+    """What a host call has given; a float, another one each time, as an object that is no other's."""
+    return copied(answer) if type(answer) is float else answer
 
 
 def break_at(reason: str, detail: str, file: str, line: int, column: int = -1) -> Break:

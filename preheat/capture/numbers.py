@@ -13,6 +13,7 @@ its expression at their present values. Of a comparison or a branch only the ans
 watcher at each call.
 """
 
+import functools
 import math
 import operator
 from collections import OrderedDict, defaultdict, deque
@@ -38,7 +39,8 @@ OPERATIONS: dict[Callable, str] = {
     abs: "abs", min: "min", max: "max", float: "float", int: "int", round: "round",
     operator.abs: "abs", math.sqrt: "sqrt", math.exp: "exp", math.log: "log",
     math.log2: "log2", math.log10: "log10", math.sin: "sin", math.cos: "cos", math.tan: "tan",
-    math.tanh: "tanh", math.pow: "fpow", math.floor: "floor", math.ceil: "ceil",
+    math.tanh: "tanh", math.atan: "atan", math.sinh: "sinh", math.cosh: "cosh", math.expm1: "expm1",
+    math.atan2: "atan2", math.pow: "fpow", math.floor: "floor", math.ceil: "ceil",
     math.trunc: "trunc",
 }
 # Texts made of runtime numbers are told apart as they are.
@@ -48,7 +50,13 @@ _SAME = frozenset((operator.pos,))
 _TESTS: dict[Callable, str] = {
     getattr(operator, name): name for name in ("eq", "ne", "lt", "le", "gt", "ge")
 } | {bool: "bool"}
-_COUNTS = {"min": (2, 2), "max": (2, 2), "log": (1, 1), "pow": (2, 2)}
+# Of floats: the same as tests.
+PREDICATES: dict[Callable, Callable[[Scalar], Number]] = {
+    math.isnan: lambda x: apply("ne", x, x),
+    math.isfinite: lambda x: apply("eq", apply("sub", x, x), 0.0),
+    math.isinf: lambda x: apply("and", apply("eq", x, x), apply("ne", apply("sub", x, x), 0.0)),
+}
+_COUNTS = {"min": (2, 2), "max": (2, 2), "log": (1, 1), "pow": (2, 2), "atan2": (2, 2)}
 # Operations that raise outside their domain: the operand that decides, and its test against 0.
 _DOMAINS: dict[str, tuple[int, str]] = {
     **dict.fromkeys(("truediv", "floordiv", "mod"), (1, "ne")),
@@ -261,6 +269,12 @@ class Numbers:
             return self._text(function, args, run)
         if function in _TESTS and all(type(arg) in _CONSTANTS for arg in args):
             return self._test(function, args, run)
+        if function in PREDICATES and len(args) == 1 and type(args[0]) is float:
+            answer = run(function, args, {})
+            self.test(PREDICATES[function](self._scalar_or_value(args[0])), answer)
+            return answer
+        if function is divmod and len(args) == 2 and all(type(arg) in NUMBERS for arg in args) and args[1]:
+            return tuple([self.calculate(part, args, run) for part in (operator.floordiv, operator.mod)])
         op = OPERATIONS.get(function)
         if op is None or not self._fits(op, args):
             for arg in args:
@@ -328,6 +342,16 @@ class Numbers:
     def _test(self, function: Callable, args: tuple, run: Callable) -> bool:
         answer = run(function, args, {})
         self.test(apply(_TESTS[function], *map(self._scalar_or_value, args)), answer)
+        return answer
+
+    def is_one_of(self, value: int | float, members: list[int | float]) -> bool:
+        """`value in members`: one test, whichever it is."""
+        answer = value in members
+        equal = [
+            apply("eq", self._scalar_or_value(value), self._scalar_or_value(member)) for member in members]
+        tests = [test for test in equal if isinstance(test, Scalar)]
+        if tests and True not in equal:
+            self.test(functools.reduce(functools.partial(apply, "or"), tests), answer)
         return answer
 
     def _smaller(self, is_less: Callable, first: Any, second: Any) -> Any:

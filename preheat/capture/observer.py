@@ -225,11 +225,21 @@ class Observer:
     def read_contains(self, container: Any, value: Any, answer: bool) -> None:
         """[known: container] `value in container` of a builtin container."""
 
+    def read_members(self, container: Any) -> list:
+        """[known: container] The keys of a dict, or the elements of a set: the program asks whether a number
+        is one of them."""
+        return list(container)
+
+    def is_one_of(self, value: Any, members: list) -> bool:
+        """Performs `value in members`, of numbers of which some may be told apart."""
+        return value in members
+
     def read_whole(self, container: Any) -> None:
         """[known: container] C looks at all of a builtin container, or iteration begins.
 
-        Told for `for`, unpacking (of an exact list or tuple the items are read), `*args`, `**kwargs`, displays with stars, and for arguments of
-        modelled builtins. For arguments of `c_call` the observer decides itself what C may look at.
+        Told for `for`, `**kwargs`, and for arguments of modelled builtins; of an exact list or tuple that is
+        unpacked, cut or displayed with a star the items are read. For arguments of `c_call` the observer
+        decides itself what C may look at.
         """
 
     def test_type(self, value: Any, classinfo: Any, answer: bool) -> None:

@@ -13,7 +13,6 @@ attempts (a subclass's reflected dunder goes first) and its error messages. Sour
 
 import operator
 import types
-from collections import defaultdict
 from collections.abc import Callable
 from types import FunctionType
 from typing import Any
@@ -26,7 +25,7 @@ from preheat.capture.answers import judged
 from preheat.capture.calls import bind_special, invoke, with_handled
 from preheat.capture.frames import END, and_then, attempt
 from preheat.capture.iterators import C_ITERATORS, HOSTED
-from preheat.capture.lists import hangs_on_length, is_moving
+from preheat.capture.lists import is_moving
 from preheat.capture.observer import ABSENT
 from preheat.capture.tracebacks import raise_as_is
 
@@ -387,142 +386,8 @@ def check_length(m, _: None, result: Any) -> int:
     return judged(len, "__len__", result)
 
 
-def contains(m, container: Any, value: Any) -> Any:
-    """`value in container`, as a bool or a frame."""
-    cls = type(container)
-    raw = m.lookup(container, cls, "__contains__")
-    if runs_python(raw):
-        return and_then(call_dunder(m, raw, container, value), truth_of, None, None, m)
-    if raw is ABSENT and cls not in PLAIN and (
-            m.is_watching or runs_python(m.lookup(container, cls, "__iter__"))):
-        return invoke(m, polyfills.contains_by_iteration, (container, value))
-    if m.numbers:  # of a dict only the keys are compared
-        look_at(m, value, *(dict.keys(container) if issubclass(cls, dict) else (container,)))
-    if issubclass(cls, CONTAINERS_WITH_LENGTH):
-        is_plain = type(value) in PLAIN and (
-            not issubclass(cls, (list, tuple)) or all(type(part) in PLAIN for part in container))
-        is_plain = is_plain or issubclass(cls, dict) and m.observer.is_key_by_identity(value)
-        answer = (
-            value in container if is_plain else operate(m, operator.contains, container, value))
-        if m.read_contains is not None and id(container) in m.known:
-            m.read_contains(container, value, answer)
-        return answer
-    if cls in PLAIN and type(value) in PLAIN:
-        return value in container
-    return operate(m, operator.contains, container, value)
-
-
 def truth_of(m, _: None, result: Any) -> Any:
     return truth(m, result)
-
-
-# ----------------------------------------------------------------------------------- subscripts
-def subscript(m, container: Any, key: Any) -> Any:
-    """`container[key]`."""
-    cls = type(container)
-    if hangs_on_length(m, container, key):
-        return operate(m, operator.getitem, container, key)
-    if m.numbers and not m.observer.is_indexed_by_boxes(container, key):
-        look_at(m, key, container if cls is str else None)
-    if cls is list or cls is tuple or cls is dict:
-        return subscript_builtin(m, container, key, cls)
-    raw = m.lookup(container, cls, "__getitem__")
-    if runs_python(raw):
-        return call_dunder(m, raw, container, key)
-    if raw is ABSENT and issubclass(cls, type):
-        return subscript_class(m, container, key)
-    if issubclass(cls, (list, tuple, dict)):
-        return subscript_builtin(m, container, key, cls)
-    is_plain = cls in PLAIN and is_index(key)
-    result = container[key] if is_plain else operate(m, operator.getitem, container, key)
-    if m.born is not None and type(result) not in PLAIN:
-        m.born(result, "result")
-    return result
-
-
-def is_index(key: Any) -> bool:
-    """Whether C has no object to ask for the number that it takes for `key`."""
-    parts = (key.start, key.stop, key.step) if type(key) is slice else (key,)
-    return all(type(part) in PLAIN for part in parts)
-
-
-DEFAULT_MISSING = defaultdict.__dict__["__missing__"]
-
-
-def subscript_builtin(m, container: Any, key: Any, cls: type) -> Any:
-    """`container[key]` of a list, tuple or dict, or of a subclass that does not override it."""
-    is_known = id(container) in m.known
-    if type(key) is slice:
-        if is_known and m.read_whole is not None:
-            m.read_whole(container)
-        result = container[key] if is_index(key) else operate(m, operator.getitem, container, key)
-        if m.born is not None:
-            m.born(result, "result")
-        return result
-    is_plain = type(key) in PLAIN or issubclass(cls, dict) and m.observer.is_key_by_identity(key)
-    is_subclass = cls is not dict and issubclass(cls, dict)
-    if is_subclass and is_plain and not dict.__contains__(container, key):
-        missing = m.lookup(container, cls, "__missing__")
-        if runs_python(missing) or missing is DEFAULT_MISSING:
-            if is_known and m.miss_item is not None:
-                m.miss_item(container, key)
-            if missing is DEFAULT_MISSING:
-                return invoke(m, polyfills.missing_by_factory, (container, key))
-            return call_dunder(m, missing, container, key)
-    try:
-        result = container[key] if is_plain else operate(m, operator.getitem, container, key)
-    except (KeyError, IndexError):
-        if is_known and m.miss_item is not None:
-            m.miss_item(container, key)
-        raise
-    if is_known and m.read_item is not None:
-        other = m.read_item(container, key, result)
-        return result if other is None else other
-    return result
-
-
-def subscript_class(m, cls: type, key: Any) -> Any:
-    """`cls[key]`: its `__class_getitem__`."""
-    raw = m.lookup(cls, cls, "__class_getitem__")
-    if type(raw) is classmethod and type(raw.__func__) is FunctionType:
-        return invoke(m, raw.__func__, (cls, key))
-    result = operate(m, operator.getitem, cls, key)
-    if m.born is not None:
-        m.born(result, "result")
-    return result
-
-
-def store_item(m, container: Any, key: Any, value: Any) -> Any:
-    """`container[key] = value`."""
-    return change_item(m, operator.setitem, m.write_item, container, key, value)
-
-
-def delete_item(m, container: Any, key: Any) -> Any:
-    """`del container[key]`."""
-    return change_item(m, operator.delitem, m.delete_item, container, key)
-
-
-def change_item(m, function: Callable, tell: Callable | None, container: Any, *args: Any) -> Any:
-    name = f"__{function.__name__}__"
-    raw = m.lookup(container, type(container), name)
-    if runs_python(raw):
-        return call_dunder(m, raw, container, *args)
-    if m.numbers and not m.observer.is_indexed_by_boxes(container, args[0]):
-        look_at(m, args[0])
-    cls = type(container)
-    is_exact = type(args[0]) in PLAIN and cls in WRITTEN_BY_C
-    is_exact = is_exact or cls in DICTS and m.observer.is_key_by_identity(args[0])
-    if is_exact or not m.observer.is_opaque(container, name, args, {}):
-        if tell is not None:
-            tell(container, *args)
-        if is_exact:
-            function(container, *args)
-            return None
-    return operate(m, function, container, *args)
-
-
-DICTS = frozenset((dict, defaultdict))
-WRITTEN_BY_C = DICTS | {list}
 
 
 # ------------------------------------------------------------------------------------ iteration

@@ -169,7 +169,8 @@ class Reads(Observer):
             self.guards.no_item(container, key)
 
     def read_length(self, container: Any, length: int) -> int | None:
-        self.end_if_touched(container)
+        if self.effects and self.effects.has_other_length(container):
+            self.end_if_touched(container)
         return self.guards.length(container, length)
 
     def read_contains(self, container: Any, value: Any, answer: bool) -> None:
@@ -183,6 +184,17 @@ class Reads(Observer):
         elif self.effects and self.effects.value(container, value) is not NOT_DONE:
             return  # what the node itself has put there, or taken away
         self.guards.contains(container, value, answer)
+
+    def read_members(self, container: Any) -> list:
+        self.end_if_touched(container)
+        if isinstance(container, dict):
+            self.guards.keys(container)
+            return list(dict.keys(container))
+        self.guards.whole(container)
+        return list(container)
+
+    def is_one_of(self, value: Any, members: list) -> bool:
+        return self.guards.numbers.is_one_of(value, members)
 
     def read_whole(self, container: Any) -> None:
         self.end_if_touched(container)

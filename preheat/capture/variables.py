@@ -9,7 +9,7 @@ import contextlib
 from types import CellType
 from typing import Any
 
-from preheat.capture import attributes, calls, operations
+from preheat.capture import attributes, calls, items
 from preheat.capture.attributes import Method
 from preheat.capture.bytecode import NULL_FIRST
 from preheat.capture.frames import NULL, Frame, and_then, has_content
@@ -252,7 +252,7 @@ def load_locals(m, frame, _):
 @handles("STORE_NAME")
 def store_name(m, frame, name):
     return settle(
-        m, frame, operations.store_item(m, frame.names, name, frame.stack[-1]), 1, discard
+        m, frame, items.store_item(m, frame.names, name, frame.stack[-1]), 1, discard
     )
 
 

@@ -30,7 +30,7 @@ from preheat.capture.iterators import feeds
 from preheat.capture.looks import TAKING_ALL, Looks
 from preheat.capture.loops import Loops
 from preheat.capture.native import CALLS
-from preheat.capture.nodes import Nodes, Stop, break_at, moving_lists
+from preheat.capture.nodes import Nodes, Stop, break_at, moving_lists, own_float
 from preheat.capture.numbers import TOLD
 from preheat.capture.observer import ABSENT, NOT_DONE, GiveUp, Observer
 from preheat.capture.policies import is_fresh_iterator, is_native, policy
@@ -249,7 +249,8 @@ class Watcher(Reads, Raises, Looks, Loops, Boxing, Observer):
     def _can_write_item(self, container: Any, key: Any) -> None:
         """A list is as long as it was, so that the index is in range again."""
         if not isinstance(container, dict):
-            self.end_if_touched(container)
+            if self.effects.has_changed(container):
+                self.go_on("own_write_read", f"writes to a {type(container).__qualname__} that it changed")
             self.guards.length(container, len(container))
             if type(key) is not int or key < 0:
                 self.effects.changed(container)
@@ -447,7 +448,7 @@ class Watcher(Reads, Raises, Looks, Loops, Boxing, Observer):
         self.refuse_if_whole()
         # no variable here has the answer: the frames of an exception may lead to this one
         is_made = given.result is not NOT_DONE
-        self.answer = given.result if is_made else self.call_host(function, args, kwargs)
+        self.answer = own_float(given.result if is_made else self.call_host(function, args, kwargs))
         seen = self.open(point, (*slots, self.answer), self.answer)
         self.answer = self.answer if seen[-1] is None else seen[-1]
         return self.take_answer()
@@ -477,7 +478,7 @@ class Watcher(Reads, Raises, Looks, Loops, Boxing, Observer):
         a value cannot be guarded.
         """
         self.nodes.arrive(point, values)
-        carried = *self.carried(values), self.guards.moving_lists | moving_lists(point, values)
+        carried = *self.carried(values, point), self.guards.moving_lists | moving_lists(point, values)
         for table in (self.known, self.numbers, self.contexts, self.risen, self._entered):
             table.clear()
         self.sources.let_go()
@@ -560,7 +561,8 @@ class Watcher(Reads, Raises, Looks, Loops, Boxing, Observer):
         """The guards of a node that starts at `point`, where a call has got to without us."""
         self.nodes.begin(point)
         self.begin_recording()
-        held = values[:-1] if point.has_answer else values
+        values = (*values[:-1], own_float(values[-1])) if point.has_answer else values
+        held = values[:-1] if point.has_answer and type(values[-1]) is not float else values
         self.guards.carried = {id(value): value for value in held if type(value) in TOLD}
         self.guards.moving_lists = moving_lists(point, values)
         seen = self._meet_slots(values, frames)

@@ -76,13 +76,15 @@ EVALUATE: dict[str, Callable] = {
     "bool": bool, "floor": math.floor, "ceil": math.ceil, "trunc": math.trunc, "round": round,
     "sqrt": math.sqrt, "exp": math.exp, "log": math.log, "log2": math.log2, "log10": math.log10,
     "sin": math.sin, "cos": math.cos, "tan": math.tan, "tanh": math.tanh, "fpow": math.pow,
+    "atan": math.atan, "sinh": math.sinh, "cosh": math.cosh, "expm1": math.expm1,
+    "atan2": math.atan2,
     "str": str, "repr": repr, "format": format, "join": lambda *parts: "".join(parts),
     "percent": operator.mod, "float32": lambda value: ctypes.c_float(value).value,
 }
 _BOOL = {"eq", "ne", "lt", "le", "gt", "ge", "not", "and", "or", "bool"}
 _FLOAT = {
     "truediv", "float", "sqrt", "exp", "log", "log2", "log10", "sin", "cos", "tan", "tanh", "fpow",
-    "float32",
+    "float32", "atan", "sinh", "cosh", "expm1", "atan2",
 }
 _STR = {"str", "repr", "format", "join", "percent"}
 _INT = {"int", "floor", "ceil", "trunc", "round"}

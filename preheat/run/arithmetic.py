@@ -227,7 +227,8 @@ _ONE = {
 # number Python raises, or has rules of its own.
 _FUNCTIONS = types.MappingProxyType({
     "pow": "pow", "fpow": "pow",
-    **{name: name for name in ("exp", "log", "log2", "log10", "sin", "cos", "tan", "tanh")},
+    **{name: name for name in (
+        "exp log log2 log10 sin cos tan tanh atan sinh cosh expm1 atan2".split())},
 })
 _PROTOTYPE = ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_double, ctypes.c_double)
 
