@@ -28,7 +28,7 @@ from preheat.ir.graph import Op
 from preheat.ir.scalar import Scalar
 
 
-_DETACH = "aten.detach.default"
+_DETACH, _CLONE = "aten.detach.default", "aten.clone.default"
 _WHOLE = (0, (1 << 63) - 1)  # the bounds of a slice of all
 _TO_SIZES = frozenset(("aten.view.default", "aten._unsafe_view.default"))
 
@@ -66,7 +66,7 @@ class Rehearsal:
         if out is not NotImplemented:
             return out
         if facts_of(func).name != _DETACH:
-            self._skip(recorder)
+            self._skip(recorder, facts_of(func).name)
         if self._is_skipped(recorder, func, args):
             same = show(args[0].meant, args[0].shown_type, recorder.rules.numbers)
             return same.requires_grad_(args[0].requires_grad)
@@ -80,13 +80,28 @@ class Rehearsal:
                 recorder.builder.ops[place], recorder.builder.type_of.__getitem__, out)
         return self.seen(out)
 
-    def _skip(self, recorder: Any) -> None:
-        """Passes over ops of autograd's, which detaches the results that it saves."""
-        while self._next < len(self.noted) and facts_of(self.noted[self._next][0]).name == _DETACH:
+    def _skip(self, recorder: Any, coming: str = "") -> None:
+        """Passes over ops of autograd's, which detaches the results that it saves, and copies what is about to be
+        written, where a derivative needs what it was.
+
+        coming   the name of the op that comes next
+        """
+        while self._next < len(self.noted) and (
+                facts_of(self.noted[self._next][0]).name == _DETACH or self._is_kept(recorder, coming)):
             _, place, out = self.noted[self._next]
             self._next += 1
             if place >= 0:
                 _set_types(recorder, place, recorder.builder.ops[place], False, out)
+
+    def _is_kept(self, recorder: Any, coming: str) -> bool:
+        """Whether the next op that was noted is a copy of what the one behind it, which is coming, writes to."""
+        (func, place, _), *behind = self.noted[self._next:self._next + 2]
+        if not behind or facts_of(func).name != _CLONE or facts_of(behind[0][0]).name != coming:
+            return False
+        if place < 0 or behind[0][1] < 0:
+            return False
+        copied, writing = (recorder.builder.ops[k] for k in (place, behind[0][1]))
+        return copied.args[0].id in writing.writes
 
     def _is_skipped(self, recorder: Any, func: Any, args: tuple) -> bool:
         """Whether an op of a subscript takes the whole of an axis: C leaves it out where it knows the sizes."""

@@ -193,7 +193,7 @@ LAYERS = {
     "a grid": Row(
         lambda t, x: F.affine_grid(t, (t.shape[0], 1, x.shape[1], 4), align_corners=False),
         lambda b, n: (randn(b, 2, 3), randn(b, n)), has_gradient=False),
-    "a cell": Row(lambda x: CELL(x), lambda b, n: (randn(b, 4),), 3, ONE_ROW, has_gradient=False),
+    "a cell": Row(lambda x: CELL(x), lambda b, n: (randn(b, 4),), 3, ONE_ROW),
     "a cell with a state": Row(lambda x, h: PAIR(x, (h, h)), lambda b, n: (randn(b, 4), randn(b, 5)), 3, ONE_ROW),
     "lstm": Row(lambda x: LSTM(x)[0], lambda b, n: (randn(n, b, 4),), has_gradient=False),
     "lstm with states": Row(
@@ -202,8 +202,7 @@ LAYERS = {
     "lstm both ways, turned": Row(
         lambda x: TURNED(x)[0], lambda b, n: (randn(b, n, 4),), 4, "a turned tensor of one row lies as it was",
         has_gradient=False),
-    "gru of three steps": Row(
-        lambda x: GRU(x), lambda b, n: (randn(3, b * n, 4),), 3, ONE_ROW, has_gradient=False),
+    "gru of three steps": Row(lambda x: GRU(x), lambda b, n: (randn(3, b * n, 4),), 3, ONE_ROW),
     "lstm with a projection, of three steps": Row(
         lambda x: NARROW(x)[0], lambda b, n: (randn(3, b * n, 4),), 3, ONE_ROW),
     "gru of any length": Row(lambda x: GRU(x), lambda b, n: (randn(n, b, 4),), has_gradient=False),
