@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from preheat.capture.size_call import (
     Call, NoRule, Rule, Shape, broadcast, dense_like, formatted, never_channels_last,
-    preserved, row_major,
+    preserved, row_major, type_is,
 )
 from preheat.ir.dims import normal
 from preheat.ir.graph import Ref
@@ -33,6 +33,14 @@ def _like_self(call: Call) -> list[Shape]:
 def _itself(call: Call) -> list[Shape]:
     type = call.type("self")
     return [(type.sizes, type.strides)] * len(call.real)
+
+
+def _scattered(call: Call) -> list[Shape]:
+    """A copy of `self` in its very layout; of one that is expanded as any copy: `clone_preserve_strides`."""
+    type = call.type("self")
+    if any(type_is(step, 0) and not call.is_one(size) for size, step in zip(type.sizes, type.strides)):
+        return [preserved(call, type)]
+    return _itself(call)
 
 
 def _masked_fill(call: Call) -> list[Shape]:
@@ -303,7 +311,8 @@ COMPUTED: dict[Rule, str] = {
         cummin scatter scatter_add scatter_reduce index_add index_copy index_reduce masked_scatter bernoulli""",
     _into_self: "copy_ masked_fill_",
     _kept: "index_put _unsafe_index_put copy",
-    _itself: """slice_scatter select_scatter diagonal_scatter alias detach fill_ zero_ bernoulli_ uniform_ normal_ random_ exponential_
+    _scattered: "slice_scatter select_scatter diagonal_scatter as_strided_scatter",
+    _itself: """alias detach fill_ zero_ bernoulli_ uniform_ normal_ random_ exponential_
         scatter_ scatter_add_ index_add_ index_copy_ index_fill_ index_put_ tril_ triu_
         cumsum_ masked_scatter_ _unsafe_index_put_ scatter_reduce_ log_normal_
         geometric_ cauchy_ conj _conj lift lift_fresh""",

@@ -79,7 +79,7 @@ def _rms_norm(call: Call) -> list[Shape]:
 def _group_norm(call: Call) -> list[Shape]:
     type = call.type("input")
     never_channels_last(call, type)
-    channels = ((call.known(call.arg("C")),), None)
+    channels = ((call.same(call.arg("C"), type.sizes[1]),), None)
     return _wanted(call, _plain(type), channels, channels)
 
 
