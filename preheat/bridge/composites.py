@@ -9,6 +9,7 @@ really run are made of (`capture/rehearsal.py`): where it would do anything else
 Source: `rms_norm_composite` of ATen/native/layer_norm.cpp, `KronImpl` of LinearAlgebra.cpp, Correlation.cpp.
 """
 
+import operator
 import struct
 from collections.abc import Callable
 from typing import Any
@@ -33,6 +34,9 @@ def spelled_composite(function: Any, args: tuple) -> Callable | None:
 
 def rms_norm(input: Any, normalized_shape: Any, weight: Any = None, eps: float | None = None) -> Any:
     """input: [.., *normalized_shape], weight: [*normalized_shape], eps: that of the type it is computed in."""
+    shapes = [tuple(input.shape)[-len(normalized_shape):]] + ([] if weight is None else [tuple(weight.shape)])
+    if any(len(s) != len(normalized_shape) or any(map(operator.ne, s, normalized_shape)) for s in shapes):
+        raise NotImplementedError("what C refuses")
     if input.device.type == "cuda":  # which has one op for it
         return _fused(input, normalized_shape, weight, eps)[0]
     is_half = input.dtype in (torch.float16, torch.bfloat16)
