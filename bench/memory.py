@@ -50,17 +50,17 @@ def peak_bytes(run: Callable[[], Any]) -> int:
 def measure(model: str, backend: str) -> dict[str, int]:
     """Peak and held bytes of a training step of `model`, once everything is compiled."""
     subject = models.make(model)
-    before = _alive_bytes()
+    before = alive_bytes()
     call = worker.BACKENDS[backend](subject.call)
     for _ in range(_STEPS):
         worker.perform(model, subject, call)
-    held = _alive_bytes() - before
+    held = alive_bytes() - before
     gc.disable()
     peak = peak_bytes(lambda: worker.perform(model, subject, call))
     return {"peak_bytes": peak + held, "held_bytes": held}
 
 
-def _alive_bytes() -> int:
+def alive_bytes() -> int:
     """Bytes of all tensors that Python knows."""
     gc.collect()
     storages = {}

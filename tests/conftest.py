@@ -1,16 +1,27 @@
 """One cache folder a test session, away from the user's; few threads."""
 
+import functools
 import os
 import tempfile
 from pathlib import Path
 
 import pytest
 
+from preheat.generate import build
+
 _FOLDER = tempfile.TemporaryDirectory(prefix="preheat_tests_")
 os.environ["PREHEAT_CACHE_DIR"] = _FOLDER.name
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compiled_once():
+    """Hundreds of tests have the same small kernels, and what LLVM makes of a text is always the same."""
+    made, build.compile_text = build.compile_text, functools.cache(build.compile_text)
+    yield
+    build.compile_text = made
 
 
 def pytest_addoption(parser):

@@ -4,8 +4,6 @@ import copy
 import pickle
 import random
 import shutil
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -15,6 +13,7 @@ from preheat.base.errors import BackendError, UserError
 from same import Program, same, same_program
 from tests.fuzz.__main__ import program
 from tests.fuzz.check import check as check_effects
+from tests.processes import printed
 from tests.sizes import grammar
 from tests.sizes.check import check as check_sizes
 from tests.training.check import check as check_gradients
@@ -202,7 +201,7 @@ def test_dynamo_is_loaded_on_request_alone():
         "assert 'torch._dynamo' not in sys.modules\n"
         "preheat.compile(lambda x: x, backend='aot_eager')\n"
         "assert 'torch._dynamo' in sys.modules\n")
-    subprocess.run([sys.executable, "-c", text], check=True)
+    printed("-c", text)
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -5,7 +5,6 @@ import collections.abc
 import hashlib
 import os
 import random
-import subprocess
 import sys
 import threading
 import warnings
@@ -19,6 +18,7 @@ import torch
 import preheat
 from preheat.base.names import c_base, has_hidden_memory, is_function_type, name_of
 from same import Program, is_enabled, same_program
+from tests.processes import printed
 
 X = torch.linspace(-1.0, 1.0, 8)
 
@@ -390,10 +390,7 @@ def test_a_new_process_walks_stored_nodes_without_a_compiler(tmp_path):
         "PYTHONPATH": os.pathsep.join((str(Path(preheat.__file__).parent.parent), str(tmp_path))),
     }
     cold, warm, again = [
-        subprocess.run(
-            [sys.executable, "go.py"], cwd=tmp_path, env=environment, check=True,
-            capture_output=True, text=True,
-        ).stdout.splitlines()
+        printed("go.py", folder=tmp_path, environment=environment).splitlines()
         for _ in range(3)
     ]
     assert cold[:-1] == warm[:-1] == again[:-1]

@@ -6,7 +6,6 @@ import functools
 import inspect
 import io
 import pickle
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -18,6 +17,7 @@ from torch import nn
 import preheat
 from preheat.base.options import MODES
 from same import same
+from tests.processes import printed
 
 
 def plus(x, y=1, *, times=2):
@@ -336,14 +336,12 @@ def test_compile_stays_a_function_after_the_compiler_is_loaded():
         "with torch.no_grad(): f(torch.ones(2))\n"
         "assert callable(preheat.compile) and callable(preheat.options), preheat.compile\n"
     )
-    subprocess.run([sys.executable, "-c", program], check=True)
+    printed("-c", program)
 
 
 def test_other_compilers_around_and_inside():
     script = Path(__file__).with_name("inside_torch_compile.py")
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(script)], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr[-2000:]
+    printed(str(script))
 
 
 def test_explain_counts_what_a_loop_does():

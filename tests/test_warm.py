@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import warm_programs
+from tests.processes import printed
 
 SCRIPT = Path(warm_programs.__file__)
 
@@ -21,15 +22,8 @@ def run(name, folder, *arguments, **environment):
         "OMP_NUM_THREADS": "1",
         **environment,
     }
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), name, *arguments],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.strip().splitlines()[-1])
+    found = json.loads(
+        printed(str(SCRIPT), name, *arguments, environment=environment).strip().splitlines()[-1])
     for ours, theirs in zip(found["found"], found["expected"]):
         assert nearly(ours, theirs), (ours, theirs)
     return found
@@ -109,17 +103,11 @@ def test_another_program_under_the_same_name_is_a_miss(tmp_path):
             "with torch.no_grad():\n    print(fn(torch.zeros(2)).tolist())\n"
         )
     environment = {**os.environ, "PREHEAT_CACHE_DIR": str(tmp_path / "cache")}
-    printed = [
-        subprocess.run(
-            [sys.executable, str(folder / "go.py")],
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout.strip()
+    found = [
+        printed(str(folder / "go.py"), environment=environment).strip()
         for folder in (first, second, first)
     ]
-    assert printed == ["[1.0, 1.0]", "[2.0, 2.0]", "[1.0, 1.0]"]
+    assert found == ["[1.0, 1.0]", "[2.0, 2.0]", "[1.0, 1.0]"]
 
 
 def test_a_read_only_folder_is_no_error(tmp_path):

@@ -1,13 +1,11 @@
 """Plain functions and modules: captured as one node, replayed on other inputs as eager."""
 
-import subprocess
-import sys
-
 import pytest
 import torch
 from torch import nn
 
 from tests.capture.replay import assert_same, captured, missed, outcome, replay
+from tests.processes import printed
 
 F = nn.functional
 
@@ -148,7 +146,7 @@ def test_capture_imports_nothing_of_torchs_compiler():
         "'torch._functorch'))]\n"
         "assert not bad, bad\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    printed("-c", code)
 
 
 def test_the_recorder_keeps_no_tensor_alive():

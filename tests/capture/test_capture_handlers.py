@@ -3,7 +3,6 @@
 import contextlib
 import io
 import logging
-import subprocess
 import sys
 import traceback
 
@@ -14,6 +13,7 @@ from preheat.capture.capture import capture
 from preheat.ir.trace import Named
 from tests.capture.chains import Chain
 from tests.capture.test_capture_inside import equal
+from tests import processes
 from tests.same import same
 
 LOG = logging.getLogger("tests.capture.handlers")
@@ -264,8 +264,7 @@ def test_a_traceback_is_read_where_it_stands():
 
 def test_a_warm_process_has_what_the_recipes_name():
     loaded = "import sys, preheat.run.walk; print(*sys.modules)"
-    there = subprocess.run(
-        [sys.executable, "-c", loaded], capture_output=True, text=True, check=True).stdout.split()
+    there = processes.printed("-c", loaded).split()
     with torch.no_grad(), contextlib.redirect_stdout(io.StringIO()):
         nodes = capture(printed, (torch.eye(2),), {}, limits=None).nodes
     steps = [step for node in nodes for step in node.trace.nodes[0].end.recipe.steps]

@@ -1,14 +1,12 @@
 """When a size becomes a symbol: `dynamic`, marks, and what a program that needs one value is told."""
 
-import subprocess
-import sys
-
 import pytest
 import torch
 
 import preheat
 from preheat.run.executable import Executable
 from preheat.run.sized import CALLS_BEFORE_PLAN, MOST_PLANS, Planned, Sized
+from tests.processes import printed
 
 
 @pytest.fixture(autouse=True)
@@ -344,10 +342,7 @@ except preheat.UserError as error:
 
 
 def test_what_torch_compiles_own_functions_mark():
-    done = subprocess.run(
-        [sys.executable, "-c", _MARKED_BY_TORCH], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    counts = [line.split() for line in done.stdout.splitlines()]
+    counts = [line.split() for line in printed("-c", _MARKED_BY_TORCH).splitlines()]
     expected = {"dynamic": "1", "range": "1", "maybe": "1", "unbacked": "1", "static": "3", "address": "2"}
     assert counts[:-1] == [[name, count] for name, count in expected.items() for _ in range(2)]
     assert counts[-1] == ["refused", "True"]

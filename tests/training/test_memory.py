@@ -1,7 +1,7 @@
 """What a forward keeps for its backward: few bytes, the right ones, and no longer than needed."""
 
-import subprocess
-import sys
+import json
+import os
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ import preheat
 from preheat.capture.capture import capture
 from preheat.differentiate import Aims, Lesson
 from preheat.run.executable import Executable
+from tests.processes import printed
 from tests.training.test_steps import near, trains_alike
 
 
@@ -193,105 +194,18 @@ def test_inputs_are_let_go_after_their_last_use():
     assert not any(buffer.kind == "arena" for buffer in plan.buffers)  # 16 KB and more: on their own
 
 
-STEP = """
-import bench.memory, json, sys, torch, preheat
-from torch import nn
-from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
-
-class Block(nn.Module):
-    def __init__(self, width=64):
-        super().__init__()
-        self.norm, self.a, self.b = nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-    def forward(self, x):
-        return x + F.dropout(self.b(F.gelu(self.a(self.norm(x)))), 0.1, self.training)
-
-class Net(nn.Module):
-    def __init__(self, kind):
-        super().__init__()
-        self.blocks, self.kind = nn.ModuleList(Block() for _ in range(6)), kind
-    def forward(self, x):
-        for block in self.blocks:
-            if self.kind == "plain":
-                x = block(x)
-            else:
-                x = checkpoint(block, x, use_reentrant=self.kind == "reentrant")
-        return x
-
-net = Net(sys.argv[1])
-peaks = []
-for call in (net, preheat.compile(net, options={"cache": False})):
-    def step():
-        x = torch.randn(512, 64, requires_grad=True)
-        call(x).square().mean().backward()
-        for p in net.parameters():
-            p.grad = None
-    for _ in range(5):
-        step()
-    peaks.append(bench.memory.peak_bytes(step))
-print(json.dumps(peaks))
-"""
-
-
-def peaks(text, *arguments):
-    """The numbers that a program prints as its last line, in a process of its own."""
-    done = subprocess.run(
-        [sys.executable, "-c", text, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done.stderr
-    return [int(number) for number in done.stdout.strip().splitlines()[-1].strip("[]").split(",")]
+@pytest.fixture(scope="module")
+def peaks():
+    return json.loads(printed(str(Path(__file__).with_name("peaks.py")), environment={
+        **os.environ, "PYTHONPATH": str(ROOT)}).splitlines()[-1])
 
 
 @pytest.mark.parametrize("kind", ["plain", "checkpoint", "reentrant"])
-def test_peak_memory_is_at_most_eagers(kind):
-    eager, compiled = peaks(STEP, kind)
+def test_peak_memory_is_at_most_eagers(peaks, kind):
+    eager, compiled = peaks[kind]
     assert compiled <= eager * 1.01
     if kind != "reentrant":
         assert compiled < {"plain": 0.8, "checkpoint": 0.92}[kind] * eager
-
-
-KINDS = """
-import bench.memory, json, sys, torch, preheat
-from torch import nn
-from torch.nn import functional as F
-
-class Tied(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.table, self.layer = nn.Embedding(1000, 64), nn.Linear(64, 64)
-    def forward(self, x):
-        return F.cross_entropy(F.linear(self.layer(self.table(x)), self.table.weight), x)
-
-class Depthwise(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.convolution, self.norm = nn.Conv2d(64, 64, 7, padding=3, groups=64), nn.LayerNorm(64)
-    def forward(self, x):
-        return self.norm(self.convolution(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)).square().mean()
-
-class Narrow(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first, self.last = nn.Conv2d(16, 512, 5, padding=2), nn.Linear(512, 512)
-    def forward(self, x):
-        return self.last(F.gelu(self.first(x)).mean((2, 3))).square().mean()
-
-net, x = {
-    "tied": lambda: (Tied(), torch.arange(16)),
-    "depthwise": lambda: (Depthwise(), torch.randn(2, 8, 8, 64)),
-    "narrow": lambda: (Narrow(), torch.randn(1, 16, 12, 12)),
-}[sys.argv[1]]()
-call = preheat.compile(net, options={"cache": False})
-def step():
-    call(x).backward()
-    for p in net.parameters():
-        p.grad = None
-for _ in range(5):
-    step()
-before = bench.memory._alive_bytes()
-peak = bench.memory.peak_bytes(step)
-held = before - sum(p.numel() * 4 for p in net.parameters()) - x.numel() * x.itemsize
-print(json.dumps([peak, held, sum(p.numel() * 4 for p in net.parameters())]))
-"""
 
 
 @pytest.mark.parametrize("kind, more", [
@@ -299,8 +213,8 @@ print(json.dumps([peak, held, sum(p.numel() * 4 for p in net.parameters())]))
     ("depthwise", 12.0),  # the library pads each weight to a block of 256
     ("narrow", 1.1),  # the gradient of the last weight comes when the convolution has let go of its room
 ])
-def test_room_beside_the_gradients(kind, more):
+def test_room_beside_the_gradients(peaks, kind, more):
     """Peak and held bytes of a step, as a share of the gradients' own."""
-    peak, held, gradients = peaks(KINDS, kind)
+    peak, held, gradients = peaks[kind]
     assert held < 4096
     assert peak < more * gradients
