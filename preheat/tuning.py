@@ -33,7 +33,7 @@ from preheat.generate.tuned import changes_bits, choices
 from preheat.ir.bench import Bench
 from preheat.ir.devices import device_of as device_facts
 from preheat.ir.graph import Graph, device_of
-from preheat.ir.loop import Kernel
+from preheat.ir.loop import Kernel, is_for_any, is_on_host
 from preheat.ir.pack import digest
 from preheat.ir.plan import Binary, Image, KernelCall, Plan, Rounding, Target
 from preheat.schedule.layouts import laid_out
@@ -219,7 +219,7 @@ class _Search:
             calls = {c.kernel: c for c in plan.calls if isinstance(c, KernelCall)}
             for number, kernel in enumerate(plan.kernels):
                 key = kernel_key(kernel)
-                if key in self.asked or number not in calls:
+                if key in self.asked or number not in calls or is_for_any(kernel) or is_on_host(kernel):
                     continue
                 self.asked.add(key)
                 if self.bench.is_deterministic and changes_bits(kernel):

@@ -18,13 +18,14 @@ from types import MappingProxyType
 
 from preheat.base.errors import InternalError, UserError
 from preheat.base.events import emit, wants
+from preheat.generate.build import build, cpu_target, host_target
 from preheat.generate.tiles import Tile
 from preheat.generate.triton import ALIGN_BYTES, Source
 from preheat.generate.triton_worker import Job, Made
 from preheat.generate.variants import sources_of
 from preheat.generate.workers import WORKERS
 from preheat.ir.devices import DEVICES, device_of
-from preheat.ir.loop import Kernel
+from preheat.ir.loop import TABLE, Kernel, is_for_any, is_on_host
 from preheat.ir.pack import digest
 from preheat.ir.plan import Binary, Image, Target
 
@@ -65,6 +66,8 @@ def begin_gpu(
     """What waits for the image that `build_gpu` gives. Its kernels are compiled meanwhile, the longest first:
     it is what the last one waits for."""
     known = {} if known is None else known
+    of_host = [kernel for kernel in kernels if is_on_host(kernel)]
+    kernels = [kernel for kernel in kernels if not is_on_host(kernel)]
     keys = [kernel_key(kernel) for kernel in kernels]
     found = {(key, tiles.get(key)): kernel for key, kernel in zip(keys, kernels)}
     is_told = wants("stage")
@@ -90,8 +93,12 @@ def begin_gpu(
         for place in found:
             numbers[place[0]] = range(len(binaries), len(binaries) + len(known[place]))
             binaries += known[place]
-        entries = [(kernel.name, number) for key, kernel in zip(keys, kernels) for number in numbers[key]]
-        return Image(b"", tuple(entries), target, tuple(binaries))
+        entries = [
+            (f"{kernel.name}{TABLE}" if is_for_any(kernel) and k else kernel.name, number)
+            for key, kernel in zip(keys, kernels) for k, number in enumerate(numbers[key])]
+        # without features: an image for a GPU may come from another machine
+        host = build(of_host, cpu_target(host_target().arch, ())) if of_host else None
+        return Image(b"", tuple(entries), target, tuple(binaries), host)
 
     return image
 

@@ -20,7 +20,7 @@ from preheat.base.dataclass import dataclass
 from preheat.generate.online import EXP_SUM, online, walks
 from preheat.ir.devices import Device, device_of
 from preheat.ir.hinted import estimate
-from preheat.ir.loop import Axis, Index, Kernel, LoopOp
+from preheat.ir.loop import NUMBER, Axis, Index, Kernel, LoopOp
 from preheat.ir.plan import Target
 from preheat.ir.scalar import Scalar
 from preheat.ir.types import DTYPES
@@ -278,4 +278,5 @@ def loaded_bytes(kernel: Kernel) -> tuple[int, int]:
 
 def itemsize(kernel: Kernel) -> int:
     """The size of the widest element in memory."""
-    return max(DTYPES[param.dtype].itemsize for param in kernel.params)
+    in_memory = [param for param in kernel.params if param.name != NUMBER] or kernel.params
+    return max(DTYPES[param.dtype].itemsize for param in in_memory)

@@ -25,7 +25,7 @@ checked, as there. A kernel that folds walks rows one after another, with the su
 columns in registers. Parameters are pointers, and numbers that the host passes (`loop.NUMBER`).
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -81,6 +81,13 @@ def source_of(kernel: Kernel, target: Target, tile: Tile | None = None) -> Sourc
     return Writer(kernel if tile.depth else side_by_side(kernel), tile).source()
 
 
+def text_of(name: str, parameters: Sequence[str], lines: Sequence[str]) -> str:
+    """The module that is kernel `name`, whose body is `lines`."""
+    body = "\n".join(lines)
+    helpers = "\n".join(text for call, text in ops.HELPERS.items() if f"{call}" in body)
+    return f"{HEAD}{helpers}\n\n@triton.jit\ndef {name}({', '.join(parameters)}):\n{body}\n"
+
+
 class _Known(NamedTuple):
     """A value that has been computed: its name in the text, the positions it depends on ("yx",
     "y", "x" or ""), its dtype."""
@@ -134,17 +141,14 @@ class Writer:
             self._positions()
             write_stages(self)
         name = self.kernel.name
-        parameters = ", ".join([*(f"p{k}" for k in range(len(self.kernel.params))), *self.sizes.values()])
-        body = "\n".join(self.lines)
-        helpers = "\n".join(text for call, text in ops.HELPERS.items() if f"{call}" in body)
-        text = f"{HEAD}{helpers}\n\n@triton.jit\ndef {name}({parameters}):\n{body}\n"
+        parameters = [*(f"p{k}" for k in range(len(self.kernel.params))), *self.sizes.values()]
         signature = tuple(
             ("" if p.name == NUMBER else "*") + ops.signature(p.dtype, p.name == NUMBER)
             for p in self.kernel.params
         ) + tuple(map(_size_signature, self.arguments))
         multiples = (1 if p.name == NUMBER else ALIGN_BYTES for p in self.kernel.params)
         return Source(
-            name, text, signature, self.tile, self.has_check, self.is_fused,
+            name, text_of(name, parameters, self.lines), signature, self.tile, self.has_check, self.is_fused,
             (*multiples, *map(self._multiple, self.arguments)))
 
     def _multiple(self, size: Scalar) -> int:

@@ -12,9 +12,10 @@ from dataclasses import replace
 
 from preheat.generate.rows import side_by_side
 from preheat.generate.rungs import Rung, alignments, rungs
+from preheat.generate.tables import sources_of_table
 from preheat.generate.tiles import Tile
 from preheat.generate.triton import Source, Writer, source_of
-from preheat.ir.loop import Axis, Kernel, sizes_of
+from preheat.ir.loop import Axis, Kernel, is_for_any, sizes_of
 from preheat.ir.plan import Sizing, Target
 from preheat.ir.scalar import Dim, Scalar
 
@@ -23,8 +24,11 @@ Pairs = Sequence[tuple[tuple[Dim, ...], int]]  # extents, and a number for their
 
 def sources_of(kernel: Kernel, target: Target, tile: Tile | None = None) -> list[Source]:
     """`kernel` as Triton source: more than one where it takes sizes, for each of them the first that is for
-    them (`ir.plan.Sizing`); the last is for all. Sizes are hinted (`ir/hinted.py`). Raises Unsupported for a
+    them (`ir.plan.Sizing`); the last is for all. One that is for any number of elements, and the one that writes its
+    table (`tables`). Sizes are hinted (`ir/hinted.py`). Raises Unsupported for a
     kernel that needs to know them."""
+    if is_for_any(kernel):
+        return sources_of_table(kernel, target)
     if not sizes_of(kernel):
         return [source_of(kernel, target, tile)]
     kernel = side_by_side(kernel)

@@ -19,7 +19,8 @@ is what threads share: the native form is `void kernel(ptr args, i64 begin, i64 
 `args` an array of one data pointer a parameter (already offset) followed by the error-flag pointer
 (an int32 whose bits are `FLAGS`). Extents, strides and offsets are ints, or expressions (`Dim`): each
 of these (`sizes_of`) is one more argument before the flag, an int64, or of a float its bits. `ANY` is
-none: the extent of an only axis that is a shared lane, which begin and end say alone.
+none: the extent of an only axis that is a shared lane, which begin and end say alone. On a GPU such a
+kernel does what several calls of it do, one row of a table each (`TABLE_WORDS`).
 
 A stage walks its own axes inside the outer ones, the last innermost. Exactly one axis of a kernel
 is the vector axis: the last axis of every stage (`Kernel.lane` None: "row form"; reductions along
@@ -44,6 +45,9 @@ from preheat.ir.scalar import Dim, Scalar, product, symbol
 
 ANY: Dim = symbol("n")  # extent of a kernel's only axis, a lane: as many positions as a call says
 NUMBER = "number"  # name of a parameter that a GPU's kernel takes by value: 0-d, on the host
+HOST = "host"  # of one of a plan for a GPU whose kernel runs on the host, in the host's memory
+TABLE = "_table"  # behind the name of a kernel, that of the one that writes its table
+TABLE_WORDS = 256  # that one launch writes to a table: it is compiled in 0.2 s, one of 480 words in 0.5
 # Bits of the error flag, an int32 that kernels only ever set bits of.
 FLAGS = {"index": 1, "zero_division": 2}
 
@@ -128,6 +132,16 @@ class Kernel:
     stages: tuple[Stage, ...]
     parallel: int = 1
     lane: str | None = None
+
+
+def is_for_any(kernel: Kernel) -> bool:
+    """Whether it is for any number of elements, which its calls say."""
+    return bool(kernel.axes) and kernel.axes[0].extent == ANY
+
+
+def is_on_host(kernel: Kernel) -> bool:
+    """Whether it runs on the host, though its plan is for a GPU."""
+    return any(param.name == HOST for param in kernel.params)
 
 
 def sizes_of(kernel: Kernel) -> tuple[Scalar, ...]:

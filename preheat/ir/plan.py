@@ -181,10 +181,12 @@ class Image:
 
     On a CPU `code` is one flat, position-independent block without imports, `entries` where each
     kernel begins. On a GPU `entries` number the kernels in `binaries`; one that takes sizes may have
-    several entries, of which the first that is for the sizes of a call is launched.
+    several entries, of which the first that is for the sizes of a call is launched. `host`: of the
+    kernels of such a plan that run on the host.
     """
 
     code: bytes
     entries: tuple[tuple[str, int], ...]
     target: Target
     binaries: tuple[Binary, ...] = ()
+    host: "Image | None" = None

@@ -18,7 +18,7 @@ from preheat.base.errors import InternalError, Unsupported
 from preheat.bridge.ops import dtype as torch_dtype
 from preheat.ir.graph import refs_of
 from preheat.ir.hinted import Hinted
-from preheat.ir.loop import NUMBER, sizes_of
+from preheat.ir.loop import NUMBER, is_on_host, sizes_of
 from preheat.ir.plan import Call, KernelCall, LibraryCall, Plan, ProductCall
 from preheat.ir.scalar import Dim, Number, Scalar
 from preheat.ir.types import TensorType
@@ -108,6 +108,11 @@ def device_of(plan: Plan) -> str:
 def is_number(plan: Plan, call: KernelCall, place: int) -> bool:
     """Whether the host passes parameter `place` of a kernel by value."""
     return plan.kernels[call.kernel].params[place].name == NUMBER
+
+
+def runs_on_host(plan: Plan, call: Call) -> bool:
+    """Whether `call`, of a plan for a GPU, is of a kernel that the host runs."""
+    return isinstance(call, KernelCall) and is_on_host(plan.kernels[call.kernel])
 
 
 def sizes_at(plan: Plan, call: KernelCall) -> dict[Scalar, Number]:

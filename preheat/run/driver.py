@@ -194,14 +194,14 @@ class Frames:
 
     pinned     arena buffers that library calls see as tensors
     constants  slots with numbers in place of a pointer
-    kept       results of library calls that lie behind the arena, and at which byte
+    kept       what else lies behind the arena, and at which byte
     lenses     slots of views of inputs, which native code makes and a frame keeps
     """
 
     def __init__(
         self, executable: Executable, slots: int, scratch_words: int, pinned: frozenset[int],
         constants: Sequence[tuple[int, int]] = (),
-        kept: Mapping[int, int] = MappingProxyType({}), lenses: Sequence[int] = (),
+        kept: Mapping[int, tuple[int, TensorType]] = MappingProxyType({}), lenses: Sequence[int] = (),
     ):
         plan, self._device = executable.plan, executable.device
         self._constants = constants
@@ -212,8 +212,7 @@ class Frames:
             if place.kind == "arena" and executable.keeps_arena  # else each call makes them
         ]
         self._arena_bytes = executable.arena_bytes if executable.keeps_arena else 0
-        for slot, start in kept.items():
-            type = plan.buffers[slot].type
+        for slot, (start, type) in kept.items():
             self._arena.append((slot, start, type))
             self._arena_bytes = max(self._arena_bytes, start + extent_bytes(type))
         self.is_streamed = executable.is_gpu and bool(self._arena_bytes)

@@ -26,6 +26,7 @@ from preheat.bridge.interpret import as_tensor
 from preheat.ir.plan import Call, Image, KernelCall, LibraryCall, Output, Plan, ProductCall
 from preheat.ir.records import LAUNCH_ALIGN_BYTES
 from preheat.ir.types import TensorType
+from preheat.run.batches import NONE, Batches, Launches, Parameter, batches_of, launch_of
 from preheat.run.buffers import (
     Place,
     aligned_copy,
@@ -36,19 +37,28 @@ from preheat.run.buffers import (
     new_arena,
     places,
     read_buffers,
+    runs_on_host,
     show_bytes,
     show_view,
-    sizes_at,
     used_buffers,
     word_of,
     writes_inputs,
 )
-from preheat.run.gpu import LoadedGpu, load_gpu
+from preheat.run.gpu import Launch, LoadedGpu, load_gpu
 from preheat.run.gpu import run as run_gpu
 from preheat.run.library import Fault, library_function
 from preheat.run.load import Loaded, load
 
-Values = list  # of torch.Tensor | None, one a buffer, the error flag (a ctypes integer) last
+Note = Callable[[Launch, Sequence[Parameter], list], None]
+
+
+class Values(list):
+    """What a run has by now: a torch.Tensor or None for each buffer, then the tables of batches, the error flag (a
+    ctypes integer) last. `note` is told each launch."""
+
+    note: Note | None = None
+
+
 Action = Callable[[Values], None]
 
 LEAN_BYTES = 1 << 10  # that a lean plan keeps on a CPU
@@ -142,13 +152,14 @@ class Executable:
             if not self.is_gpu and self.keeps_arena and self.arena_bytes:
                 self._arenas.append(arena)
 
-    def record(self, inputs: Sequence[torch.Tensor], note: Callable[[int, Values], None]) -> Values:
-        """What the buffers hold after the calls; `note` is told the number of each call made.
+    def record(self, inputs: Sequence[torch.Tensor], note: Note) -> Values:
+        """What the buffers hold after the calls; `note` is told each launch.
 
         For a stream's capture, in which nothing is computed: no input counts as written.
         """
         values = self._values(inputs, new_arena(self.arena_bytes, self.device))
-        self._run(values, note)
+        values.note = note
+        self._run(values)
         return values
 
     @functools.cached_property
@@ -166,17 +177,45 @@ class Executable:
         return len(arena) > 1 and used.isdisjoint(arena)
 
     @functools.cached_property
+    def batches(self) -> Batches:
+        """The calls of a GPU's plan that are launched together."""
+        if not self.is_gpu or self.kernels is None:
+            return NONE
+        return batches_of(self.plan, self.places, self.kernels, self.device)
+
+    def launches(self, number: int) -> Launches:
+        """What call `number` of a GPU's plan, which is a kernel's, launches."""
+        if number in self.batches.inside:
+            return ()
+        if self.kernels is None:
+            raise InternalError("the plan calls kernels and has no code")
+        found = self.batches.launches.get(number)
+        return launch_of(self.plan, self.kernels, self.plan.calls[number]) if found is None else found
+
+    @functools.cached_property
     def _actions(self) -> tuple[Action, ...]:
         """One function a call, for runs from Python; the native driver has its own tables."""
-        return tuple(self._action(call) for call in self.plan.calls)
+        return tuple(self._action(number, call) for number, call in enumerate(self.plan.calls))
 
-    def _action(self, call: Call) -> Action:
+    def _action(self, number: int, call: Call) -> Action:
         if isinstance(call, KernelCall):
-            make = _launch_action if self.is_gpu else _kernel_action
-            return make(self.plan, self.kernels, call)
+            is_launch = self.is_gpu and not runs_on_host(self.plan, call)
+            return self._launches(number) if is_launch else _kernel_action(self.plan, self.kernels, call)
         if isinstance(call, ProductCall):
             return _product_action(call)
         return _library_action(self.plan, call, self.is_autocast_off)
+
+    def _launches(self, number: int) -> Action:
+        launches = self.launches(number)
+
+        def action(values: Values) -> None:
+            for launch, parameters in launches:
+                with torch.cuda.device(launch.index):
+                    run_gpu(launch, [_holder(parameter, values) for parameter in parameters])
+                if values.note is not None:
+                    values.note(launch, parameters, values)
+
+        return action
 
     def _lease(self) -> torch.Tensor:
         try:
@@ -188,7 +227,9 @@ class Executable:
         """The tensor of every buffer that exists from the start."""
         if len(inputs) != len(self.plan.inputs):
             raise InternalError(f"the plan takes {len(self.plan.inputs)} inputs, not {len(inputs)}")
-        values: Values = [None] * len(self.plan.buffers) + [ctypes.c_int64(0)]
+        values = Values([None] * len(self.plan.buffers))
+        values += (new_arena(size, self.device) for size in self.batches.table_bytes)
+        values.append(ctypes.c_int64(0))
         for number, (buffer, place) in enumerate(zip(self.plan.buffers, self.places)):
             if buffer.kind == "input":
                 values[number] = _given(inputs[buffer.index], buffer.type)
@@ -203,7 +244,8 @@ class Executable:
                 values[number] = aligned_copy(values[number])
         return values
 
-    def _run(self, values: Values, note: Callable[[int, Values], None] | None = None) -> None:
+    def _run(self, values: Values) -> None:
+        dead: list[int] = []
         for number, action in enumerate(self._actions):
             if number == self.first_write or number in self.foreign:
                 _test(values)
@@ -216,18 +258,19 @@ class Executable:
                 if number >= self.first_write:
                     raise
                 raise Fault(f"call {number} of the plan raised {error!r}") from error
-            if note is not None:
-                note(number, values)
-            for buffer in self.free_after[number]:
-                if self.places[buffer].kind in self.freed:
-                    values[buffer] = None
+            dead += self.free_after[number]
+            if number not in self.batches.inside:
+                for buffer in dead:
+                    if self.places[buffer].kind in self.freed:
+                        values[buffer] = None
+                dead = []
         try:
             _test(values)
         except Fault as fault:
             if self.written:
                 raise InternalError(f"{fault}, after an input was written") from fault
             raise
-        if self.written and note is None:
+        if self.written and values.note is None:
             increment_version([values[b] for b in self.counted])
 
     def _show_views(self, values: Values, number: int) -> None:
@@ -278,7 +321,7 @@ def executable(
 
 def loaded(plan: Plan, image: Image | None) -> Loaded | LoadedGpu | None:
     """The kernels of `plan` in memory, None where it has none. Raises as `executable`."""
-    if image is not None and image.binaries:
+    if image is not None and (image.binaries or image.host):
         return load_gpu(image, device_of(plan))
     return load(image) if image is not None and image.code else None
 
@@ -310,7 +353,7 @@ def _pointed_inputs(plan: Plan) -> tuple[int, ...]:
     found = (
         b for call in plan.calls if isinstance(call, KernelCall)
         for place, b in enumerate(call.buffers)
-        if plan.buffers[b].kind == "input" and not is_number(plan, call, place)
+        if plan.buffers[b].kind == "input" and not is_number(plan, call, place) and not runs_on_host(plan, call)
     )
     return tuple(dict.fromkeys(found))
 
@@ -356,12 +399,12 @@ def _kernel_action(plan: Plan, kernels: Loaded | None, call: KernelCall) -> Acti
     name = plan.kernels[call.kernel].name
     if kernels is None:
         raise InternalError(f"the plan calls kernel {name} and has no code")
-    run, extent = _KERNEL(kernels.address(name)), known(call.extent)
+    run, extent, of_gpu = _KERNEL(kernels.address(name)), known(call.extent), runs_on_host(plan, call)
     pointers = ctypes.c_void_p * (len(call.buffers) + len(call.sizes) + 1)
     sizes = [ctypes.c_uint64(word_of(size)).value for size in call.sizes]
 
     def action(values: Values) -> None:
-        if extent > 0:
+        if extent > 0 and not (of_gpu and values.note):  # a graph of a GPU is recorded: nothing is computed
             flag = values[-1]
             run(
                 pointers(
@@ -373,24 +416,13 @@ def _kernel_action(plan: Plan, kernels: Loaded | None, call: KernelCall) -> Acti
     return action
 
 
-def _launch_action(plan: Plan, kernels: LoadedGpu | None, call: KernelCall) -> Action:
-    name = plan.kernels[call.kernel].name
-    if kernels is None:
-        raise InternalError(f"the plan calls kernel {name} and has no code")
-    launch = kernels.launch(name, sizes_at(plan, call)) if known(call.extent) > 0 else None
-    are_numbers = [is_number(plan, call, place) for place in range(len(call.buffers))]
-    sizes = [ctypes.c_uint64(word_of(size)) for size in call.sizes]
-
-    def action(values: Values) -> None:
-        tensors = [values[b] for b in call.buffers]
-        if launch is not None:
-            with torch.cuda.device(launch.index):
-                run_gpu(launch, [
-                    *(ctypes.c_uint64.from_address(t.data_ptr()) if is_one
-                      else ctypes.c_uint64(t.data_ptr()) for t, is_one in zip(tensors, are_numbers)),
-                    *sizes])
-
-    return action
+def _holder(parameter: Parameter, values: Values) -> ctypes.c_uint64:
+    """What holds the value of a parameter of a launch."""
+    kind, value, further = parameter
+    if kind == "word":
+        return ctypes.c_uint64(value)
+    address = values[value].data_ptr()
+    return ctypes.c_uint64.from_address(address) if kind == "number" else ctypes.c_uint64(address + further)
 
 
 def product(beta: int, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:

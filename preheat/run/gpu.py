@@ -24,6 +24,7 @@ from preheat.base.errors import InternalError, UserError
 from preheat.bridge.tensors import architecture
 from preheat.ir.plan import Binary, Image, Sizing
 from preheat.ir.scalar import Dim, Number
+from preheat.run.load import Loaded, load
 
 _SHARED_LIMIT = 48 << 10  # a program that wants more must say so
 _MOST_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -46,10 +47,19 @@ _NONE: Mapping[Dim, Number] = MappingProxyType({})
 
 
 class LoadedGpu:
-    """The kernels of an image on one device. `launches`: of each name, one or several by sizes."""
+    """The kernels of an image on one device. `launches`: of each name, one or several by sizes; `host`: those that
+    run on the host."""
 
-    def __init__(self, launches: Mapping[str, Launches], modules: list[ctypes.c_void_p]):
-        self._launches, self._modules = launches, modules
+    def __init__(
+        self, launches: Mapping[str, Launches], modules: list[ctypes.c_void_p], host: Loaded | None = None,
+    ):
+        self._launches, self._modules, self._host = launches, modules, host
+
+    def address(self, name: str) -> int:
+        """Where kernel `name` of the host begins. Raises InternalError for an unknown one."""
+        if self._host is None:
+            raise InternalError(f"no kernel {name!r} of the host in the image")
+        return self._host.address(name)
 
     def launch(self, name: str, sizes: Mapping[Dim, Number] = _NONE) -> Launch:
         """How kernel `name` is launched. `sizes`: the values of what it takes (`ir.loop.sizes_of`). Raises
@@ -84,6 +94,11 @@ class LoadedGpu:
             raise InternalError(f"no kernel {name!r} in the image")
 
         return choose
+
+    def most(self, name: str, size: Dim) -> int:
+        """How much of `size` a program of kernel `name` takes."""
+        ((_, sizing),) = self._launches[name]
+        return dict(sizing.blocks)[(size,)]
 
     def words(self, name: str) -> int:
         """The most words that a launch of kernel `name` takes behind its parameters."""
@@ -152,7 +167,7 @@ def load_gpu(image: Image, device: str) -> LoadedGpu:
     found: dict[str, list[tuple[Launch, Sizing | None]]] = {}
     for name, number in image.entries:
         found.setdefault(name, []).append((made[number], image.binaries[number].sizing))
-    return LoadedGpu(found, modules)
+    return LoadedGpu(found, modules, None if image.host is None else load(image.host))
 
 
 def _loaded(binary: Binary, index: int) -> tuple[ctypes.c_void_p, Launch]:

@@ -33,23 +33,21 @@ from preheat.ir.sized import builder, has_sizes
 from preheat.ir.types import TensorType
 from preheat.run.buffers import (
     aligned_copy, detached_maker, empty, extent_bytes, known, library_refs, read_buffers,
-    seen_view_maker, show_bytes, used_buffers, view_maker, word_of,
+    seen_view_maker, show_bytes, used_buffers, view_maker,
 )
 from preheat.run.call_rows import Row
 from preheat.run.device import Context, address_of, function_of
 from preheat.run.executable import KEPT_BYTES, Executable, product
-from preheat.run.launches import lower_launch
+from preheat.run.launches import lower_batch, lower_host, lower_kernel
 from preheat.run.library import called
 from preheat.run.memory import Memory, flat
 from preheat.run.products import blas_form, gemm_words, offsets_of
 from preheat.run.shims import SHIMS, ShimCall, shim_call
 
 # Estimates for decisions only; a modern core, order of magnitude.
-_KERNEL_BYTES_PER_NS = 10
 _PRODUCT_FLOPS_PER_NS = 50
 _PRODUCT_START_NS = 300
 _RELEASE_BYTES = 256 << 10  # of a shim's operands, whose time is not known
-_TEAM_BYTES = 64 << 10  # what one more thread must have to do; a region costs 1 us
 _CUDA = 1  # torch's number of the device type
 _NUMBER = (NUMBER_SLOT, *(0 for _ in RECORDS["output"][1:]))  # an output record
 _GROUP_FLOPS = 4 << 20  # matrices smaller than this go to the BLAS as one group
@@ -60,7 +58,7 @@ class Lowered:
     """Tables of a plan. Slots: its buffers, then unused inputs, alias outputs, extra objects, memos.
 
     pinned   arena buffers that library calls see as tensors
-    kept     results of library calls that lie behind the arena, and at which byte
+    kept     results of library calls, and tables of batches, that lie behind the arena, at which byte
     lenses   views of inputs that the frame keeps
     """
 
@@ -70,7 +68,7 @@ class Lowered:
     outputs: tuple[tuple[int, ...], ...]  # output records
     drops: tuple[int, ...]
     pinned: frozenset[int]
-    kept: Mapping[int, int]
+    kept: Mapping[int, tuple[int, TensorType]]
     lenses: tuple[int, ...]
     input_slots: tuple[int, ...]
     access: tuple[str, ...]  # one an input
@@ -95,6 +93,7 @@ def lower(
     if notice is not None:
         writer.notice(*notice)
     writer.make_whole_arena()
+    dead: list[int] = []
     for number, call in enumerate(executable.plan.calls):
         writer.make_buffers(number)
         if number == executable.first_write:
@@ -102,8 +101,15 @@ def lower(
             writer.rows.append(Row("write", (), 0))
         elif number in executable.foreign:
             writer.test()
-        _LOWER[type(call)](writer, call)
-        writer.free(executable.free_after[number])
+        dead += executable.free_after[number]
+        if number in executable.batches.inside:
+            continue
+        if number in executable.batches.launches:
+            lower_batch(writer, number)
+        else:
+            _LOWER[type(call)](writer, call)
+        writer.free(dead)
+        dead = []
     writer.test()
     if executable.counted:
         writer.library(lambda: _increment_versions, (), executable.counted, ())
@@ -143,6 +149,7 @@ def lower_replay(
         executable.places[output.buffer].root for output in outputs if not output.alias))
     writer.begin_calls()
     writer.append("graph", (replay,))
+    lower_host(writer)
     if executable.counted:
         writer.library(lambda: _increment_versions, (), executable.counted, ())
     writer.output_slots(outputs)
@@ -172,8 +179,9 @@ class _Writer:
         self.objects = set(self.input_slots)
         if executable.takes_inputs:
             self.drops = dict.fromkeys(self.input_slots)
-        self.kept: dict[int, int] = {}  # slots of results that lie in the frame, and where
-        self.kept_bytes = executable.arena_bytes
+        self.kept: dict[int, tuple[int, TensorType]] = {}  # slots of what lies in the frame, and where
+        self.kept_bytes = executable.arena_bytes if executable.keeps_arena else 0
+        self.tables: dict[int, int] = {}  # the slot of each
         self.lenses: dict[int, None] = {}  # slots of views of inputs that the frame keeps
         self.looked_at = _looked_at(executable)
         self.given = {self.places[o.buffer].root for o in self.plan.outputs if not o.alias}
@@ -321,14 +329,18 @@ class _Writer:
         made on each call: on a GPU, as far as there is room."""
         if not self.executable.is_gpu or not self.executable.keeps_arena:
             return False
-        start = -(-self.kept_bytes // LAUNCH_ALIGN_BYTES) * LAUNCH_ALIGN_BYTES
-        end = start + extent_bytes(self.plan.buffers[slot].type)
+        type = self.plan.buffers[slot].type
         is_inner = self.places[slot].kind == "owned" and slot not in self.given
-        if not is_inner or estimate(end) > KEPT_BYTES:
+        if not is_inner or estimate(self.kept_bytes + extent_bytes(type)) > KEPT_BYTES:
             return False
-        self.kept[slot], self.kept_bytes = start, end
+        self.place(slot, type)
         self.point_views((slot,))
         return True
+
+    def place(self, slot: int, type: TensorType) -> None:
+        """Memory for `slot` in the frame, behind what is there."""
+        start = -(-self.kept_bytes // LAUNCH_ALIGN_BYTES) * LAUNCH_ALIGN_BYTES
+        self.kept[slot], self.kept_bytes = (start, type), start + extent_bytes(type)
 
     def offset_bytes(self, number: int) -> int:
         """From the first byte of a view's root."""
@@ -483,23 +495,6 @@ def _increment_versions(*tensors: torch.Tensor) -> None:
 
 
 # ---------------------------------------------------------------------------- one function a call
-def _lower_kernel(writer: _Writer, call: KernelCall) -> None:
-    extent = known(call.extent)
-    if extent <= 0:
-        return
-    plan = writer.plan
-    if writer.executable.is_gpu:
-        lower_launch(writer, call)
-        return
-    address = writer.executable.kernels.address(plan.kernels[call.kernel].name)
-    moved = known(call.bytes) or sum(extent_bytes(plan.buffers[b].type) for b in call.buffers)
-    some = longest((moved, 1))
-    grain = (_TEAM_BYTES * extent + some - 1) // some
-    slots = (*call.buffers, *(writer.constant(word_of(size)) for size in call.sizes))
-    words = (address, len(slots), writer.memory.words(slots), extent, grain)
-    writer.append("kernel", words, moved // _KERNEL_BYTES_PER_NS, len(slots) + 1)
-
-
 def _lower_product(writer: _Writer, call: ProductCall) -> None:
     types = [writer.plan.buffers[b].type for b in (call.a, call.b, call.out)]
     form = blas_form(*types) if "blas" in writer.context.have else None
@@ -581,7 +576,7 @@ def _shim_word(memory: Memory, kind: str, value: Any) -> tuple[int, int]:
 
 
 _LOWER: dict[type, Callable] = {
-    KernelCall: _lower_kernel,
+    KernelCall: lower_kernel,
     ProductCall: _lower_product,
     LibraryCall: _lower_library,
 }

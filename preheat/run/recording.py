@@ -23,9 +23,9 @@ import torch
 
 from preheat.base.collector import paused_collector
 from preheat.base.dataclass import dataclass
-from preheat.ir.plan import KernelCall
 from preheat.run import gpu
-from preheat.run.buffers import empty, extent_bytes, is_number, known, sizes_at, word_of
+from preheat.run.batches import Parameter
+from preheat.run.buffers import empty, extent_bytes
 from preheat.run.executable import Executable
 from preheat.run.lanes import Lane, Unsafe
 
@@ -137,7 +137,8 @@ def record(
             notes.copy(tail.data_ptr(), values[buffer].data_ptr(), size_bytes, buffer, _TARGET)
     made = [
         value.data_ptr() for buffer, value in zip(plan.buffers, values[:-1])
-        if buffer.kind not in ("input", "view") and isinstance(value, torch.Tensor) and value.numel()]
+        if buffer.kind not in ("input", "view") and isinstance(value, torch.Tensor) and value.numel()
+        and buffer.type.device == executable.device]
     holder, pieces = lane.memory()
     recording = Recording(graph, notes.patches, holder)
     if not all(any(at <= one < at + size for at, size in pieces) for one in made):
@@ -171,28 +172,23 @@ class _Notes:
         self.owner = ctypes.c_void_p()
         gpu.call("cuCtxGetCurrent", ctypes.byref(self.owner))
 
-    def launched(self, number: int, values: Sequence) -> None:
-        """Call `number` of the plan has just been captured."""
-        plan = self.executable.plan
-        call = plan.calls[number]
-        if not isinstance(call, KernelCall) or known(call.extent) <= 0:
-            return
-        launch = self.executable.kernels.launch(
-            plan.kernels[call.kernel].name, sizes_at(plan, call))
-        given = len(call.buffers) + len(call.sizes)
-        words = (ctypes.c_uint64 * (given + launch.words))(*[0] * len(call.buffers), *(
-            ctypes.c_uint64(word_of(size)).value for size in call.sizes))
+    def launched(self, launch: gpu.Launch, parameters: Sequence[Parameter], values: Sequence) -> None:
+        """A launch has just been captured."""
+        plan, places = self.executable.plan, self.executable.places
+        words = (ctypes.c_uint64 * (len(parameters) + launch.words))()
         sites: list[Site] = []
-        for k, buffer in enumerate(call.buffers):
-            at, place = ctypes.addressof(words) + 8 * k, self.executable.places[buffer]
-            if is_number(plan, call, k):
-                width = plan.buffers[buffer].type.itemsize
-                ctypes.memmove(at, values[buffer].data_ptr(), width)
-                sites.append(Site(at, buffer, width=width))
-                continue
-            words[k] = values[buffer].data_ptr()
-            if place.root in self.roles.patched:
-                sites.append(Site(at, place.root, place.offset_bytes))
+        for k, (kind, value, further) in enumerate(parameters):
+            at = ctypes.addressof(words) + 8 * k
+            if kind == "word":
+                words[k] = ctypes.c_uint64(value).value
+            elif kind == "number":
+                width = plan.buffers[value].type.itemsize
+                ctypes.memmove(at, values[value].data_ptr(), width)
+                sites.append(Site(at, value, width=width))
+            else:
+                words[k] = values[value].data_ptr() + further
+                if value < len(places) and places[value].root in self.roles.patched:
+                    sites.append(Site(at, places[value].root, places[value].offset_bytes))
         if not sites:
             return
         pointers = (ctypes.c_void_p * len(words))(

@@ -26,7 +26,7 @@ from preheat.bridge.switches import library_switches
 from preheat.ir.graph import Item
 from preheat.ir.plan import KernelCall, LibraryCall
 from preheat.ir.records import LAUNCH_ALIGN_BYTES, NODES, RECORDS
-from preheat.run.buffers import extent_bytes, known, library_refs, written_buffers
+from preheat.run.buffers import extent_bytes, known, library_refs, runs_on_host, written_buffers
 from preheat.run.call_rows import call_words
 from preheat.run.device import Context
 from preheat.run.executable import Executable
@@ -329,8 +329,12 @@ def why_direct(executable: Executable) -> str:
     for call in plan.calls:
         read.update(
             library_refs(call) if isinstance(call, LibraryCall) else getattr(call, "buffers", ()))
+    root = [place.root for place in executable.places]
+    told = {root[b] for call in plan.calls if runs_on_host(plan, call) for b in written_buffers(plan, call)}
     for call in plan.calls:
         if isinstance(call, KernelCall):
+            if not runs_on_host(plan, call) and not told.isdisjoint(root[b] for b in call.buffers):
+                return "a kernel takes a number that the host computes"
             continue
         if not isinstance(call, LibraryCall):
             return "a product runs on the host"

@@ -51,9 +51,9 @@ Unit = Group | CallUnit
 
 def fuse(
     graph: Graph, target: Target, sums: Sums,
-) -> tuple[Problem, list[Unit], list[frozenset[int]]]:
-    """The problem that `graph` is, which has the sums of `sums`, its kernels and calls in program
-    order, and for each of them the places of those that it waits for."""
+) -> tuple[Groups, list[Unit], list[frozenset[int]]]:
+    """The groups of the problem that `graph` is, which has the sums of `sums`; its kernels and calls in
+    program order, and for each of them the places of those that it waits for."""
     factors = sums.operands
     late: frozenset[int] = frozenset()
     problem, extra = state(graph, late, factors), frozenset()
@@ -69,7 +69,7 @@ def fuse(
             fusion.prefill()
             knotted = fusion.knot()
         if knotted is None:
-            return problem, *fusion.order()
+            return fusion.groups, *fusion.order()
         written = problem.written[knotted]
         if written in graph.in_place and written not in late:
             late |= {written}
@@ -384,6 +384,8 @@ class _Fusion:
         if is_writer and any(part.has_check for part in parts):
             return False
         if len({self.problem.ops[r].region for r in roots} - {0}) > 1:
+            return False
+        if self.is_gpu and len({part.shape.is_on_host for part in parts}) > 1:
             return False
         reductions = [r for r in roots if self.problem.ops[r].name in REDUCE]
         if len(reductions) > 1 and not self.products.isdisjoint(reductions):

@@ -9,9 +9,10 @@ and those numbers with what each value is are the key of the result: a `Shape`, 
 memories are places in `Group.members`. The trials of fusion, refusals included, are made for the
 first of a model's equal layers only.
 
-On a CPU elementwise groups over contiguous memory are equal whatever their sizes: one loop over all
+Elementwise groups over contiguous memory can be *flat*: equal whatever their sizes, one loop over all
 elements, as many as the call says. So the updates of hundreds of parameters are one kernel, called
-for each of them.
+for each of them. On a CPU all such groups are; on a GPU, whose kernels gain by knowing their sizes, those
+that `batches` launches together.
 
 Requires level core. Guarantees: groups of one shape are one kernel.
 Source: incremental compilation by normalised functions (Cranelift's incremental_cache.rs).
@@ -23,7 +24,7 @@ from dataclasses import replace
 
 from preheat.base.dataclass import dataclass, field
 from preheat.ir.hinted import estimate
-from preheat.ir.loop import Kernel
+from preheat.ir.loop import ANY, HOST, Kernel
 from preheat.ir.ops import ELEMENTWISE, REDUCE
 from preheat.ir.plan import Target
 from preheat.ir.scalar import product
@@ -34,6 +35,7 @@ from preheat.schedule.tile import Tiled, kernel_of, resized, tile
 from preheat.schedule.views import Store, placed_region, store_through
 
 _FLAT_OPS = frozenset((*ELEMENTWISE, "cast", "full", "expand"))
+ON_HOST = Target("cpu", "")  # what is 0-d hangs on nothing of a CPU
 MOST_FRAMES = 4  # loops that are tried for a group
 
 
@@ -43,11 +45,16 @@ class Shape:
 
     nest: Nest
     tiled: Tiled
+    is_for_any: bool = False  # for any number of elements, whatever those of its groups are
+    is_on_host: bool = False  # of a plan for a GPU
 
     @functools.cached_property
     def kernel(self) -> Kernel:
         """The kernel, without a name. The same object for all groups of this shape."""
-        return kernel_of(self.tiled)
+        made = kernel_of(self.tiled)
+        if self.is_on_host:
+            made = replace(made, params=tuple(replace(p, name=HOST) for p in made.params))
+        return replace(made, axes=(replace(made.axes[0], extent=ANY),)) if self.is_for_any else made
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +119,26 @@ class Groups:
         """The group that computes `roots` and does `stores` for the `stored` ones, or None when
         they fit no common loops."""
         walked = self._walked(roots, stores)
+        count = 0 if self.shapes.target.is_gpu else self._flat_elems(stores, walked)
+        return self._found(roots, stored, stores, walked, count)
+
+    def flat(self, group: Group) -> Group | None:
+        """`group` by a kernel that is the same for any number of elements; None where it has none."""
+        inside = frozenset(group.roots)
+        stores = [self.store(root, inside) for root in group.stored]
+        walked = self._walked(group.roots, stores)
         count = self._flat_elems(stores, walked)
+        return self._found(group.roots, group.stored, stores, walked, count) if count else None
+
+    def _found(
+        self, roots: tuple[int, ...], stored: tuple[int, ...], stores: Sequence[Store],
+        walked: Sequence[tuple[int, int | None]], count: int,
+    ) -> Group | None:
+        """The group, whose shape may be known. count: of the elements, where it is flat, else 0."""
         key, place = self._normal_form(roots, stores, walked, count > 0)
         known = self.shapes.known
         if key not in known:
-            known[key] = self._lowered(roots, stores, place)
+            known[key] = self._lowered(roots, stores, place, count > 0)
         shape = known[key]
         if shape is None:
             return None
@@ -129,7 +151,7 @@ class Groups:
         return Group(roots, stored, shape, members, reads, tiled)
 
     def is_on_host(self, value: int) -> bool:
-        """Whether `value` is in the host's memory, where kernels of a GPU cannot store."""
+        """Whether `value`, of a graph for a GPU, is in the host's memory: a kernel of the host stores it."""
         return self.shapes.target.is_gpu and self.problem.types[value].device == "cpu"
 
     def memory(self, value: int, inside: Collection[int]) -> int | None:
@@ -156,10 +178,12 @@ class Groups:
 
     # ------------------------------------------------------------------ lowering
     def _lowered(
-        self, roots: tuple[int, ...], stores: Sequence[Store], place: dict[int, int]
+        self, roots: tuple[int, ...], stores: Sequence[Store], place: dict[int, int], is_flat: bool,
     ) -> Shape | None:
         """The shape of a group that was never seen. `place`: of its values and memories."""
-        problem = self.problem
+        problem, is_for_any = self.problem, is_flat and self.shapes.target.is_gpu
+        is_on_host = any(self.is_on_host(store.memory) for store in stores)
+        target = ON_HOST if is_on_host else self.shapes.target
 
         def memory_of(value: int) -> int | None:
             memory = self.memory(value, roots)
@@ -170,11 +194,14 @@ class Groups:
         for frame in self._frames(roots, stores):
             try:
                 nest = lower(
-                    placed, frame, problem.ops, problem.types, memory_of, self.shapes.target.is_gpu)
+                    placed, frame, problem.ops, problem.types, memory_of, target.is_gpu)
                 values = tuple(place[v] for v in nest.values)
                 reads = frozenset(place[v] for v in nest.reads)
                 nest = replace(nest, values=values, reads=reads)
-                return Shape(nest, tile(nest, types, self.shapes.target))
+                made = Shape(nest, tile(nest, types, target), is_for_any, is_on_host)
+                if is_on_host and any(types[k].device != "cpu" for k in made.tiled.memories):
+                    return None  # the host sees no memory of a GPU
+                return made if not is_for_any or len(made.tiled.form.rows) == 1 else None
             except NoFit:
                 continue
         return None
@@ -222,11 +249,12 @@ class Groups:
         and single numbers; else 0."""
         types, ops = self.problem.types, self.problem.ops
         whole = types[stores[0].value] if stores else None
-        is_sized = whole is not None and type(whole.elems) is int and whole.elems > 1
-        if not is_sized or self.shapes.target.is_gpu:
+        is_gpu = self.shapes.target.is_gpu
+        least = 1 if is_gpu else 2
+        if whole is None or type(whole.elems) is not int or whole.elems < least:
             return 0
         sizes, strides = whole.sizes, whole.strides
-        is_usual = whole.is_contiguous
+        is_usual = whole.is_contiguous or is_gpu and whole.is_dense
 
         def is_flat(value: int) -> bool:
             found = types[value]
@@ -293,7 +321,7 @@ class Groups:
         found = self.flat_type_kinds.get(value)
         if found is None:
             type = self.problem.types[value]
-            found = self.shapes.kind("flat", type.dtype, type.rank == 0, type.device)
+            found = self.shapes.kind("flat", type.dtype, type.elems == 1, type.device)
             self.flat_type_kinds[value] = found
         return found
 

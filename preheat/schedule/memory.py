@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from preheat.base.dataclass import dataclass, field
-from preheat.ir.graph import Graph
+from preheat.ir.graph import Graph, device_of
 from preheat.ir.hinted import estimate, longest
 from preheat.ir.loop import Kernel, LoopOp, Param, Stage
 from preheat.ir.plan import Buffer
@@ -84,6 +84,7 @@ class _Life:
 class _Planner:
     def __init__(self, graph: Graph, problem: Problem, units: Sequence[Unit], is_lean: bool):
         self.graph, self.problem, self.units, self.is_lean = graph, problem, units, is_lean
+        self.is_gpu = device_of(graph) != "cpu"
         self.last_use: dict[int, int] = {}
         for place, unit in enumerate(units):
             for memory in (*read(unit, problem), *made(unit, problem)):
@@ -171,9 +172,11 @@ class _Planner:
         return not any(memory in kind for kind in elsewhere)
 
     def _comes_and_goes(self, memory: int) -> bool:
-        """Whether it has memory of its own in a lean plan: what is large, and what a library call of a
-        CPU sees as a tensor."""
+        """Whether it has memory of its own: in a lean plan what is large, and what a library call of a
+        CPU sees as a tensor; in a plan for a GPU what is in the host's memory."""
         type = self.problem.types[memory]
+        if self.is_gpu and type.device == "cpu":
+            return True
         is_shown = memory in self.shown and type.device == "cpu"
         return self.is_lean and (is_shown or span_bytes(type) >= LARGE_BYTES)
 

@@ -9,7 +9,7 @@
 The steps: `layouts` takes convolutions of a GPU apart and turns them, `depthwise` makes some gradients of a CPU's sums,
 `padding` and `alignment` pad and cut a GPU's products, `sums` makes products of few rows sums, `split` cuts long reductions,
 `problem` names the values that need memory, `fuse` groups values into loop nests (`loops`, `forms`,
-`tile`), `order` saves memory, `memory` gives every value a buffer; here they become the nouns of `ir.plan`.
+`tile`), `order` saves memory, `batches` puts together what a GPU launches at once, `memory` gives every value a buffer; here they become the nouns of `ir.plan`.
 
 Requires level core. Guarantees: outputs have the strides of their types; in the order of the calls
 reads of an input precede its write, and checks precede every write; kernels are distinct.
@@ -26,6 +26,7 @@ from preheat.ir.pack import digest
 from preheat.ir.plan import Call, KernelCall, LibraryCall, Output, Plan, ProductCall, Rounding, Target
 from preheat.schedule.activations import with_activations
 from preheat.schedule.alignment import aligned_products
+from preheat.schedule.batches import batched, waits_of
 from preheat.schedule.depthwise import depthwise_sums
 from preheat.schedule.fuse import fuse
 from preheat.schedule.groups import Group
@@ -68,9 +69,12 @@ def schedule(
     for prepare in (laid_out, with_activations, padded_products, aligned_products):
         graph = prepare(graph, target)
     graph = split_reductions(graph, target, sums.products)
-    problem, units, waits = fuse(graph, target, sums)
+    groups, units, waits = fuse(graph, target, sums)
+    problem, before = groups.problem, waits_of(units, waits)
     if passed is not None:
         units = with_low_peak(graph, problem, units, waits, passed)
+    if target.is_gpu:
+        units = batched(groups, units, before)
     layout = plan_memory(graph, problem, units, is_lean=passed is not None)
     kernels = _Kernels(problem, sums.products)
     calls: list[Call] = []

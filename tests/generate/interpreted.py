@@ -23,9 +23,12 @@ import triton.language as tl
 from schedule.loop_interpret import Fault, _Run, flat_of
 from triton.runtime.interpreter import InterpreterOptions, TensorHandle, interpreter_builder
 
+from preheat.generate.tables import sources_of_table
 from preheat.generate.triton import HEAD, Source, source_of
-from preheat.ir.loop import NUMBER, Kernel
+from preheat.ir.loop import ANY, NUMBER, Kernel, is_for_any
 from preheat.ir.plan import KernelCall, Plan, Target
+from preheat.run.batches import stretches
+from preheat.run.buffers import places
 
 
 interpreter_builder.options = InterpreterOptions(debug=True, sanitize_overflow=False)
@@ -75,6 +78,8 @@ class TritonRun(_Run):
         self, plan: Plan, inputs: list[torch.Tensor], order: random.Random, target: Target, tile=None,
     ):
         self.target, self.tile = target, tile
+        self.batches = {batch[-1]: batch for batch in stretches(plan, places(plan))}
+        self.numbers = iter([k for k, call in enumerate(plan.calls) if isinstance(call, KernelCall)])
         super().__init__(plan, inputs, order)
 
     def source_of(self, kernel: Kernel, call: KernelCall) -> tuple[Source, int, list]:
@@ -83,6 +88,11 @@ class TritonRun(_Run):
         return source, source.tile.programs, []
 
     def _kernel(self, kernel: Kernel, call: KernelCall) -> None:
+        number = next(self.numbers)
+        if is_for_any(kernel):
+            if number in self.batches:
+                self._batch(kernel, [self.plan.calls[k] for k in self.batches[number]])
+            return
         source, programs, sizes = self.source_of(kernel, call)
         memories = [flat_of(self.value(b)) for b in call.buffers]
         arguments = [
@@ -96,6 +106,29 @@ class TritonRun(_Run):
             if "index out of bounds" not in f"{error} {error.__cause__} {error.__context__}":
                 raise
             self.is_wrong = True
+
+
+    def _batch(self, kernel: Kernel, calls: list[KernelCall]) -> None:
+        """Calls that are one launch, of a table that a kernel writes as far as its arguments are addresses: the
+        interpreter takes a float for a float32."""
+        source, writer = sources_of_table(kernel, self.target)
+        each, rows = (dict(s.sizing.blocks)[(ANY,)] for s in (source, writer))
+        blocks = torch.tensor([
+            row << 32 | block for row, call in enumerate(calls) for block in range(-(-call.extent // each))])
+        table = torch.zeros(-(-len(calls) // rows) * rows, len(kernel.params), dtype=torch.int64)
+        numbers = [k for k, param in enumerate(kernel.params) if param.name == NUMBER]
+        for row, call in enumerate(calls):
+            for k, buffer in enumerate(call.buffers):
+                memory = flat_of(self.value(buffer))
+                tensor = memory.flat[memory.start:]
+                table[row, k] = int.from_bytes(tensor[:1].numpy().tobytes(), "little") if k in numbers else tensor.data_ptr()
+        if not numbers:
+            given, table = table, torch.zeros_like(table)
+            for first in range(0, len(calls), rows):
+                interpreted(writer.name, writer.text)[(1,)](table[first:], *given[first:first + rows].flatten().tolist())
+        sizes = torch.tensor([call.extent for call in calls])
+        with numpy.errstate(all="ignore"):
+            interpreted(source.name, source.text)[(len(blocks),)](table, sizes, blocks)
 
 
 def _range(*bounds, **hints):

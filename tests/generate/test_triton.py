@@ -496,6 +496,6 @@ def interpret(module: str, case: str) -> None:
 
 @needs_triton
 @pytest.mark.parametrize(
-    "group", ("few", "in_place", "parts", "products", "convolutions", "rows", "movement", "elementwise", "graphs", "folds", "random"))
+    "group", ("batches", "few", "in_place", "parts", "products", "convolutions", "rows", "movement", "elementwise", "graphs", "folds", "random"))
 def test_interpreted(group):
     interpret("generate.triton_cases", group)

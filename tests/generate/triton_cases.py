@@ -24,6 +24,7 @@ from preheat.generate.products import product_of
 from preheat.generate.triton import source_of
 from preheat.generate.tuned import choices, tile_of
 from preheat.ir.graph import Graph
+from preheat.ir.loop import is_for_any
 from preheat.ir.ops import CORE, FUSABLE
 from preheat.ir.plan import KernelCall, Rounding, Target
 from preheat.ir.types import tensor
@@ -225,7 +226,24 @@ def in_place() -> Iterator[Graph]:
         yield m.graph(m.matmul(z, m.input(columns, 8)))
 
 
+def batches() -> Iterator[Graph]:
+    """Updates that differ in their sizes alone, of numbers and of single elements too, and what stays apart."""
+    for dtype in ("float32", "float64"):
+        m = Make()
+        rate = m.input(dtype=dtype)
+        sizes = ((5,), (7, 300), (3000,), (1, 1), (1024,), (2048,), (1025,), (4, 4), (2, 1))
+        made = []
+        for size in sizes:
+            value, slope, mean = (m.input(*size, dtype=dtype) for _ in range(3))
+            mean = m.op("add", m.op("mul", mean, (0.9,)), m.op("mul", slope, (0.1,)))
+            made += [mean, m.op("sub", value, m.op("mul", mean, m.expand(rate, *size)))]
+        made += [m.op("add", m.input(dtype=dtype), (1.0,)) for _ in range(5)]
+        made.append(m.op("exp", made[-1]))
+        yield m.graph(*made)
+
+
 GROUPS = {
+    "batches": batches,
     "few": few, "in_place": in_place, "parts": parts,
     "products": products, "convolutions": convolutions, "rows": rows, "movement": movement, "elementwise": elementwise,
     "graphs": graphs, "folds": folds, "random": random}
@@ -243,6 +261,7 @@ def check(group: str, graph: Graph, ours: list[torch.Tensor], theirs: list[torch
     is_whole = group != "few" and not fused
     assert is_whole or all(isinstance(call, KernelCall) for call in schedule(moved, TARGET, fused).calls)
     plan = schedule(moved, TARGET, fused, {value: counts[-1] for value, counts in cut.items()})
+    assert group != "batches" or sum(map(is_for_any, plan.kernels)) == 2
     assert group != "in_place" or any(p.role == "inout" for kernel in plan.kernels for p in kernel.params)
     divides = any(op.name in ("floordiv", "truncdiv", "remainder", "fmod") for op in graph.ops)
     try:

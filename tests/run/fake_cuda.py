@@ -24,6 +24,11 @@ def floats(address, count):
     return np.ctypeslib.as_array(ctypes.cast(int(address), ctypes.POINTER(ctypes.c_float)), (count,))
 
 
+def longs(address, count):
+    """The memory at `address` as `count` int64 numbers."""
+    return np.ctypeslib.as_array(ctypes.cast(int(address), ctypes.POINTER(ctypes.c_int64)), (count,))
+
+
 class Node:
     def __init__(self, kind, function, words):
         self.kind, self.function, self.words = kind, function, list(words)

@@ -7,10 +7,11 @@ import struct
 import torch
 
 from entries import MISSED, VALUE, NoRows, Slow, runtime, tuple_of
-from fake_cuda import FakeCuda, FakeLanes, floats
+from fake_cuda import FakeCuda, FakeLanes, floats, longs
 from plans import f32
 from preheat.ir.graph import Ref
-from preheat.ir.loop import NUMBER, Kernel, Param
+from preheat.generate.build import build, host_target
+from preheat.ir.loop import ANY, HOST, NUMBER, Axis, Index, Kernel, LoopOp, Param, Stage
 from preheat.ir.plan import Buffer, KernelCall, LibraryCall, Output, Plan
 from preheat.ir.trace import Node, Return, Signature, Source, Trace
 from preheat.ir.types import tensor
@@ -19,6 +20,7 @@ from preheat.run import gpu, lowering, recording, replays
 from preheat.run.buffers import empty
 from preheat.run.device import Context, context
 from preheat.run.entry import make_entry
+from preheat.run.load import load
 from preheat.run.executable import Executable, _last_uses
 from preheat.run.recipes import compile_recipe
 from preheat.run.replays import Graphs
@@ -44,17 +46,45 @@ def scale(a, number, out):
     floats(out, N)[:] = floats(a, N) * value
 
 
+MOST_ROWS, EACH = 3, 8  # that one launch writes to a table; elements of a program
+
+
+def grow(table, sizes, blocks):
+    """a += number * b for each row (a, b, number) that a block is of."""
+    seen = {}
+    for block in longs(blocks, grow.programs):
+        seen.setdefault(int(block) >> 32, []).append(int(block) & 0xFFFFFFFF)
+    for row, found in seen.items():
+        a, b, number = longs(table, 3 * (row + 1))[3 * row :]
+        n = int(longs(sizes, row + 1)[row])
+        (value,) = struct.unpack("d", struct.pack("q", number))
+        assert found == list(range(-(-n // EACH)))
+        floats(a, n)[:] += value * floats(b, n)
+
+
+def grow_table(table, *words):
+    longs(table, len(words))[:] = [word - (1 << 64) if word >= 1 << 63 else word for word in words]
+
+
+# a = a + 1 of one number, by the host
+COUNTER = Kernel("count", (Param("float32", "inout", HOST),), (Axis("i0", 1),), (Stage((), (
+    LoopOp("load", 0, "float32", param=0, index=Index(0)), LoopOp("const", 1, "float32", other=1.0),
+    LoopOp("add", 2, "float32", (0, 1)), LoopOp("store", -1, "float32", (2,), param=0, index=Index(0)))),), 1)
 KERNELS = {
+    "grow": (grow, "inout in number"), "grow_table": (grow_table, "out" + " in" * 3 * MOST_ROWS),
     "add": (add, "in in out"), "double": (double, "in out"), "bump": (bump, "inout"),
     "scale": (scale, "in number out"),
 }
 
 
 def noun(name):
-    roles = KERNELS[name][1].split()
+    if name == "count":
+        return COUNTER
+    roles, is_flat = KERNELS[name][1].split(), name == "grow"
     return Kernel(name, tuple(
-        Param("float32", "in", NUMBER) if role == "number" else Param("float32", role, f"p{k}")
-        for k, role in enumerate(roles)), (), ())
+        Param("float64" if is_flat else "float32", "in", NUMBER) if role == "number"
+        else Param("float32", role, f"p{k}")
+        for k, role in enumerate(roles)), (Axis("i0", ANY),) if is_flat else (), ())
 
 
 def made(inputs, buffers, kernels, calls, outputs, arena_bytes=0):
@@ -100,6 +130,18 @@ def with_aliases():
         64)
 
 
+def batch_of(sizes):
+    """Each input of two thirds, one for each size, grows by a number times another one; the last input counts."""
+    number = tensor("float64", ())
+    types = [f32(n) for n in sizes] * 2 + [number] * len(sizes) + [tensor("float32", ())]
+    count = len(sizes)
+    return made(
+        types, [("input", k, type) for k, type in enumerate(types)], ["grow", "count"],
+        [KernelCall(1, (3 * count,), 1),
+         *(KernelCall(0, (k, count + k, 2 * count + k), n) for k, n in enumerate(sizes))],
+        [Output(types[0], alias="input", base=0)])
+
+
 class Machine:
     """A plan on the fake GPU: `call` is its native entry."""
 
@@ -123,7 +165,7 @@ class Machine:
         fake = self.fake
 
         class Loaded:
-            launches = {}
+            launches, host = {}, load(build((COUNTER,), host_target()))
 
             def launch(self, name, sizes=()):
                 function, roles = KERNELS[name]
@@ -132,6 +174,12 @@ class Machine:
 
             def words(self, name):
                 return self.launch(name).words
+
+            def address(self, name):
+                return self.host.address(name)
+
+            def most(self, name, size):
+                return {"grow": EACH, "grow_table": MOST_ROWS}[name]
 
         class Kept(Executable):
             def record(self, *args):  # a lane's memory outlives the recording, the host's would not
@@ -209,5 +257,5 @@ def library_machine(machine, bound):
         values[3] = run(negate, values[2])
 
     m.executable.__dict__["_actions"] = (act, act_too, m.executable._action(
-        m.executable.plan.calls[2]))
+        2, m.executable.plan.calls[2]))
     return m
