@@ -40,6 +40,14 @@ def online(kernel: Kernel) -> Kernel:
     return replace(kernel, stages=tuple(s for s in stages if not s.axes or _works(s)))
 
 
+def exponential_sums(kernel: Kernel) -> frozenset[int]:
+    """The sums of exponentials below the largest of their row: no less than 1 and no more than the row is long."""
+    return frozenset(
+        found[0].id for place, stage in enumerate(kernel.stages) for largest in stage.body
+        if largest.op == "reduce" and largest.how == "max" for later in kernel.stages[place + 1 :]
+        if (found := _sum_below(stage, largest, later)) is not None)
+
+
 def walks(kernel: Kernel) -> int:
     """How often a row is walked."""
     return sum(bool(stage.axes) for stage in kernel.stages)
@@ -118,11 +126,11 @@ def accumulate(writer: Any, op: LoopOp, wide: str, mask: str | None) -> None:
         return
     (_, largest, _), added = op.args, f"w{op.id}"
     if writer.is_flat:
-        writer.emit(f"w{op.id} = tl.sum(tl.exp(g{largest} - b{largest}[:, None]), 1)")
+        writer.emit(f"w{op.id} = tl.sum(added_exp(g{largest} - b{largest}[:, None]), 1)")
     else:
-        writer.emit(f"w{op.id} = tl.exp({wide} - b{largest})")
+        writer.emit(f"w{op.id} = added_exp({wide} - b{largest})")
         added = f"tl.where({mask}, w{op.id}, 0.0)" if mask else added
-    writer.emit(f"a{op.id} = a{op.id} * tl.exp(a{largest} - b{largest}) + {added}")
+    writer.emit(f"a{op.id} = a{op.id} * added_exp(a{largest} - b{largest}) + {added}")
     writer.emit(f"a{largest} = n{largest}")
 
 
@@ -136,7 +144,7 @@ def finish(writer: Any, op: LoopOp) -> None:
     if writer.is_flat:
         _, largest, _ = op.args
         writer.emit(f'b{largest} = tl.where(v{largest} == float("-inf"), 0.0, v{largest})')
-        whole = f"a{op.id} * tl.exp(a{largest} - b{largest})"
+        whole = f"a{op.id} * added_exp(a{largest} - b{largest})"
     total = writer.joined(whole, "tl.sum")
     writer.emit(f'v{op.id} = tl.where(v{op.args[1]} == float("-inf"), float("nan"), {total})')
 

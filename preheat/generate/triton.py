@@ -34,7 +34,7 @@ from preheat.base.errors import InternalError
 from preheat.generate import triton_ops as ops
 from preheat.generate.coarse import coarse_values
 from preheat.generate.folding import folds_of, write_fold
-from preheat.generate.online import EXP_SUM, accumulate, begin, finish, online
+from preheat.generate.online import EXP_SUM, accumulate, begin, exponential_sums, finish, online
 from preheat.generate.products import product_of, write_positions, write_product
 from preheat.generate.rows import side_by_side
 from preheat.generate.tiles import FAR, Tile, extent_of, is_far_tile
@@ -84,8 +84,7 @@ def source_of(kernel: Kernel, target: Target, tile: Tile | None = None) -> Sourc
 def text_of(name: str, parameters: Sequence[str], lines: Sequence[str]) -> str:
     """The module that is kernel `name`, whose body is `lines`."""
     body = "\n".join(lines)
-    helpers = "\n".join(text for call, text in ops.HELPERS.items() if f"{call}" in body)
-    return f"{HEAD}{helpers}\n\n@triton.jit\ndef {name}({', '.join(parameters)}):\n{body}\n"
+    return f"{HEAD}{ops.helpers_of(body)}\n\n@triton.jit\ndef {name}({', '.join(parameters)}):\n{body}\n"
 
 
 class _Known(NamedTuple):
@@ -113,7 +112,7 @@ class Writer:
         self.known: frozenset[int] = frozenset()  # masks that hold here
         self.idle: frozenset[int] = frozenset()  # values that are needed for nothing else
         self.is_clamped = False  # `y` is a row that is there: masks are for what is stored
-        self.coarse = coarse_values(kernel)
+        self.coarse, self.totals = coarse_values(kernel), exponential_sums(kernel)
         self.kernel, self.tile = online(kernel) if tile.is_looped else kernel, tile
         self.product = product_of(kernel) if tile.depth else None
         self.is_flat = tile.rows == 1  # `y` is one position: tensors have one dimension
@@ -345,6 +344,8 @@ class Writer:
             text = ops.cast(names[0], args[0].dtype, op.dtype)
         elif op.op == "bitcast":
             text = ops.bitcast(names[0], op.dtype)
+        elif op.op == "div" and op.id in self.coarse and op.args[1] in self.totals:
+            text = f"share({names[0]}, {names[1]})"
         else:
             is_apart = self.is_fused and op.op == "mul" and op.dtype in ("float32", "float64")
             text = ops.apply("mul_rn" if is_apart else op.op, args[-1].dtype, names, op.id in self.coarse)

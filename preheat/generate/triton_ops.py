@@ -9,13 +9,17 @@ in float32 and rounded once, bools are i1. Integer division by zero gives what t
 as in eager.
 
 A float32 value that reaches memory only as 16-bit floats, by way of the ops of `SMOOTH`, is
-*coarse*: its division is the hardware's and its exponential ex2's, |x| * 2**-24 + 2 ulp off. An erf
+*coarse*: its division is the hardware's and its exponential ex2's, |x| * 2**-24 + 5 ulp off. An erf
 to which 1 is added next is within 1.5e-7 then (Abramowitz and Stegun 7.1.26; eager's sum is rounded
 at 1.2e-7): gelu of 32768 x 4096, 157 us and not 195. bfloat16 rounds at 2**-9 and float16 at 2**-11. On an H200 (32768 x 4096, bfloat16) that makes a
 residual, norm, gelu, sigmoid, softmax chain 361 us and not 605 with IEEE's division; softmax of
 8192 x 16384, 138, not 173.
+
+The hardware's functions give 0 for results below 2**-126 (`ftz`) in one instruction; that they do not takes ptxas four more.
+So they are asked where no result is that small, and what is is made of it by a product: exp(x) is the square of exp(x / 2).
 """
 
+import re
 from collections.abc import Callable
 
 from preheat.base.errors import InternalError
@@ -170,8 +174,8 @@ FLOAT: dict[str, str] = {
 }
 # The coarse forms, and the ops through which a coarse result may pass on its way to memory.
 COARSE: dict[str, str] = {
-    "exp": "tl.exp({0})", "div": "({0} / {1})", "reciprocal": "({one} / {0})",
-    "sigmoid": "({one} / ({one} + tl.exp(-{0})))", "erf": "near_erf({0})",
+    "exp": "near_exp({0})", "div": "({0} / {1})", "reciprocal": "({one} / {0})",
+    "sigmoid": "near_sigmoid({0})", "erf": "near_erf({0})",
 }
 SMOOTH = frozenset(
     "add sub mul times div neg abs exp sigmoid tanh erf reciprocal rsqrt sqrt where maximum minimum"
@@ -219,6 +223,18 @@ LOGICAL: dict[str, str] = {
     "logical_not": "({0} == tl.full([], False, tl.int1))",
 }
 
+def helpers_of(body: str) -> str:
+    """The functions that `body` calls, and those that these call."""
+    texts: dict[str, str] = {}
+    pending = [body]
+    while pending:
+        called = set(_CALLS.findall(pending.pop())) & (HELPERS.keys() - texts.keys())
+        texts |= {name: HELPERS[name] for name in called}
+        pending += [HELPERS[name] for name in called]
+    return "\n".join(text for name, text in HELPERS.items() if name in texts)
+
+
+_CALLS = re.compile(r"(?<![\w.])(\w+)(?=\(|, |\))")  # a name that is called, or given to what calls it
 # Functions that generated text may call; those that it does are written before the kernel.
 HELPERS: dict[str, str] = {
     "divided": '''
@@ -232,15 +248,50 @@ def divided(x, y):
         quotient = tl.where(is_near, quotient + step, quotient)
     return quotient
 ''',
+    # of the exponentials that add up to `total`, which is 1 at the least
+    "share": '''
+@triton.jit
+def share(x, total):
+    return x * inverse(total)
+''',
+    "near_exp": '''
+@triton.jit
+def near_exp(x):
+    root = power(x * 0.72134752044448170368)
+    return root * root
+''',
+    # a quarter of the sum, whose inverse is no smaller than 2**-126 if it is not 0
+    "near_sigmoid": '''
+@triton.jit
+def near_sigmoid(x):
+    return inverse(tl.fma(power(x * -1.4426950408889634074), 0.25, 0.25)) * 0.25
+''',
     "near_erf": '''
 @triton.jit
 def near_erf(x):
     size = tl.abs(x)
-    t = 1.0 / tl.fma(size, 0.3275911, 1.0)
+    t = inverse(tl.fma(size, 0.3275911, 1.0))
     tail = tl.fma(tl.fma(t, 1.061405429, -1.453152027), t, 1.421413741)
     tail = tl.fma(tl.fma(tail, t, -0.284496736), t, 0.254829592)
-    value = tl.fma(-tail * t, tl.exp(-size * size), 1.0)
-    return tl.where(x < 0, -value, value)
+    value = tl.fma(-tail * t, power(x * x * -1.4426950408889634074), 1.0)
+    sign = x.to(tl.int32, bitcast=True) & -2147483648
+    return (value.to(tl.int32, bitcast=True) | sign).to(tl.float32, bitcast=True)
+''',
+    # exp(x), or 0 where that is below 2**-126: of what is added to 1
+    "added_exp": '''
+@triton.jit
+def added_exp(x):
+    return power(x * 1.4426950408889634074)
+''',
+    "power": '''
+@triton.jit
+def power(x):
+    return tl.inline_asm_elementwise("ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], tl.float32, True, 1)
+''',
+    "inverse": '''
+@triton.jit
+def inverse(x):
+    return tl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], tl.float32, True, 1)
 ''',
     "rounded_tf32": '''
 @triton.jit

@@ -50,7 +50,7 @@ _NUMPY = {
     "asinh": numpy.arcsinh, "acosh": numpy.arccosh, "atanh": numpy.arctanh,
     "rsqrt": lambda x: 1 / numpy.sqrt(x), "sqrt": numpy.sqrt, "trunc": numpy.trunc,
     "rint": numpy.rint, "pow": numpy.power, "atan2": numpy.arctan2, "copysign": numpy.copysign,
-    "mul_rn": numpy.multiply, **_VECTOR,
+    "mul_rn": numpy.multiply, "ex2": numpy.exp2, "rcp": lambda x: 1 / x, **_VECTOR,
 }
 LIBDEVICE = types.SimpleNamespace(**{name: _wrapped(f) for name, f in _NUMPY.items()})
 
@@ -58,8 +58,14 @@ LIBDEVICE = types.SimpleNamespace(**{name: _wrapped(f) for name, f in _NUMPY.ite
 def _instruction(text, constraints, args, *rest, **options):
     if text.startswith("cvt.rna.tf32.f32 "):
         return _to_tf32(*args)
-    (name,) = re.findall(r"^(\w+)\.approx\.f32 \$0, \$1;$", text)
-    return getattr(LIBDEVICE, name)(*args)
+    ((name, is_flushed),) = re.findall(r"^(\w+)\.approx(\.ftz)?\.f32 \$0, \$1;$", text)
+    made = getattr(LIBDEVICE, name)
+    return _flushed(made(_flushed(*args))) if is_flushed else made(*args)
+
+
+@_wrapped
+def _flushed(x):
+    return numpy.where(abs(x) < numpy.finfo(numpy.float32).tiny, numpy.copysign(numpy.float32(0), x), x)
 
 
 @_wrapped

@@ -21,7 +21,7 @@ from preheat.base.errors import UserError
 from preheat.capture.capture import capture
 from preheat.generate.cubin import binary, build_gpu, gpu_target, job_of
 from preheat.generate.products import product_of
-from preheat.generate.triton_worker import lowered, unpacked
+from preheat.generate.triton_worker import halved, lowered, unpacked
 from preheat.generate.triton import source_of
 from preheat.generate.tuned import choices, tile_of
 from preheat.ir.devices import DEVICES, device_of
@@ -158,7 +158,16 @@ def test_sixteen_bit_results_need_no_exact_division():
     (exact,) = sources(softmax(64, 512))
     (coarse,) = sources(softmax(64, 512, "bfloat16"))
     assert "divided(" in exact.text and "libdevice.exp(" in exact.text
-    assert "divided(" not in coarse.text and "tl.exp(" in coarse.text
+    assert "divided(" not in coarse.text and "near_exp(" in coarse.text and "= share(" in coarse.text
+
+
+def test_a_quotient_by_a_sum_of_its_own_is_no_share():
+    """Which may be zero, or so large that its inverse is."""
+    m = Make()
+    x = m.cast(m.input(64, 512, dtype="bfloat16"), "float32")
+    powers = m.op("exp", x)
+    (source,) = sources(m.graph(m.cast(m.op("div", powers, m.reduce("sum", powers, 1)), "bfloat16")))
+    assert "near_exp(" in source.text and "share" not in source.text
 
 
 def test_a_quotient_that_is_rounded_to_an_integer_stays_exact():
@@ -405,6 +414,50 @@ def test_no_sum_of_two_integers_in_a_word_reaches_the_assembler():
         assert not re.search(r"\b(add|min|max)\.[su]16x2", made["ptx"])
     text = "add.s16x2 \t%r552, %r551, %r7;"
     assert "add.s16 %a0, %a0, %b0; add.s16 %a1, %a1, %b1;" in unpacked(text) and "%r552, {%a0, %a1}" in unpacked(text)
+
+
+WORDS = """
+\t.reg .b16 \t%rs<9>;
+\tld.global.b32 \t%r1, [%rd1];
+\tmov.b32 \t{%rs1, %rs2}, %r1;
+\tcvt.f32.bf16 \t%r2, %rs1;
+\tcvt.f32.bf16 \t%r3, %rs2;
+\tcvt.rn.bf16.f32 \t%rs3, %r2;
+\tcvt.rn.bf16.f32 \t%rs4, %r3;
+\tcvt.f32.bf16 \t%r4, %rs3;
+\tcvt.f32.bf16 \t%r5, %rs4;
+"""
+
+
+def test_halves_of_a_word_are_rounded_and_widened_by_one_instruction_each():
+    made = halved(f".visible .entry kernel(\n{WORDS}")
+    assert made.splitlines()[2:] == [
+        "\t.reg .b32 \t%pair<1>;", "\t.reg .b16 \t%rs<9>;", "\tld.global.b32 \t%r1, [%rd1];",
+        "\tmov.b32 \t{%rs1, %rs2}, %r1;", "\tshl.b32 \t%r2, %r1, 16;", "\tand.b32 \t%r3, %r1, -65536;",
+        "\tcvt.rn.bf16x2.f32 \t%pair0, %r3, %r2;", "\tmov.b32 \t{%rs3, %rs4}, %pair0;",
+        "\tshl.b32 \t%r4, %pair0, 16;", "\tand.b32 \t%r5, %pair0, -65536;"]
+
+
+@pytest.mark.parametrize("before, after", [
+    ("\tmov.b32 \t{%rs1, %rs2}, %r1;", "\tmov.b32 \t{%rs1, %rs2}, %r1;\n\tadd.s32 \t%r1, %r1, 1;"),  # another word
+    ("\tcvt.f32.bf16 \t%r2", "\tmov.b16 \t%rs1, %rs7;\n\tmov.b16 \t%rs2, %rs7;\n\tcvt.f32.bf16 \t%r2"),
+    ("\tmov.b32 \t{%rs1", "$L__BB0_1:\n\tmov.b32 \t{%rs1"),  # another block
+])
+def test_what_is_no_half_of_its_word_any_more_is_widened_as_it_is(before, after):
+    made = halved(f".visible .entry kernel(\n{WORDS.replace(before, after)}")
+    assert made.count("cvt.f32.bf16 \t%r2, %rs1") == made.count("cvt.f32.bf16 \t%r3, %rs2") == 1
+
+
+@needs_triton
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_sixteen_bits_cost_an_instruction_to_widen_and_half_a_one_to_round(arch):
+    m = Make()
+    x = m.cast(m.input(4096, dtype="bfloat16"), "float32")
+    y = m.cast(m.cast(m.op("mul", x, (3.1,)), "bfloat16"), "float32")
+    (kernel,) = schedule(on_gpu(m.graph(m.cast(m.op("mul", y, (0.7,)), "bfloat16"))), gpu_target(arch)).kernels
+    made, _ = lowered(job_of(source_of(kernel, gpu_target(arch)), gpu_target(arch)))
+    found = re.findall(r"(cvt\.\S+|(?:shl|and)\.b32)", made["ptx"])
+    assert "cvt.f32.bf16" not in found and "cvt.rn.bf16.f32" not in found and "cvt.rn.bf16x2.f32" in found
 
 
 @needs_triton

@@ -10,8 +10,9 @@ does not; prints how many did.
 import sys
 from collections.abc import Iterator
 
-from generate.interpreted import Fault, run_triton  # first: it chooses Triton's interpreter
+from generate.interpreted import Fault, interpreted, run_triton  # first: it chooses Triton's interpreter
 
+import numpy
 import torch
 from schedule.graphs import Make, last, on_gpu, random_input, same
 from schedule.test_fusion import bert_layer
@@ -21,7 +22,8 @@ from schedule.test_fuzz import Program
 from preheat.bridge.interpret import run
 from preheat.generate import tiles
 from preheat.generate.products import product_of
-from preheat.generate.triton import source_of
+from preheat.generate.triton import HEAD, source_of
+from preheat.generate.triton_ops import helpers_of
 from preheat.generate.tuned import choices, tile_of
 from preheat.ir.graph import Graph
 from preheat.ir.loop import is_for_any
@@ -310,8 +312,35 @@ def check_tiles() -> None:
             same(a, b)
 
 
+def check_coarse() -> None:
+    """The functions of coarse values are as near as `triton_ops` says, for results below 2**-126, too."""
+    spread = torch.linspace(-104, 104, 4092).tolist()
+    x, made = torch.tensor([*spread, 0.0, *ODD]), torch.empty(4, 4096)
+    body = """    x = tl.arange(0, 4096)
+    v = tl.load(p0 + x)
+    tl.store(p1 + x, near_exp(v))
+    tl.store(p1 + 4096 + x, near_sigmoid(v))
+    tl.store(p1 + 8192 + x, near_erf(v))
+    tl.store(p1 + 12288 + x, share(v, tl.full([4096], 3.0, tl.float32)))
+"""
+    text = f"{HEAD}{helpers_of(body)}\n\n@triton.jit\ndef coarse(p0, p1):\n{body}\n"
+    with numpy.errstate(all="ignore"):
+        interpreted("coarse", text)[(1,)](x, made)
+    wide, ulp, least = x.double(), 2.0**-23, 2.0**-148
+    sigmoid = torch.where(x < -88.72, 0, wide.sigmoid())  # as in float32, where exp(-x) has no number
+    for found, true, bound in (
+        (made[0], wide.exp(), (wide.abs() / 2 + 5) * ulp * wide.exp() + least),
+        (made[1], sigmoid, (wide.abs() / 2 + 5) * ulp * wide.sigmoid() + least),
+        (made[2], wide.erf(), 5e-7), (made[3], wide / 3, 2 * ulp * wide.abs())):
+        is_near = (found.double() - true).abs() <= bound
+        is_near |= (found == true) | (true.isnan() & found.isnan()) | ((true > 3.4e38) & found.isinf())
+        assert is_near.all(), (x[~is_near], found[~is_near])
+
+
 def main(group: str) -> None:
     count = 0
+    if group == "elementwise":
+        check_coarse()
     if group == "products":
         check_tiles()
     for graph in GROUPS[group]():
