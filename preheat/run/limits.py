@@ -103,7 +103,9 @@ def counted(places: Sequence[Place]) -> float:
 
 
 def counted_traces(traces: Sequence[Trace], moving: Collection[str]) -> float:
-    """The same of their traces; `moving`: the paths of numbers that change."""
+    """The same of their traces; `moving`: the paths of numbers that change. Lengths are none of these: a list of
+    a length that was captured for itself still goes that way."""
+    moving = {path for path in moving if not path.startswith("len(")}
     pinned, left_open = [], set()
     for trace in traces if moving else ():
         values = {
