@@ -27,7 +27,7 @@ from preheat.bridge.tensors import Tensor
 from preheat.capture import generators, snapshots
 from preheat.capture.observer import GiveUp
 from preheat.capture.recipes import Planner
-from preheat.capture.spoiled import own_gradient, why_spoiled
+from preheat.capture.spoiled import own_gradient, why_spoiled, written_histories
 from preheat.capture.sizes import finished
 from preheat.ir.graph import Graph
 from preheat.ir.trace import (
@@ -183,6 +183,8 @@ class Nodes:
         body = recorder.finish(list(outputs), names, alias_sets, grad_outputs)
         if body is not None and (hidden := own_gradient(body, grad_outputs)):
             raise GiveUp("own_gradient", hidden)
+        for source in written_histories(body, recorder.source_of_value) if body is not None else ():
+            watcher.guards.claim(sources.step(source, "attr", "is_leaf"), "is", False)
         numbers = watcher.guards.numbers
         if body is not None and recorder.rules is not None:
             body, inputs = finished(body, numbers, inputs)

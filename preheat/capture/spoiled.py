@@ -34,6 +34,14 @@ def why_spoiled(recorder: Any, results: Sequence[Any]) -> str:
     return broken or _why_slice_spoiled(ops, recorder.root, views)
 
 
+def written_histories(graph: Graph, sources: Mapping[int, int]) -> list[int]:
+    """The `sources` of the inputs that require grad and are written to under autograd: none may be a leaf."""
+    grads, roots = set(graph.grads), graph.roots()
+    written = {
+        roots.get(value, value) for op in graph.ops if op.is_grad_enabled for value in op.writes if value in grads}
+    return [sources[value] for value in sorted(written & grads) if value in sources]
+
+
 def own_gradient(graph: Graph, grad_outputs: Sequence[int]) -> str:
     """An op that ran outside of autograd and gave a new tensor that requires grad all the same: what
     gave it its history (a `torch.autograd.Function`, a custom op's) was not seen. Or "".

@@ -53,3 +53,25 @@ def test_an_optimizer_that_is_made_inside(kind):
     compiled = preheat.compile(fit, options={"cache": False})
     for count in (2, 2, 2, 3, 2):
         torch.testing.assert_close(compiled(torch.ones(3), count), fit(torch.ones(3), count))
+
+
+@pytest.mark.parametrize("write", [
+    lambda w: w.add_(1), lambda w: w[0].mul_(2), lambda w: w.view(3).copy_(torch.ones(3)), torch.relu_,
+])
+def test_a_write_to_a_leaf_is_refused_at_the_users_line_and_leaves_nothing_done(write):
+    """Also where it was captured for what is no leaf: `x` has not been written to when it is refused."""
+    def program(x, w):
+        write(w)
+        x.add_(1)
+        return (x * w).sum()
+
+    compiled = preheat.compile(program, options={"cache": False})
+    for _ in range(3):
+        compiled(torch.ones(3), torch.ones(3, requires_grad=True) * 1).backward()
+    for _ in range(3):
+        x, w = torch.ones(3), torch.ones(3, requires_grad=True)
+        with pytest.raises(RuntimeError, match="leaf Variable that requires grad is being used in an in-place") as caught:
+            compiled(x, w)
+        assert x.tolist() == [1.0] * 3
+        assert any(entry.name == "program" for entry in caught.traceback)
+    assert compiled(torch.ones(3), torch.ones(3)).item() is not None

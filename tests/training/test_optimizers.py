@@ -107,8 +107,10 @@ def test_numbers_that_change_between_steps_cost_no_variant(choice):
 ], ids=["step", "cosine", "one_cycle", "lambda"])
 @pytest.mark.parametrize("fused", [False, True])
 def test_schedulers_between_steps(make, fused):
+    # torch's fused kernel rounds a product and the sum with it once, generated code both: a parameter that passes by
+    # zero on its way, as under the high rates of one cycle, then differs by more ulp than it has
     twins = Twins(lambda params: torch.optim.SGD(
-        params, lr=0.1, momentum=0.9, nesterov=True, fused=fused))
+        params, lr=0.1, momentum=0.9, nesterov=True, fused=fused), rtol=1e-5 if fused else 1e-6)
     schedulers = [make(optimizer) for optimizer in twins.optimizers]
     for k in range(10):
         twins.step()

@@ -13,9 +13,11 @@ IMPLEMENTATIONS = {"forloop": {"foreach": False}, "foreach": {"foreach": True}, 
 
 
 class Twins:
-    """Two optimizers over equal parameters: `make(params)`; the second one is compiled."""
+    """Two optimizers over equal parameters: `make(params)`; the second one is compiled. Tensors are compared with
+    `rtol`."""
 
-    def __init__(self, make, sizes=SIZES, compiled=lambda optimizer: optimizer.step):
+    def __init__(self, make, sizes=SIZES, compiled=lambda optimizer: optimizer.step, rtol=1e-6):
+        self.rtol = rtol
         self.params = []
         for _ in range(2):
             torch.manual_seed(3)
@@ -47,10 +49,10 @@ class Twins:
         states = [
             (params, [p.grad for p in params], optimizer.state_dict())
             for optimizer, params in zip(self.optimizers, self.params)]
-        alike(*states)
+        alike(*states, rtol=self.rtol)
 
 
-def alike(expected, found, at=""):
+def alike(expected, found, at="", rtol=1e-6):
     """The same structure, numbers and tensors; of tensors, what fusion may round differently."""
     assert type(expected) is type(found), at
     if isinstance(expected, torch.Tensor):
@@ -58,16 +60,16 @@ def alike(expected, found, at=""):
         assert expected.requires_grad == found.requires_grad, at
         largest = expected.detach().abs().nan_to_num(0, 0, 0).max() if expected.numel() else 0
         torch.testing.assert_close(
-            found, expected, rtol=1e-5, atol=2e-6 * max(float(largest), 1e-6), equal_nan=True,
+            found, expected, rtol=rtol, atol=2e-6 * max(float(largest), 1e-6), equal_nan=True,
             msg=lambda m: f"{at}: {m}")
     elif isinstance(expected, dict):
         assert list(expected) == list(found), at
         for key in expected:
-            alike(expected[key], found[key], f"{at}[{key!r}]")
+            alike(expected[key], found[key], f"{at}[{key!r}]", rtol)
     elif isinstance(expected, (list, tuple)):
         assert len(expected) == len(found), at
         for place, pair in enumerate(zip(expected, found)):
-            alike(*pair, f"{at}[{place}]")
+            alike(*pair, f"{at}[{place}]", rtol)
     else:
         assert expected == found, at
 
