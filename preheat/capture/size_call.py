@@ -17,7 +17,7 @@ from preheat.base.dataclass import dataclass, field
 from preheat.capture.numbers import Numbers
 from preheat.ir.dims import normal
 from preheat.ir.graph import Ref, Token
-from preheat.ir.scalar import Dim, Scalar, apply
+from preheat.ir.scalar import Dim, Scalar, apply, product
 from preheat.ir.types import TensorType, Type, contiguous_strides
 
 Shape = tuple[tuple[Dim, ...], tuple[Dim, ...] | None] | None  # None: as it is now, no symbols in it
@@ -250,6 +250,8 @@ def formatted(call: Call, type: TensorType, default: str = "preserve_format") ->
         return type.sizes, None
     if name == "preserve_format":
         return preserved(call, type)
+    if name == "channels_last" and type.rank == 4:
+        return type.sizes, channels_last(type.sizes)
     raise NoRule(f"memory format {name}")
 
 
@@ -300,10 +302,40 @@ LAYOUT_QUESTIONS: dict[str, Callable[[Call, TensorType, str], bool | None]] = {
 """What C++ asks about a tensor that is shown to it, by the op that the question comes as."""
 
 
+def channels_last(sizes: tuple[Dim, ...]) -> tuple[Dim, ...]:
+    """Strides of images whose channels lie together, in normal form."""
+    strides: list[Dim] = [1] * len(sizes)
+    step: Dim = 1
+    for axis in _CHANNELS_LAST["channels_last" if len(sizes) == 4 else "channels_last_3d"]:
+        strides[axis] = normal(step)
+        step = step * sizes[axis]
+    return tuple(strides)
+
+
+def is_channels_last(call: Call, type: TensorType) -> bool:
+    """Whether torch takes an image for one with channels last (`suggest_memory_format`): so are the results.
+
+    Raises NoRule on a GPU, whose libraries choose by sizes."""
+    if type.rank not in (4, 5) or is_row_major(type):
+        return False
+    if type.strides == channels_last(type.sizes):  # then it is one unless an image is one number
+        is_last = call.holds("gt", normal(product(type.sizes[1:])), 1)
+    else:
+        is_last = any(_asks_strides_like(call, type, name) for name in _CHANNELS_LAST)
+    if is_last and (type.device != "cpu" or type.rank == 5):
+        raise NoRule("channels last")
+    return is_last
+
+
+def images(call: Call, type: TensorType, sizes: tuple[Dim, ...], is_dense_asked: bool = False) -> Shape:
+    """Images of these sizes, made of `type`: channels last if its are. `is_dense_asked`: C goes another way where they
+    have gaps."""
+    if is_dense_asked and not is_row_major(type) and not is_dense(call, type):
+        raise NoRule("an image with gaps")
+    return sizes, channels_last(sizes) if is_channels_last(call, type) else None
+
+
 def never_channels_last(call: Call, type: TensorType) -> None:
-    """Raises NoRule for an image that torch takes for one with channels last: so are the results."""
-    if is_row_major(type):
-        return
-    for memory_format in _CHANNELS_LAST:
-        if _asks_strides_like(call, type, memory_format):
-            raise NoRule("channels last")
+    """Raises NoRule for an image with channels last, of an op of which it is not known what it makes of that."""
+    if is_channels_last(call, type):
+        raise NoRule("channels last")

@@ -6,7 +6,7 @@ Rules of `size_rules.py`. Source: the shape functions of aten/src/ATen/native.
 from collections.abc import Sequence
 
 from preheat.capture.size_call import (
-    Call, NoRule, Rule, Shape, broadcast, dense_like, formatted, never_channels_last,
+    Call, NoRule, Rule, Shape, broadcast, dense_like, formatted, images,
     preserved, row_major, type_is,
 )
 from preheat.ir.dims import normal
@@ -147,18 +147,16 @@ def _rms_norm(call: Call) -> list[Shape]:
 
 def _batch_norm(call: Call) -> list[Shape]:
     type = call.type("input")
-    never_channels_last(call, type)
     channels = type.sizes[1]
-    return [(type.sizes, None), *(((0,) if real.sizes == (0,) else (channels,), None) for real in call.real[1:])]
+    return [images(call, type, type.sizes, True), *(((0,) if real.sizes == (0,) else (channels,), None) for real in call.real[1:])]
 
 
 def _group_norm(call: Call) -> list[Shape]:
     type = call.type("input")
     for name, expected in (("N", type.sizes[0]), ("C", type.sizes[1])):
         call.same(call.arg(name), expected)
-    never_channels_last(call, type)
     kept = (type.sizes[0], call.known(call.arg("group")))
-    return [(type.sizes, None), (kept, None), (kept, None)]
+    return [images(call, type, type.sizes, True), (kept, None), (kept, None)]
 
 
 # ---------------------------------------------------------------------------- products

@@ -5,7 +5,7 @@ aten/src/ATen/native.
 """
 
 from preheat.capture.size_call import (
-    Call, NoRule, Rule, Shape, is_row_major, never_channels_last, preserved,
+    Call, NoRule, Rule, Shape, channels_last, images, is_channels_last, is_row_major, preserved,
 )
 from preheat.ir.dims import normal
 from preheat.ir.graph import Ref
@@ -45,15 +45,13 @@ def _glu(call: Call) -> list[Shape]:
 
 
 def _of_input_size(call: Call) -> list[Shape]:
-    never_channels_last(call, call.type("grad_output"))
-    return [(tuple(call.arg("input_size", ())), None)]
+    return [images(call, call.type("grad_output"), tuple(call.arg("input_size", ())))]
 
 
 def _of_self(call: Call) -> list[Shape]:
     """As what was pooled or padded."""
     type = call.type("self")
-    never_channels_last(call, type)
-    return [_plain(type)]
+    return [images(call, type, type.sizes)]
 
 
 def _as_self(call: Call) -> list[Shape]:
@@ -78,25 +76,27 @@ def _rms_norm(call: Call) -> list[Shape]:
 
 def _group_norm(call: Call) -> list[Shape]:
     type = call.type("input")
-    never_channels_last(call, type)
     channels = ((call.same(call.arg("C"), type.sizes[1]),), None)
-    return _wanted(call, _plain(type), channels, channels)
+    return _wanted(call, images(call, type, type.sizes, True), channels, channels)
 
 
 def _batch_norm(call: Call) -> list[Shape]:
     type = call.type("input")
-    never_channels_last(call, type)
     channels = ((type.sizes[1],), None)
-    return _wanted(call, _plain(type), channels, channels)
+    return _wanted(call, images(call, type, type.sizes, True), channels, channels)
 
 
 def _convolution(call: Call) -> list[Shape]:
     names = ("grad_output", "input", "weight")
     grad, type, weight = (call.type(name) for name in names)
-    if not all(map(is_row_major, (grad, type, weight))):
-        raise NoRule("convolution of another layout")
     bias = (tuple(call.arg("bias_sizes", ())), None)
-    return _wanted(call, _plain(type), _plain(weight), bias)
+    if all(map(is_row_major, (grad, type, weight))):
+        return _wanted(call, _plain(type), _plain(weight), bias)
+    if type.device != "cpu" or type.rank != 4:
+        raise NoRule("convolution of another layout")
+    is_last = any([is_channels_last(call, t) for t in (type, weight)])
+    made = [(t.sizes, channels_last(t.sizes) if is_last else None) for t in (type, weight)]
+    return _wanted(call, *made, bias)
 
 
 def _embedding(call: Call) -> list[Shape]:

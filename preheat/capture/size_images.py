@@ -6,9 +6,12 @@ Rules of `size_rules.py`. Source: `ATen/native/ConvUtils.h`, `ATen/native/Pool.h
 from collections.abc import Sequence
 from typing import Any
 
-from preheat.capture.size_call import Call, NoRule, Rule, Shape, is_row_major, never_channels_last
+from preheat.capture.size_call import (
+    Call, NoRule, Rule, Shape, channels_last, images, is_channels_last, is_row_major,
+)
 from preheat.ir.dims import normal
 from preheat.ir.scalar import Dim, apply
+from preheat.ir.types import TensorType
 
 
 # ---------------------------------------------------------------------------- convolution, pooling
@@ -18,8 +21,7 @@ def _pair(values: Sequence[Any], count: int) -> list[Any]:
 
 def _convolution(call: Call) -> list[Shape]:
     type, weight = call.type("input"), call.type("weight")
-    if not (is_row_major(type) and is_row_major(weight)):  # then it is never channels last
-        raise NoRule("convolution of another layout")
+    is_last = _makes_channels_last(call, type, weight)
     spatial = type.rank - 2
     stride, padding, dilation = (
         _pair([call.known(n) for n in call.arg(name, ())], spatial)
@@ -42,12 +44,26 @@ def _convolution(call: Call) -> list[Shape]:
             sizes.append(normal(apply("floordiv", span, stride[k]) + 1))
     if not all(call.holds("gt", n, 0) for n in sizes):
         raise NoRule("an empty convolution")
-    return [(tuple(sizes), None)]
+    if not is_last:
+        return [(tuple(sizes), None)]
+    return [(tuple(sizes), channels_last(tuple(sizes)))]
+
+
+def _makes_channels_last(call: Call, type: TensorType, weight: TensorType) -> bool:
+    """Whether one of a convolution's operands has its channels last. Source: `determine_backend_memory_format` of
+    ATen/native/Convolution.cpp; of a signal it takes a row-major copy."""
+    if type.rank == 3 and not is_row_major(type) and call.is_contiguous(type):
+        raise NoRule("a signal of one channel, of which no copy is taken")
+    types = (weight,) if type.rank == 3 else (type, weight)
+    if all(map(is_row_major, types)):
+        return False
+    if type.device != "cpu" or type.rank != 4:
+        raise NoRule("convolution of another layout")
+    return any([is_channels_last(call, t) for t in types])
 
 
 def _pool(call: Call) -> list[Shape]:
     type = call.type("self")
-    never_channels_last(call, type)
     spatial = 2 if "2d" in call.name else 3 if "3d" in call.name else 1
     kernel = _pair([call.known(n) for n in call.arg("kernel_size", ())], spatial)
     stride = _pair([call.known(n) for n in call.arg("stride", ())], spatial) or kernel
@@ -68,13 +84,12 @@ def _pool(call: Call) -> list[Shape]:
         if not call.holds("gt", made, 0):
             raise NoRule("an empty pooling")
         sizes.append(made)
-    return [(tuple(sizes), None)] * len(call.real)
+    return [images(call, type, tuple(sizes))] * len(call.real)
 
 
 def _adaptive_pool(call: Call) -> list[Shape]:
     type, wanted = call.type("self"), call.arg("output_size", ())
-    never_channels_last(call, type)
-    return [((*type.sizes[: type.rank - len(wanted)], *wanted), None)] * len(call.real)
+    return [images(call, type, (*type.sizes[: type.rank - len(wanted)], *wanted))] * len(call.real)
 
 
 def _upsample(call: Call) -> list[Shape]:
@@ -82,10 +97,9 @@ def _upsample(call: Call) -> list[Shape]:
     type, wanted = call.type("self"), call.args.get("output_size")
     if wanted is None:
         raise NoRule("upsampling")
-    never_channels_last(call, type)
     if not all(call.holds("gt", n, 0) for n in wanted):
         raise NoRule("an empty image")
-    return [((*type.sizes[:2], *wanted), None)]
+    return [images(call, type, (*type.sizes[:2], *wanted))]
 
 
 IMAGES: dict[Rule, str] = {

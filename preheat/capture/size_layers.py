@@ -7,7 +7,7 @@ Rules of `size_rules.py`. Source: the shape functions of aten/src/ATen/native.
 from typing import Any
 
 from preheat.capture.size_call import (
-    Call, NoRule, Rule, Shape, never_channels_last, preserved,
+    Call, NoRule, Rule, Shape, images, preserved,
 )
 from preheat.capture.size_compute import pointwise
 from preheat.ir.dims import divided, normal
@@ -19,7 +19,6 @@ from preheat.ir.types import TensorType
 def _padded(call: Call) -> list[Shape]:
     """Constants, reflection and replication: pairs of lengths, the last axis first."""
     type, padding = call.type("self"), call.arg("padding" if "padding" in call.args else "pad", ())
-    never_channels_last(call, type)
     sizes = list(type.sizes)
     for place in range(len(padding) // 2):
         axis = type.rank - 1 - place
@@ -30,7 +29,7 @@ def _padded(call: Call) -> list[Shape]:
         sizes[axis] = normal(sizes[axis] + before + behind)
         if not call.holds("gt", sizes[axis], 0):
             raise NoRule("an axis that is padded away")
-    return [(tuple(sizes), None)]
+    return [images(call, type, tuple(sizes))]
 
 
 def _places(call: Call, size: Dim, axis: int) -> Dim:
@@ -60,10 +59,8 @@ def _unfolded(call: Call) -> list[Shape]:
 def _folded(call: Call) -> list[Shape]:
     type, wanted = call.type("self"), call.arg("output_size", ())
     area = _of_axis(call, "kernel_size", 0) * _of_axis(call, "kernel_size", 1)
-    channels = divided(type.sizes[type.rank - 2], area)
+    channels = _exact(call, type.sizes[type.rank - 2], area)
     places = [_places(call, size, axis) for axis, size in enumerate(wanted)]
-    if channels is None:
-        raise NoRule("channels that are no multiple of the kernel")
     call.same(type.sizes[-1], normal(places[0] * places[1]))
     return [((*type.sizes[: type.rank - 2], channels, *wanted), None)]
 
@@ -78,44 +75,39 @@ def _grid_sampled(call: Call) -> list[Shape]:
 
 def _unpooled(call: Call) -> list[Shape]:
     type, wanted = call.type("self"), call.arg("output_size", ())
-    never_channels_last(call, type)
-    return [((*type.sizes[: type.rank - len(wanted)], *wanted), None)]
+    return [images(call, type, (*type.sizes[: type.rank - len(wanted)], *wanted))]
 
 
 def _pixels(call: Call) -> list[Shape]:
     """Channels to pixels of the image, or back."""
     type = call.type("self")
-    never_channels_last(call, type)
     batch, (channels, height, width) = type.sizes[:-3], type.sizes[-3:]
     if "unshuffle" in call.name:
         by = call.known(call.arg("downscale_factor"))
-        sizes = (normal(channels * (by * by)), _exact(height, by), _exact(width, by))
+        sizes = (normal(channels * (by * by)), _exact(call, height, by), _exact(call, width, by))
     else:
         by = call.known(call.arg("upscale_factor"))
-        sizes = (_exact(channels, by * by), normal(height * by), normal(width * by))
-    return [((*batch, *sizes), None)]
+        sizes = (_exact(call, channels, by * by), normal(height * by), normal(width * by))
+    return [images(call, type, (*batch, *sizes))]
 
 
-def _exact(size: Dim, by: int) -> Dim:
+def _exact(call: Call, size: Dim, by: int) -> Dim:
     found = divided(size, by)
-    if found is None:
+    if found is not None:
+        return found
+    if not call.holds("eq", apply("mod", size, by), 0):
         raise NoRule(f"{size} is no multiple of {by}")
-    return found
+    return normal(apply("floordiv", size, by))
 
 
 def _kept(call: Call) -> list[Shape]:
     type = call.type("self")
-    never_channels_last(call, type)
-    return [(type.sizes, None)]
+    return [images(call, type, type.sizes)]
 
 
 def _glu(call: Call) -> list[Shape]:
     type, axis = call.type("self"), call.axis(default=-1)
-    half = divided(type.sizes[axis], 2)
-    if half is None:
-        if not call.holds("eq", apply("mod", type.sizes[axis], 2), 0):
-            raise NoRule("glu of an odd size")
-        half = apply("floordiv", type.sizes[axis], 2)
+    half = _exact(call, type.sizes[axis], 2)
     return [(tuple(half if k == axis else n for k, n in enumerate(type.sizes)), None)]
 
 
@@ -278,7 +270,7 @@ def _as_real(call: Call) -> list[Shape]:
 
 def _as_complex(call: Call) -> list[Shape]:
     type = call.type("self")
-    return [(type.sizes[:-1], tuple(_exact(step, 2) for step in type.strides[:-1]))]
+    return [(type.sizes[:-1], tuple(_exact(call, step, 2) for step in type.strides[:-1]))]
 
 
 def _diagonals(call: Call) -> list[Shape]:

@@ -23,7 +23,8 @@ from preheat.capture.size_linalg import LINALG
 from preheat.capture.size_transforms import TRANSFORMS
 from preheat.capture.size_views import VIEWS
 from preheat.capture.size_call import (
-    Call, NoRule, Rule, Shape, broadcast, dense_like, is_row_major, never_channels_last,
+    Call, NoRule, Rule, Shape, broadcast, channels_last, dense_like, is_channels_last, is_row_major,
+    never_channels_last,
 )
 from preheat.ir.dims import divided, normal
 from preheat.ir.graph import Ref
@@ -132,15 +133,14 @@ def _cat(call: Call) -> list[Shape]:
     tensors = [t for t in call.of(call.arg("tensors", ())) if t.sizes != (0,)]
     if not tensors:
         raise NoRule("nothing to concatenate")
-    if not any(map(is_row_major, tensors)):  # one that is not channels last decides
-        never_channels_last(call, tensors[0])
+    is_last = not any(map(is_row_major, tensors)) and all([is_channels_last(call, t) for t in tensors])
     axis = call.known(call.arg("dim", 0)) % tensors[0].rank
     sizes = list(tensors[0].sizes)
     for other in tensors[1:]:
         for k, n in enumerate(other.sizes):
             sizes[k] = sizes[k] + n if k == axis else call.same(sizes[k], n)
     sizes[axis] = normal(sizes[axis])
-    return [(tuple(sizes), None)]
+    return [(tuple(sizes), channels_last(tuple(sizes)) if is_last else None)]
 
 
 def _block_diagonal(call: Call) -> list[Shape]:
