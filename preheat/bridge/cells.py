@@ -71,7 +71,7 @@ def gru(
         _gru_step, lambda state: state, input, hx.unbind(0), _by_layer(params, 4 if has_biases else 2), num_layers,
         dropout if train else 0, bidirectional)
     last = torch.stack(states, 0)
-    return made.transpose_(0, 1) if batch_first else made, last
+    return made.transpose(0, 1) if batch_first else made, last
 
 
 def lstm(
@@ -91,7 +91,7 @@ def lstm(
         _by_layer(params, count), num_layers, dropout if train else 0, bidirectional)
     cells = torch.stack([cell for _, cell in states], 0)  # C puts the cells together first
     hidden = torch.stack([state for state, _ in states], 0)
-    return made.transpose_(0, 1) if batch_first else made, hidden, cells
+    return made.transpose(0, 1) if batch_first else made, hidden, cells
 
 
 def _by_layer(params: Sequence[Any], count: int) -> list[Sequence[Any]]:

@@ -21,6 +21,8 @@ from preheat.bridge.ops import overload, private
 from preheat.bridge.composed import unsafe_view
 
 _add, _number, _ones = map(overload, ("aten.add_.Scalar", "aten.scalar_tensor.default", "aten.new_ones.default"))
+_split, _split_with_sizes = map(overload, ("aten.unsafe_split.Tensor", "aten.unsafe_split_with_sizes.default"))
+_fft, _rfft = map(overload, ("aten._fft_c2c.default", "aten._fft_r2c.default"))
 _fused = private("ops.aten._fused_rms_norm.default")
 
 
@@ -86,7 +88,59 @@ def corrcoef(input: Any) -> Any:
     return made.clip(-1, 1)
 
 
+def unsafe_chunk(input: Any, chunks: int, dim: int = 0) -> Any:
+    """Parts of an axis of equal length, the last may be shorter."""
+    size = input.shape[dim]
+    length = (size + chunks - 1) // chunks
+    return _split_with_sizes(input, [0] * chunks, dim) if length == 0 and size == 0 else _split(input, length, dim)
+
+
+def multi_dot(tensors: Any) -> Any:
+    """The product of all, in the order that takes the fewest multiplications: which it is, is asked of sizes."""
+    first, *middle, last = tensors
+    made = [first.unsqueeze(0) if first.dim() == 1 else first, *middle, last.unsqueeze(-1) if last.dim() == 1 else last]
+    result = _chain(made)
+    shape = made[0].shape[0], made[-1].shape[1]
+    kept = [n for n, own, axes in zip(shape, (first, last), (first.dim(), last.dim())) if axes == 2]
+    return result.view(kept)
+
+
+def _chain(tensors: list) -> Any:
+    if len(tensors) == 2:
+        return torch.mm(*tensors)
+    if len(tensors) == 3:
+        a, b, c = tensors
+        before = a.shape[0] * b.shape[1] * (a.shape[1] + c.shape[1])
+        behind = a.shape[1] * c.shape[1] * (a.shape[0] + b.shape[1])
+        return torch.mm(torch.mm(a, b), c) if before <= behind else torch.mm(a, torch.mm(b, c))
+    raise NotImplementedError("an order of more products than two")
+
+
+def stft(
+    input: Any, n_fft: int, hop_length: int | None = None, win_length: int | None = None, window: Any = None,
+    normalized: bool = False, onesided: bool | None = None, return_complex: bool | None = None,
+    align_to_window: bool | None = None,
+) -> Any:
+    """input: [N, L] or [L] to spectra [.., F, T] of windows that begin each `hop_length`."""
+    hop = n_fft // 4 if hop_length is None else hop_length
+    x = input.unsqueeze(0) if input.dim() == 1 else input
+    if align_to_window or x.shape[1] < n_fft or window is None or win_length not in (None, n_fft):
+        raise NotImplementedError("a shorter window, or none")
+    count, steps = 1 + (x.shape[1] - n_fft) // hop, x.stride()
+    x = x.as_strided((x.shape[0], count, n_fft), (steps[0], hop * steps[1], steps[1])).mul(window)
+    if x.is_complex() or window.is_complex():
+        made = _fft(x, [2], int(normalized), True)
+    else:
+        made = _rfft(x, [2], int(normalized), True if onesided is None else onesided)
+    made = made.transpose(1, 2)
+    made = made.squeeze(0) if input.dim() == 1 else made
+    return made if return_complex else torch.view_as_real(made)
+
+
 _COMPOSITES: dict[Any, Callable] = CELLS | {
+    torch.unsafe_chunk: unsafe_chunk, torch.Tensor.unsafe_chunk: unsafe_chunk,
+    torch.linalg.multi_dot: multi_dot,
+    torch._VF.stft: stft,
     torch.rms_norm: rms_norm,
     **dict.fromkeys((torch.kron, torch.Tensor.kron), kron),
     **dict.fromkeys((torch.cov, torch.Tensor.cov), cov),

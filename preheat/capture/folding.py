@@ -22,7 +22,7 @@ from preheat.bridge.composites import rms_norm
 from preheat.bridge.symint import Shown, box, reshaped_copy
 from preheat.bridge.tensors import type_of
 from preheat.capture.numbers import Numbers
-from preheat.capture.size_call import Call, broadcast
+from preheat.capture.size_call import Call, broadcast, is_channels_last
 from preheat.capture.size_views import can_view
 from preheat.ir.dims import normal
 from preheat.ir.scalar import Dim, Scalar, product
@@ -95,6 +95,17 @@ def _max_pool1d(
     return made
 
 
+def _mean_of_image(call: Call, x: Any, size: list) -> Any:
+    """x: [.., H, W] to one number a channel, which are laid out as the image is; any other size is an op of its own."""
+    if any(type(n) is not int or n != 1 for n in size):
+        return NotImplemented
+    made, given = x.mean([-1, -2], True), _type(x)
+    if not is_channels_last(call, given):
+        return made
+    batch, channels = _boxes(call, given.sizes[:2])
+    return made.as_strided((batch, channels, 1, 1), (channels, 1, channels, channels))
+
+
 def _rms_norm(call: Call, *args: Any) -> Any:
     return rms_norm(*args)
 
@@ -155,5 +166,6 @@ def _boxes(call: Call, sizes: Sequence[Dim]) -> tuple:
 
 _COMPOSITES: dict[str, Callable] = {
     "aten.matmul.default": _matmul, "aten.linear.default": _linear, "aten.rms_norm.default": _rms_norm,
+    "aten.adaptive_avg_pool2d.default": _mean_of_image,
     "aten.cross_entropy_loss.default": _cross_entropy, "aten.max_pool1d.default": _max_pool1d,
 }

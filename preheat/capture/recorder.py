@@ -250,8 +250,12 @@ class Recorder(BranchRecorder, SizedRecorder, ElementRecorder, TorchDispatchMode
         rebinds = name in _VIEW_OF_INPLACE
         if rebinds:
             name, writes = _VIEW_OF_INPLACE[name], ()
-            if not self._rebind(unboxed(args[0])):
+            changed = unboxed(args[0])
+            before = self.value_of(changed)
+            if not self._rebind(changed):
                 return
+            if self.rehearsal is not None and before is not None:
+                self._stand_in(changed, before)
         results: list[int] = []
         types: list[Type] = []
         aliases: list[int] = []
@@ -482,6 +486,13 @@ class Recorder(BranchRecorder, SizedRecorder, ElementRecorder, TorchDispatchMode
         del self.values[known.key]
         self._storages[known.storage][0] -= 1  # its result is learned next, of the same storage
         return True
+
+    def _stand_in(self, tensor: torch.Tensor, value: int) -> None:
+        """A call that is made again meets `tensor` as it was before an in-place view, too: as another one, which is `value`."""
+        type = self.builder.type_of[value]
+        made = torch.as_strided(tensor.detach(), type.sizes, type.strides, tensor.storage_offset())
+        self._learn(made.requires_grad_(tensor.requires_grad), value)
+        self.rehearsal.was(tensor, made)
 
     def _emit(
         self, name: str, args: tuple, type: TensorType, attrs: tuple = (), alias: int = -1,

@@ -50,6 +50,11 @@ class Rehearsal:
         """The call is made again; `is_spelled`: without C's way of composing what `folding.py` knows."""
         self._next, self._is_spelled = 0, is_spelled
 
+    def was(self, tensor: Tensor, before: Tensor) -> None:
+        """What gave `tensor` until now, which becomes a view of itself, gave what it was before."""
+        self.noted = [
+            (func, place, before if out is tensor else out) for func, place, out in self.noted]
+
     def is_over(self, recorder: Any) -> bool:
         """Whether every op has come again."""
         self._skip(recorder)
@@ -70,7 +75,7 @@ class Rehearsal:
         if self._is_skipped(recorder, func, args):
             same = show(args[0].meant, args[0].shown_type, recorder.rules.numbers)
             return same.requires_grad_(args[0].requires_grad)
-        if self._next == len(self.noted) or self.noted[self._next][0] is not func:
+        if self._next == len(self.noted) or not self._is_noted(recorder, func):
             raise Mismatch(f"{facts_of(func).name} comes out of turn")
         _, place, out = self.noted[self._next]
         self._next += 1
@@ -92,6 +97,12 @@ class Rehearsal:
             self._next += 1
             if place >= 0:
                 _set_types(recorder, place, recorder.builder.ops[place], False, out)
+
+    def _is_noted(self, recorder: Any, func: Any) -> bool:
+        """Whether `func` is the next op; for an in-place view, which changes the sizes of its very argument, the view
+        that it was recorded as may stand."""
+        noted, place, _ = self.noted[self._next]
+        return noted is func or place >= 0 and recorder.builder.ops[place].name == facts_of(func).name
 
     def _is_kept(self, recorder: Any, coming: str) -> bool:
         """Whether the next op that was noted is a copy of what the one behind it, which is coming, writes to."""

@@ -330,9 +330,10 @@ def is_channels_last(call: Call, type: TensorType) -> bool:
 def images(call: Call, type: TensorType, sizes: tuple[Dim, ...], is_dense_asked: bool = False) -> Shape:
     """Images of these sizes, made of `type`: channels last if its are. `is_dense_asked`: C goes another way where they
     have gaps."""
-    if is_dense_asked and not is_row_major(type) and not is_dense(call, type):
-        raise NoRule("an image with gaps")
-    return sizes, channels_last(sizes) if is_channels_last(call, type) else None
+    is_last = is_channels_last(call, type)
+    if is_dense_asked and not is_row_major(type) and is_last is not _asks_contiguous(call, type, "channels_last"):
+        raise NoRule("an image with gaps, or of axes of one element")
+    return sizes, channels_last(sizes) if is_last else None
 
 
 def never_channels_last(call: Call, type: TensorType) -> None:

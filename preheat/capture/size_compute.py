@@ -125,6 +125,12 @@ def _topk(call: Call) -> list[Shape]:
     return [(sizes, None)] * 2
 
 
+def _found_in(call: Call) -> list[Shape]:
+    if not isinstance(call.args.get("elements"), Ref):
+        return [((), None)]
+    return [preserved(call, call.type("elements"))]
+
+
 def _preserved(call: Call) -> list[Shape]:
     """As `self`, axes in the same order: sort, flip."""
     return [preserved(call, call.type("self"))] * len(call.real)
@@ -295,7 +301,7 @@ COMPUTED: dict[Rule, str] = {
         threshold_backward mse_loss_backward smooth_l1_loss_backward huber_loss_backward
         soft_margin_loss_backward binary_cross_entropy_backward log_sigmoid_backward
         _prelu_kernel_backward""",
-    full_reduction: "dist trace",
+    full_reduction: "dist trace _is_all_true _is_any_true",
     _addmv: "addmv",
     _addr: "addr",
     _addbmm: "addbmm",
@@ -322,7 +328,8 @@ COMPUTED: dict[Rule, str] = {
     _row_reduction: "max min mode median nanmedian kthvalue",
     _argreduce: "argmax argmin",
     _topk: "topk",
-    _preserved: "sort flip isin rrelu_with_noise renorm put",
+    _found_in: "isin",
+    _preserved: "sort flip rrelu_with_noise renorm put",
     _layer_norm: "native_layer_norm",
     _rms_norm: "_fused_rms_norm",
     _group_norm: "native_group_norm",

@@ -138,7 +138,7 @@ GRADIENTS: dict[Rule, str] = {
         upsample_linear1d_backward upsample_bilinear2d_backward upsample_trilinear3d_backward
         upsample_bicubic2d_backward _upsample_bilinear2d_aa_backward
         _upsample_bicubic2d_aa_backward""",
-    _of_self: """max_pool2d_with_indices_backward max_pool3d_with_indices_backward
+    _of_self: """fractional_max_pool2d_backward fractional_max_pool3d_backward max_pool2d_with_indices_backward max_pool3d_with_indices_backward
         avg_pool2d_backward avg_pool3d_backward _adaptive_avg_pool2d_backward
         _adaptive_avg_pool3d_backward adaptive_max_pool2d_backward adaptive_max_pool3d_backward
         reflection_pad1d_backward reflection_pad2d_backward reflection_pad3d_backward

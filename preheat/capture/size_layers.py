@@ -7,7 +7,7 @@ Rules of `size_rules.py`. Source: the shape functions of aten/src/ATen/native.
 from typing import Any
 
 from preheat.capture.size_call import (
-    Call, NoRule, Rule, Shape, images, preserved,
+    Call, NoRule, Rule, Shape, images, is_channels_last, preserved,
 )
 from preheat.capture.size_compute import pointwise
 from preheat.ir.dims import divided, normal
@@ -76,6 +76,16 @@ def _grid_sampled(call: Call) -> list[Shape]:
 def _unpooled(call: Call) -> list[Shape]:
     type, wanted = call.type("self"), call.arg("output_size", ())
     return [images(call, type, (*type.sizes[: type.rank - len(wanted)], *wanted))]
+
+
+def _pooled_at_random(call: Call) -> list[Shape]:
+    type, wanted = call.type("self"), tuple(call.arg("output_size", ()))
+    for size, kernel in zip(type.sizes[type.rank - len(wanted):], call.arg("kernel_size", ())):
+        if not call.holds("ge", size, kernel):
+            raise NoRule("a kernel larger than the image")
+    if is_channels_last(call, type):
+        raise NoRule("channels last")
+    return [((*type.sizes[: type.rank - len(wanted)], *wanted), None)] * 2
 
 
 def _pixels(call: Call) -> list[Shape]:
@@ -147,6 +157,11 @@ def _loss(call: Call) -> list[Shape]:
     if call.known(call.arg("reduction", 1)) != 0:
         return [((), None)]
     return pointwise(call)
+
+
+def _margin_loss(call: Call) -> list[Shape]:
+    """A loss for each row (reduction 0) or one for all; whether each number is a target."""
+    return [*_row_loss(call), (call.type("target").sizes, None)]
 
 
 def _row_loss(call: Call) -> list[Shape]:
@@ -292,6 +307,7 @@ LAYERS: dict[Rule, str] = {
     _folded: "col2im",
     _grid_sampled: "grid_sampler_2d grid_sampler_3d",
     _unpooled: "max_unpool2d max_unpool3d",
+    _pooled_at_random: "fractional_max_pool2d fractional_max_pool3d",
     _pixels: "pixel_shuffle pixel_unshuffle",
     _kept: "channel_shuffle",
     _glu: "glu",
@@ -300,6 +316,7 @@ LAYERS: dict[Rule, str] = {
     _nll_loss: "nll_loss_forward nll_loss2d_forward",
     _loss: """mse_loss smooth_l1_loss huber_loss binary_cross_entropy soft_margin_loss
         binary_cross_entropy_with_logits""",
+    _margin_loss: "multilabel_margin_loss_forward",
     _row_loss: "multi_margin_loss",
     _found: "bucketize searchsorted",
     _drawn: "multinomial",

@@ -6,6 +6,7 @@ Rules of `size_rules.py`. Source: `ATen/TensorUtils.cpp`, `ATen/native/TensorSha
 from collections.abc import Sequence
 from typing import Any
 
+from preheat.capture.numbers import Numbers
 from preheat.capture.size_call import (
     Call, NoRule, Rule, Shape, is_row_major, preserved, row_major, type_is,
 )
@@ -220,6 +221,18 @@ def _slice(call: Call) -> list[Shape]:
     return [(tuple(sizes), tuple(strides))]
 
 
+def are_slices_apart(numbers: Numbers, type: TensorType, first: dict, second: dict) -> bool:
+    """Whether two slices of a tensor of this type, by their arguments, have no element in common."""
+    call = Call("", {}, {}, (), numbers)
+    axis, other = (call.known(given["dim"]) % type.rank for given in (first, second))
+    if axis != other or not all(type_is(given["step"], 1) for given in (first, second)):
+        return False
+    size = type.sizes[axis]
+    (start, end), (begin, stop) = (
+        (_bound(call, given["start"], size, 0), _bound(call, given["end"], size, size)) for given in (first, second))
+    return call.holds("le", end, begin) or call.holds("le", stop, start)
+
+
 def _parts(call: Call, lengths: Sequence[Dim]) -> list[Shape]:
     type, axis = call.type("self"), call.axis()
     return [
@@ -300,7 +313,15 @@ def _rotated(call: Call) -> list[Shape]:
     return [(tuple(sizes[k] for k in order), tuple(strides[k] for k in order))]
 
 
+def _copied(call: Call) -> list[Shape]:
+    """A row-major copy of what the view is."""
+    made = _BY_NAME[call.name.split(".")[1].removesuffix("_copy")](call)
+    return [(sizes, None) for sizes, _ in made]
+
+
 VIEWS: dict[Rule, str] = {
+    _copied: """expand_copy view_copy permute_copy transpose_copy t_copy squeeze_copy unsqueeze_copy select_copy slice_copy
+        split_copy split_with_sizes_copy unbind_copy unfold_copy diagonal_copy""",
     _rotated: "rot90",
     _view: "view",
     _unsafe_view: "_unsafe_view",
@@ -319,3 +340,4 @@ VIEWS: dict[Rule, str] = {
     _diagonal: "diagonal",
 }
 """Rules, and the ops that they are of."""
+_BY_NAME = {name: rule for rule, names in VIEWS.items() for name in names.split()}

@@ -11,9 +11,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from preheat.bridge.ambient import AMBIENT
+from preheat.bridge.ops import arguments
 from preheat.bridge.overloads import Overload
 from preheat.bridge.symint import Shown, scalar_of
 from preheat.bridge.tensors import Tensor, type_of
+from preheat.capture.size_views import are_slices_apart
 from preheat.capture.sizes import SizeRules, is_symbolic
 from preheat.ir.graph import Arg, Builder, Op, Ref, map_refs
 from preheat.ir.scalar import Scalar
@@ -112,10 +114,19 @@ class SizedRecorder:
             if operand == written or self.root[operand] != self.root[written]:
                 continue
             chains = [self._views_to(value) for value in (written, operand)]
-            if not _are_same_or_apart(*chains):
+            if not _are_same_or_apart(*chains) and not self._are_told_apart(*chains):
                 self.rules.pin_within(
                     [self.builder.type_of[value] for value in (written, operand)],
                     tuple([op.args for chain in chains for op in chain]))
+
+    def _are_told_apart(self, first: Sequence[Op], second: Sequence[Op]) -> bool:
+        """Whether the first step by which two chains of views differ takes other parts of one axis, as a guard says."""
+        if not (first and second) or first[0].args[0] != second[0].args[0]:
+            return False
+        one, other = next(((a, b) for a, b in zip(first, second) if not _is_same_step(a, b)), (None, None))
+        if one is None or {one.name, other.name} != {"aten.slice.Tensor"}:
+            return False
+        return are_slices_apart(self.rules.numbers, self.builder.type_of[one.args[0].id], arguments(one), arguments(other))
 
     def _views_to(self, value: int) -> list[Op]:
         """The views by which `value` was taken from the memory that it is in, the first one first."""

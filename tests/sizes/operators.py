@@ -132,6 +132,7 @@ LINEAR_ALGEBRA = {
     "a determinant": Row(lambda x: torch.linalg.slogdet(x)[1], lambda b, n: (positive(b, n),)),
     "an exponential": Row(lambda x: torch.matrix_exp(x / 20), lambda b, n: (positive(b, n),)),
 }
+SPAN = torch.hann_window(8) + 0.1
 WEIGHT, TABLE = torch.randn(3, 4, 4), torch.randn(8, 4)
 NORM = nn.InstanceNorm1d(4, affine=True)
 CELL, PAIR = nn.GRUCell(4, 5), nn.LSTMCell(4, 5)
@@ -139,6 +140,7 @@ LSTM, TURNED = nn.LSTM(4, 5, 2), nn.LSTM(4, 5, 2, batch_first=True, bidirectiona
 GRU, NARROW = nn.GRU(4, 5, 2, bidirectional=True), nn.LSTM(4, 5, 1, proj_size=3)
 GATED, PLAIN = nn.GRU(4, 5, batch_first=True), nn.RNN(4, 5, 2, nonlinearity="relu", bidirectional=True)
 DOUBLE = nn.LSTM(4, 5, 2).double()
+ONE_IMAGE = "one image says nothing of the layout of its axis"
 ONE_ROW = "one row has another layout, or is asked for"
 
 
@@ -148,6 +150,24 @@ def indices(*sizes: int) -> torch.Tensor:
 
 def image(b: int, n: int) -> tuple[torch.Tensor]:
     return (randn(b, 2, n + 1, 3),)
+
+
+def last(b: int, n: int) -> tuple[torch.Tensor]:
+    """Images with channels last."""
+    return (randn(b, 4, n + 6, n + 9).to(memory_format=torch.channels_last),)
+
+
+CONV, BATCHES, GROUPS = nn.Conv2d(4, 8, 3, 2, 1), nn.BatchNorm2d(8).eval(), nn.GroupNorm(2, 8)
+
+
+def block(x: torch.Tensor) -> tuple:
+    y = F.max_pool2d(F.relu(BATCHES(CONV(x))), 2, 1)
+    return y, GROUPS(y), F.adaptive_avg_pool2d(y, 1).flatten(1)
+
+
+def resized(x: torch.Tensor) -> tuple:
+    y = torch.cat([F.interpolate(x, scale_factor=2), F.pad(x, (1, x.shape[3] - 1, 0, x.shape[2]))], 1)
+    return y, F.avg_pool2d(y, 2), F.adaptive_avg_pool2d(y, 2), F.pixel_shuffle(x, 2)
 
 
 ENCODER = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval().requires_grad_(False)
@@ -161,6 +181,25 @@ LAYERS = {
     "attention and weights": Row(lambda x: HEADS(x, x, x), lambda b, n: (randn(b, n, 8),), has_gradient=False),
     "attention and weights of each head": Row(
         lambda x: HEADS(x, x, x, average_attn_weights=False), lambda b, n: (randn(b, n, 8),), has_gradient=False),
+    "channels last": Row(block, last, 3, ONE_IMAGE),
+    "channels last, resized": Row(resized, last),
+    "padded around": Row(
+        lambda x: F.pad(x, (1, 2, 0, 2), mode="circular"), lambda b, n: (randn(b, 2, n + 1, n + 3),)),
+    "spectra": Row(
+        lambda x: torch.stft(x, 8, 3, window=SPAN, return_complex=True, pad_mode="constant"),
+        lambda b, n: (randn(b, 5 * n),), has_gradient=False),
+    "spectra of one signal": Row(
+        lambda x: torch.stft(x, 8, center=False, window=SPAN, return_complex=False),
+        lambda b, n: (randn(b * n + 8),), has_gradient=False),
+    "a product of three": Row(
+        lambda x, y: torch.linalg.multi_dot([x, y, x]), lambda b, n: (randn(b, n), randn(n, b)), 3,
+        "which two are multiplied first follows from the sizes"),
+    "parts of a third": Row(lambda x: torch.unsafe_chunk(x, 3)[0], lambda b, n: (randn(3 * b, n),)),
+    "diagonals of matrices": Row(lambda x: torch.diag(x[0]), lambda b, n: (randn(b, n),)),
+    "pixels apart": Row(lambda x: F.pixel_unshuffle(x, 2), lambda b, n: (randn(b, 2, 4, 2 * n),)),
+    "largest at random places": Row(
+        lambda x: torch._C._nn.fractional_max_pool2d(x, (2, 2), (3, 2), torch.full((x.shape[0], 2, 2), 0.5))[0],
+        lambda b, n: (randn(b, 2, n + 4, n + 3),)),
     "largest of each two": Row(lambda x: F.max_pool1d(x, 2), lambda b, n: (randn(b, 3, n + 1),)),
     "largest of three, padded": Row(lambda x: F.max_pool1d(x, 3, 2, 1), lambda b, n: (randn(b, 3, n + 1),)),
     "bilinear": Row(lambda x: F.bilinear(x, x + 1, WEIGHT), lambda b, n: (randn(b, n, 4),)),

@@ -1,5 +1,6 @@
 """Size rules against torch, op by op, at sizes that are numbers: any layout, axes of one element and of none."""
 
+import contextlib
 import itertools
 import random
 
@@ -12,7 +13,7 @@ from preheat.bridge.ops import arguments, overload
 from preheat.bridge.resizing import spelled_out
 from preheat.bridge.tensors import type_of
 from preheat.capture.numbers import Numbers
-from preheat.capture.size_call import Call, row_major
+from preheat.capture.size_call import Call, NoRule, row_major
 from preheat.capture.size_rules import RULES
 from preheat.ir.dims import size_symbol
 from preheat.ir.graph import Op, Ref
@@ -132,6 +133,55 @@ def test_layers_of_any_size():
         same("aten._trilinear.default", (i1, i2, i3), ((1, 3), (0,), (1, 2), (2, 3)))
 
 
+def same_or_none(*args):
+    """As `same`, where there is a rule."""
+    with contextlib.suppress(NoRule):
+        same(*args)
+
+
+def image(chance, *sizes):
+    """Images row-major, with channels last, or in rows of channels."""
+    made = torch.randn(sizes)
+    kind = chance.random()
+    if kind < 0.3:
+        return made
+    return made.to(memory_format=torch.channels_last) if kind < 0.8 else made.transpose(1, 2).contiguous().transpose(1, 2)
+
+
+def test_images_of_any_layout():
+    chance, one = random.Random(3), torch.ones
+    for _ in range(40):
+        n, c, h, w = (chance.choice((1, 2, 3, 4)) for _ in range(4))
+        x, kernel, turned = image(chance, n, c, h, w), image(chance, 4, c, 1, 3), image(chance, c, 4, 1, 3)
+        same("aten.convolution.default", (x, kernel), (None, (1, 2), (1, 1), (1, 1), False, (0, 0), 1))
+        same("aten.convolution.default", (x, turned), (None, (2, 2), (0, 0), (1, 1), True, (0, 0), 1))
+        signal = torch.randn(n, w + 1, c + 1).transpose(1, 2)
+        same("aten.convolution.default", (signal, torch.randn(4, c + 1, 1)), (None, (1,), (0,), (1,), False, (0,), 1))
+        for name in ("max_pool2d_with_indices", "avg_pool2d") if h > 1 and w > 1 else ():
+            same(f"aten.{name}.default", (x,), ((2, 2), (2, 1)))
+        for name in ("_adaptive_avg_pool2d", "adaptive_max_pool2d", "upsample_nearest2d", "_upsample_nearest_exact2d"):
+            same(f"aten.{name}.default", (x,), ((3, 2),))
+        for name in ("upsample_bilinear2d", "upsample_bicubic2d", "_upsample_bilinear2d_aa"):
+            same(f"aten.{name}.default", (x,), ((3, 2), False))
+        same("aten.constant_pad_nd.default", (x,), ((1, 0, 0, 2), 0.0))
+        same("aten.replication_pad2d.default", (x,), ((1, 0, 0, 2),))
+        same_or_none("aten.native_batch_norm.default", (x, *[one(c)] * 4), (chance.random() < 0.5, 0.1, 1e-5))
+        plain = x.contiguous(memory_format=chance.choice((torch.channels_last, torch.contiguous_format)))
+        same("aten.native_group_norm.default", (plain, one(c), one(c)), (n, c, h * w, 1, 1e-5))
+        if c == 4:
+            same("aten.pixel_shuffle.default", (x,), (2,))
+        grad = image(chance, n, 4, h + 2, (w - 1) // 2 + 1)
+        same("aten.convolution_backward.default", (grad, x, kernel), (
+            [4], (1, 2), (1, 1), (1, 1), False, (0, 0), 1, (True, True, True)))
+        grad = image(chance, n, c, h, w)
+        same_or_none("aten.native_batch_norm_backward.default", (grad, x, *[one(c)] * 5), (True, 1e-5, (True, True, True)))
+        same("aten.native_group_norm_backward.default", (grad, plain, one(n, 1), one(n, 1), one(c)), (
+            n, c, h * w, 1, (True, True, True)))
+        same("aten.upsample_bilinear2d_backward.default", (image(chance, n, c, 3, 2),), ((3, 2), (n, c, h, w), False))
+        same("aten._adaptive_avg_pool2d_backward.default", (image(chance, n, c, 3, 2), x))
+        same("aten.replication_pad2d_backward.default", (image(chance, n, c, h + 2, w + 1), x), ((1, 0, 0, 2),))
+
+
 @pytest.mark.parametrize("factor", [1.5, 2.0, 0.5, 0.7, 1 / 3, 4 / 3, 1.1, 0.1, 2.25, 1 + 2**-40, 1e-3, 3, 7 / 9])
 def test_sizes_by_a_factor_are_those_of_torch(factor):
     n = size_symbol(3)
@@ -147,8 +197,7 @@ GRU, LSTM = torch.nn.GRU(4, 5), torch.nn.LSTM(4, 5)
 PINNED = {
     "aten.unbind.int": (lambda x: GRU(x.unflatten(1, (-1, 4)))[0], True),
     "aten.mkldnn_rnn_layer.default": (lambda x: LSTM(x.unflatten(1, (-1, 4)))[0], True),
-    "stft": (lambda x: torch.stft(x, 4, 2, window=torch.ones(4), return_complex=True).abs(), False),
-    "linalg_multi_dot": (lambda x: torch.linalg.multi_dot([x, x.t(), x]), False),
+    "linalg_matrix_norm": (lambda x: torch.linalg.matrix_norm(x, 2), False),
 }
 
 
