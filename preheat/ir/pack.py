@@ -15,7 +15,7 @@ import collections
 import dataclasses
 import hashlib
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import msgpack
@@ -82,6 +82,7 @@ class _Encoder:
     def __init__(self) -> None:
         self._packers: list[msgpack.Packer] = []
         self._depth = 0
+        self._headers = msgpack.Packer()
 
     def encode(self, value: Any) -> bytes:
         if self._depth == len(self._packers):
@@ -112,32 +113,26 @@ class _Encoder:
         """The class number, the number of rows, and each field's column."""
         cls = type(rows[0])
         columns = [self._column([get(row) for row in rows]) for get in _GETTERS[cls]]
-        return self.encode([_NUMBER[cls], len(rows), columns])
+        whole = (self.encode(_NUMBER[cls]), self.encode(len(rows)), self._array(columns))
+        return self._array(whole)
 
-    def _column(self, values: list) -> list:
-        """The distinct values and each row's place among them; no places where all differ."""
-        place_of: dict[Any, int] = {}
+    def _column(self, values: list) -> bytes:
+        """The distinct values and each row's place among them; no places where all differ. Values are one
+        whose bytes are: True, 1 and 1.0 are three, as are the two zeros."""
+        place_of: dict[bytes, int] = {}
         seen: dict[int, int] = {}  # by id: most values of a column are few objects
-        distinct, places = [], []
+        places = []
         for value in values:
             place = seen.get(id(value))
             if place is None:
-                place = seen[id(value)] = place_of.setdefault(self._content(value), len(place_of))
-                if place == len(distinct):
-                    distinct.append(value)
+                place = seen[id(value)] = place_of.setdefault(self.encode(value), len(place_of))
             places.append(place)
-        return [distinct, None if len(distinct) == len(values) else places]
+        is_plain = len(place_of) == len(values)
+        return self._array((self._array(place_of), self.encode(None if is_plain else places)))
 
-    def _content(self, value: Any) -> Any:
-        """Equal for values that are one on disk; True, 1 and 1.0 are three, as are the two zeros."""
-        cls = value.__class__
-        if cls is int or cls is str:
-            return cls, value
-        if cls is graph.Ref:
-            return cls, value.id
-        if cls is tuple:
-            return tuple([self._content(part) for part in value])
-        return self.encode(value)
+    def _array(self, encoded: Collection[bytes]) -> bytes:
+        """The bytes of a list whose elements are encoded."""
+        return self._headers.pack_array_header(len(encoded)) + b"".join(encoded)
 
 
 def _ext_hook(number: int, data: bytes) -> Any:
