@@ -8,13 +8,15 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from preheat.base.later import later
 from preheat.base.options import MODES, OPTIONS
 from preheat.bridge.ambient import AMBIENT
 from preheat.ir.bench import Bench
 from preheat.ir.plan import Image
-from preheat.run.measure import measure_on
 from preheat.store.disk import Disk
 from preheat.store.tuned import tuned_table
+
+measure = later("preheat.run.measure")
 
 
 def bench_of(
@@ -27,7 +29,7 @@ def bench_of(
         return None
     is_deterministic = settings["deterministic"] or AMBIENT["deterministic"]()[0]
     return Bench(
-        name, lambda device: measure_on(device, runtime()), functools.partial(tuned_table, disk),
+        name, lambda device: measure.measure_on(device, runtime()), functools.partial(tuned_table, disk),
         _option(options, "autotune_seconds"), is_deterministic, settings["graphed"])
 
 

@@ -10,16 +10,16 @@ A process that finds everything in the cache never imports this module, nor what
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from preheat.base.collector import paused_collector
 from preheat.base.dataclass import dataclass
 from preheat.base.errors import Unsupported, is_strict
 from preheat.base.events import emit, timed, wants
+from preheat.base.later import later
 from preheat.bridge.ambient import ROUNDING
 from preheat.bridge.ops import unseen_inputs
 from preheat.capture import capture as captures
-from preheat.differentiate import Aims, Lesson
 from preheat.generate.build import host_target
 from preheat.generate.emit import module_text
 from preheat.generate.runtime import build_runtime
@@ -36,11 +36,15 @@ from preheat.ir.trace import Node, Outcome, Point, Trace
 from preheat.ir.training import Training
 from preheat.schedule.products import small_products
 from preheat.schedule.schedule import schedule
-from preheat.sized_lesson import SizedLesson
 from preheat.targets import expect, image_of, target_of
-from preheat.templates import merged, with_other_hints
 from preheat.transform.pipeline import WHOLE, lower
-from preheat.tuning import tuned
+
+if TYPE_CHECKING:
+    from preheat.differentiate import Lesson
+    from preheat.sized_lesson import SizedLesson
+
+differentiate, sized_lesson = later("preheat.differentiate"), later("preheat.sized_lesson")
+templates, tuning = later("preheat.templates"), later("preheat.tuning")
 
 
 @dataclass(frozen=True)
@@ -174,17 +178,18 @@ def _has_regions(trace: Trace) -> bool:
 
 def lesson_of(
     graph: Graph, known: Training | None = None, **asked: Any,
-) -> Lesson | SizedLesson:
+) -> "Lesson | SizedLesson":
     """What is to be learned of a differentiable body. asked: see `Aims`. Raises Unsupported if it cannot
     be divided."""
-    return (SizedLesson if graph.symbols else Lesson).of(graph, known, Aims(**asked))
+    kind = sized_lesson.SizedLesson if graph.symbols else differentiate.Lesson
+    return kind.of(graph, known, differentiate.Aims(**asked))
 
 
 def _sized(trace: Trace, name: str, bench: Bench | None) -> Artifact:
     """The artifact of a trace whose sizes change: with a plan for all of them, if there can be one. Where
     the fastest kernels are searched for, which hang on sizes, there is none."""
     (node,) = trace.nodes
-    body = with_other_hints(merged(node.body, trace), trace)
+    body = templates.with_other_hints(templates.merged(node.body, trace), trace)
     trace = replace(trace, nodes=(replace(node, body=body),))
     learning = _learning(trace, name)
     if learning is not None:
@@ -251,7 +256,8 @@ def compile_graph(
         graph, is_checked=is_strict(), is_for_many=is_for_many,
         observe=lambda step, made: stage(step.name, made))
     if target.is_gpu and bench is not None:
-        plan, image = tuned(core, lambda: lower(graph, passes=WHOLE), target, bench, rounding=rounding)
+        plan, image = tuning.tuned(
+            core, lambda: lower(graph, passes=WHOLE), target, bench, rounding=rounding)
     else:
         small = small_products(core, rounding) if target.is_gpu else ()
         plan = schedule(core, target, small, rounding=rounding)

@@ -19,6 +19,7 @@ from preheat.base.collector import paused_collector
 from preheat.base.dataclass import dataclass
 from preheat.base.errors import Unsupported, is_strict
 from preheat.base.events import timed
+from preheat.base.later import later
 from preheat.bridge import interpret
 from preheat.bridge.ambient import no_autocast, outside_of_transforms
 from preheat.bridge.generators import States, standing_at, states
@@ -44,8 +45,8 @@ from preheat.transform.partition import partition
 from preheat.transform.pipeline import HALF, JOINED, Pass, lower
 from preheat.transform.redraw import with_standing
 from preheat.transform.whole import saved_values, watched, whole, with_views
-from preheat.tuning import tuned
 
+tuning = later("preheat.tuning")
 Tensors = Sequence[torch.Tensor | None]
 Inputs = Mapping[int, Any]  # tensors and numbers of a call that are needed again, by place
 Begun = tuple[Plan, Callable[[], Image | None]]
@@ -334,7 +335,7 @@ def _begun(graph: Graph, bench: Bench | None, passed: Sequence[int]) -> Begun:
     target = target_of(graph)
     core = _lowered(graph, HALF)
     if target.is_gpu and bench is not None:
-        plan, image = tuned(core, None, target, bench, passed)
+        plan, image = tuning.tuned(core, None, target, bench, passed)
         stage("plan", plan)
         return plan, lambda: image if plan.kernels else None
     fused = small_products(core) if target.is_gpu else ()

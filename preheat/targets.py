@@ -7,12 +7,14 @@
 from collections.abc import Callable, Iterable, Sequence
 
 from preheat.base.errors import Unsupported, UserError
+from preheat.base.later import later
 from preheat.bridge.tensors import architecture, gpu_among
 from preheat.generate.build import build, host_target
-from preheat.generate.cubin import begin_gpu, gpu_target, prepare
 from preheat.ir.graph import Graph, device_of
 from preheat.ir.loop import Kernel
 from preheat.ir.plan import Image, Target
+
+cubin = later("preheat.generate.cubin")
 
 
 def target_of(graph: Graph) -> Target:
@@ -26,7 +28,7 @@ def target_of(graph: Graph) -> Target:
     if not device.startswith("cuda"):
         raise Unsupported("no_kernel", f"tensors on {device}")
     try:
-        return gpu_target(architecture(device))
+        return cubin.gpu_target(architecture(device))
     except UserError as why:
         raise Unsupported("no_kernel", str(why)) from why
 
@@ -39,7 +41,7 @@ def image_of(kernels: Sequence[Kernel], target: Target) -> Image:
 def begin_image(kernels: Sequence[Kernel], target: Target) -> Callable[[], Image]:
     """What waits for the machine code of `kernels`: those of a GPU are compiled meanwhile."""
     if target.is_gpu:
-        return begin_gpu(kernels, target)
+        return cubin.begin_gpu(kernels, target)
     image = build(kernels, target)
     return lambda: image
 
@@ -49,4 +51,4 @@ def expect(values: Iterable[object]) -> None:
     to begin does so now."""
     device = gpu_among(values)
     if device:
-        prepare(architecture(device))
+        cubin.prepare(architecture(device))

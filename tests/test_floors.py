@@ -88,6 +88,8 @@ def imports(path: Path, root: ast.AST | None = None) -> Iterator[tuple[str, ast.
                 yield from ((f"preheat.{alias.name}", node) for alias in node.names)
             else:
                 yield node.module, node
+        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "later":
+            yield node.args[0].value, node
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))

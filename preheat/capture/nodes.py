@@ -19,9 +19,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from preheat.base.callers import Handling
+from preheat.base.later import later
 from preheat.base.numbers import copied
 from preheat.base.reasons import explain
-from preheat.base.rewrites import hint_for
 from preheat.bridge.ambient import ROUNDING, SETTABLE, ambient_now
 from preheat.bridge.tensors import Tensor
 from preheat.capture import generators, snapshots
@@ -34,6 +34,7 @@ from preheat.ir.trace import (
     Break, Captured, Goto, Guard, Host, Node, Point, Recipe, Return, Signature, Trace,
 )
 
+rewrites = later("preheat.base.rewrites")
 _PYTHON = ".".join(platform.python_version_tuple()[:2])
 _OF_LISTS = frozenset(("list_length", "outside_iterator"))
 Outputs: TypeAlias = dict[int, tuple[int, Any]]  # value -> its place and tensor
@@ -244,7 +245,7 @@ def break_at(reason: str, detail: str, file: str, line: int, column: int = -1) -
 @functools.lru_cache(maxsize=256)
 def _hint_at(reason: str, file: str, line: int, column: int, general: str) -> str:
     """A loop breaks at the same lines again and again: their source is parsed once."""
-    return hint_for("".join(linecache.getlines(file)), line, reason, general, column)
+    return rewrites.hint_for("".join(linecache.getlines(file)), line, reason, general, column)
 
 
 # ---------------------------------------------------------------------------- inputs of a body

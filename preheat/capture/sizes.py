@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from preheat.base.later import later
 from preheat.bridge.ops import arguments
 from preheat.bridge.symint import box, is_box, pin, scalar_of
 from preheat.capture.numbers import Numbers
@@ -21,13 +22,15 @@ from preheat.capture.sources import Sources
 from preheat.capture.size_attention import NUMBERS
 from preheat.capture.size_call import Call, NoRule, row_major
 from preheat.capture.size_compute import pointwise
-from preheat.capture.size_rules import RULES
 from preheat.capture.size_views import can_view, whole_size
 from preheat.ir.dims import normal, substitute
 from preheat.ir.graph import Graph, Input, Op
 from preheat.ir.scalar import Dim, Number, Scalar, apply, symbol, symbols
 from preheat.ir.text_trace import EVERY_SIZE, axis_path, equal_sizes, known_tensor, source_path
 from preheat.ir.types import ScalarType, TensorType, Type, contiguous_strides
+
+size_rules = later("preheat.capture.size_rules")
+
 
 def shown_type(
     type: TensorType, axes: Sequence[int], size: Callable[[int], Number],
@@ -148,7 +151,8 @@ class SizeRules:
         if not any(map(is_symbolic, shown.values())) and not any(map(_has_scalar, args.values())):
             return list(real)
         name = op.name.split(".")[1]
-        rule = RULES.get(op.name) or RULES.get(name) or RULES.get(name.removesuffix("_"))
+        rules = size_rules.RULES
+        rule = rules.get(op.name) or rules.get(name) or rules.get(name.removesuffix("_"))
         if rule is None and is_pointwise:
             rule = pointwise
         call = Call(op.name, args, shown, real, numbers)

@@ -23,6 +23,7 @@ import torch
 from preheat.base.collector import paused_collector
 from preheat.base.errors import BackendError, InternalError, Unsupported, UserError, is_strict
 from preheat.base.events import emit
+from preheat.base.later import later
 from preheat.bridge.generators import States
 from preheat.ir.artifact import Artifact
 from preheat.ir.graph import device_of as graph_device
@@ -42,16 +43,16 @@ from preheat.run.interpreted import Interpreted, Waiting
 from preheat.run.learning import Learning
 from preheat.run.library import Fault
 from preheat.run.moved import moved_numbers
-from preheat.run.outside import BackendFault, Outside
 from preheat.run.recipes import Rebuild, compile_recipe
 from preheat.run.replays import Graphs
 from preheat.run.resolve import NotThere
 from preheat.run.rows import bind_rows
 from preheat.run.sized import CALLS_BEFORE_PLAN, Planned, Sized
 from preheat.run.sized_calls import SizedCalls, without_body
-from preheat.run.sized_training import SizedTraining
-from preheat.run.trained import Trained, compiled_backward, joined
 from preheat.run.undo import Undo, draws
+
+outside = later("preheat.run.outside")
+trained, sized_training = later("preheat.run.trained"), later("preheat.run.sized_training")
 
 MISS: Any = type("Miss", (), {"__slots__": (), "__repr__": lambda self: "<miss>"})()
 
@@ -179,7 +180,7 @@ class Variant:
         training, objects = artifact.training, self._objects
         self.artifact = artifact
         if callable(self._backend) and (graph := artifact.graph()) is not None:
-            self.executable = Outside(
+            self.executable = outside.Outside(
                 graph, self._backend, self.name, [found[source] for source in node.inputs],
                 lambda: self.may_compile())
             self.rebuild = compile_recipe(node.end.recipe, len(graph.outputs), objects)
@@ -194,7 +195,7 @@ class Variant:
         rebuild = compile_recipe(node.end.recipe, len(training.wiring.exits), objects)
         graph = artifact.graph() if artifact.plan is None else None
         if graph is not None and graph.symbols:
-            self.executable, self.rebuild = SizedTraining(
+            self.executable, self.rebuild = sized_training.SizedTraining(
                 graph, training, self.lesson, self._random_state, self._taught,
                 lambda: self.may_compile(), self._runtime, self.name), rebuild
         elif artifact.plan is None:
@@ -203,13 +204,13 @@ class Variant:
             self.executable = executable(
                 artifact.plan, artifact.image, torch.is_grad_enabled(), is_lean=True,
                 graphs=self._graphs, unseen=artifact.unseen)
-            self.rebuild = joined(
-                Trained(training, self._compiled_backward, self.lesson, self._random_state, self._relearn,
-                        self.name),
+            self.rebuild = trained.joined(
+                trained.Trained(training, self._compiled_backward, self.lesson, self._random_state, self._relearn,
+                                self.name),
                 rebuild, len(artifact.plan.outputs), node.inputs)
 
     def _compiled_backward(self, half: Backward) -> Callable:
-        return compiled_backward(half, self._runtime, self._graphs)
+        return trained.compiled_backward(half, self._runtime, self._graphs)
 
     def _taught(self, training: Training) -> None:
         """More is known of a body whose sizes change."""
@@ -456,7 +457,7 @@ class Variant:
         if self._undo is not None:
             self._undo.restore()
         result = self._plain_call(*args, **kwargs)
-        if isinstance(fault, BackendFault):
+        if isinstance(fault, outside.BackendFault):
             fault.tell()  # the program itself did not raise
         return result
 

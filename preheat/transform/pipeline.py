@@ -12,13 +12,15 @@ from functools import partial
 from typing import NamedTuple
 
 from preheat.base.errors import InternalError, Unsupported
+from preheat.base.later import later
 from preheat.ir.graph import Graph
-from preheat.ir.verify import verify
 from preheat.transform.cleanup import cleanup
 from preheat.transform.decompose import decompose
 from preheat.transform.decompositions.movement import VIEWS
 from preheat.transform.functionalize import functionalize
 from preheat.transform.reinplace import reinplace
+
+checks = later("preheat.ir.verify")
 
 
 class Pass(NamedTuple):
@@ -70,7 +72,7 @@ def lower(
             raise Unsupported("symbolic", f"sizes do not follow from each other: {why}") from why
     graph = replace(graph, grads=(), grad_outputs=())  # values do not depend on them
     if is_checked:
-        verify(graph)
+        checks.verify(graph)
     for step in passes:
         if graph.level != step.takes:
             raise InternalError(f"pass {step.name} takes level {step.takes}, got {graph.level}")
@@ -86,6 +88,6 @@ def _check(step: Pass, graph: Graph) -> None:
     if graph.level != step.gives:
         raise InternalError(f"pass {step.name} gives level {step.gives}, gave {graph.level}")
     try:
-        verify(graph)
+        checks.verify(graph)
     except InternalError as error:
         raise InternalError(f"after pass {step.name}: {error}") from error
