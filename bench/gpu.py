@@ -26,6 +26,7 @@ import torch.nn.functional as F
 
 import preheat
 from bench.gpu_models import Row, models, tensor, trained_models
+from bench.gpu_optimizers import optimizers
 from preheat.base.events import bus
 
 SECONDS = 0.25  # of timed calls a backend
@@ -204,6 +205,7 @@ def rows() -> Iterator[Row]:
     yield Row(
         "six kernels on 1024 f32", lambda: (norms, (tensor(32, 32, dtype=torch.float32),)),
         host=True, graphs=True)
+    yield from optimizers()
     yield from models()
     yield from trained_kernels()
     yield from trained_models()
@@ -229,12 +231,13 @@ def measure(row: Row, with_compile: bool, copy_bytes_per_us: float, mode: str) -
                 torch.compile(program, mode="reduce-overhead"))
         backends["preheat graphs"] = preheat.compile(
             program, mode="reduce-overhead", options={"cache": False})
+    backends.update({name: make() for name, make in row.rivals})
     truth = _trained_truth(row, program, args) if row.trains else _truth(program, args)
     try:
         with torch.set_grad_enabled(row.trains):
             for name, call in list(backends.items()):
                 try:
-                    _check(made, name, call, args, truth, 3 if row.trains else 1)
+                    _check(made, name, call, args, truth, 3 if row.trains else row.first)
                 except Exception as error:
                     made.notes.append(f"{name}: {type(error).__name__}: {str(error)[:300]}")
                     del backends[name]
@@ -399,11 +402,12 @@ def line(made: Measured) -> str:
     text = (
         f"{made.name[:42]:42s} {made.floor_us:7.1f} | {device} | {hosts} | {errors} | {firsts} | "
         f"{peaks}")
-    for name in ("torch.compile graphs", "preheat graphs"):
-        if name in made.device_us:
+    for name in made.device_us:
+        if name not in names:
             text += (
                 f"\n    {name}: device {number(made.device_us, name)} us, "
-                f"host {number(made.host_us, name, '6.1f')} us, error {number(made.error, name, '.1e')}")
+                f"host {number(made.host_us, name, '6.1f')} us, error {number(made.error, name, '.1e')}, "
+                f"first {number(made.first_s, name, '5.2f')} s")
     return text
 
 

@@ -12,7 +12,8 @@ from torch import nn
 @dataclass
 class Row:
     """`make` gives the program and its arguments; `moved`: bytes it must read and write; `graphs`:
-    also in mode reduce-overhead."""
+    also in mode reduce-overhead; `first`: how many calls compile; `rivals`: by name, what makes another
+    program that eager has for the same."""
 
     name: str
     make: Callable[[], tuple[Callable, tuple]]
@@ -20,6 +21,8 @@ class Row:
     host: bool = False  # what counts is the time of submitting
     trains: bool = False  # a forward and a backward
     graphs: bool = False
+    first: int = 1
+    rivals: tuple[tuple[str, Callable[[], Callable]], ...] = ()
 
 
 def tensor(*sizes: int, dtype: torch.dtype = torch.bfloat16, scale: float = 1.0) -> torch.Tensor:

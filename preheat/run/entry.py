@@ -145,7 +145,7 @@ def _words(
 ) -> dict[int, int]:
     """The cells of the numbers that kernels alone take, by source: what else takes one needs a tensor."""
     plan = executable.plan
-    cells = {} if executable.is_gpu else rows.words
+    cells = rows.words
     roots = {
         executable.places[b].root
         for call in plan.calls if not isinstance(call, KernelCall)

@@ -64,6 +64,17 @@ def reach(
     return Reach(origins, writer.function() if writer.results else None)
 
 
+def _with_holders(trace: Trace, found: Sequence[Any], moving: frozenset[int]) -> frozenset[int]:
+    """`moving`, and the tuples in which they lie: where one of their items is another one, so are they."""
+    made = set(moving)
+    for index in moving:
+        holder = trace.sources[index].parent
+        while holder >= 0 and isinstance(found[holder], tuple):
+            made.add(holder)
+            holder = trace.sources[holder].parent
+    return frozenset(made)
+
+
 class _Writer:
     """The text of `deep` under construction."""
 
@@ -78,7 +89,7 @@ class _Writer:
             "read_attribute": object.__getattribute__, "as_tensor": as_tensor, **FUNCTIONS,
         }
         self.numbers = moving_numbers(trace)
-        self.moving = self.numbers | replaced(trace, found)
+        self.moving = _with_holders(trace, found, self.numbers | replaced(trace, found))
 
     def origin(self, index: int, type: TensorType | None) -> Origin:
         if type is not None and index in self.words:

@@ -1,5 +1,8 @@
 """Batches: calls that differ in their sizes alone are one launch, directly and in a recorded graph."""
 
+import ctypes
+import struct
+
 import pytest
 import torch
 
@@ -52,6 +55,18 @@ def test_a_graph_gets_the_addresses_and_numbers_of_each_call(machine):
     for seed in range(8):  # other tensors and numbers each time
         values = given(seed)
         check(values, lambda: machine.call(*values))
+    assert len(machine.replays.recorded) == 1 and not machine.slow.calls
+
+
+def test_numbers_that_the_check_leaves(monkeypatch, machine):
+    first = 2 * len(SIZES)
+    cells = {first + k: ctypes.c_uint64() for k in range(len(SIZES))}
+    machine = Machine(monkeypatch, batch_of(SIZES), cells=cells)
+    for seed in range(8):
+        values = given(seed)
+        for place, cell in cells.items():
+            (cell.value,) = struct.unpack("Q", struct.pack("d", values[place]))
+        check(values, lambda: machine.call(*values[:first], *[None] * len(cells), values[-1]))
     assert len(machine.replays.recorded) == 1 and not machine.slow.calls
 
 

@@ -10,6 +10,7 @@ import torch
 from torch.testing._internal.common_optimizers import optim_db
 
 import preheat
+from preheat.run import entry
 from tests.training.twins import IMPLEMENTATIONS, SIZES, Twins, adamw, alike, captures, settled
 
 
@@ -121,6 +122,23 @@ def test_schedulers_between_steps(make, fused):
         if k == 4:
             before = captures()
     assert captures() == before
+
+
+def test_betas_that_each_step_replaces_are_not_those_of_the_first(monkeypatch):
+    """Numbers in a tuple that is another one on each call, where the check leaves no words: `deep` fetches them."""
+    monkeypatch.setattr(entry, "_words", lambda *given: {})
+    schedulers = []
+
+    def make(params):
+        optimizer = torch.optim.AdamW(params)
+        schedulers.append(torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=12))
+        return optimizer  # whose step the scheduler has wrapped
+
+    twins = Twins(make)
+    for _ in range(6):
+        twins.step()
+        for scheduler in schedulers:
+            scheduler.step()
 
 
 # ------------------------------------------------------------------------ what programs do between
