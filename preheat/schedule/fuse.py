@@ -367,6 +367,9 @@ class _Fusion:
         if not self._may_be_one(numbers, parts, roots):
             self.apart.add(numbers)
             return None
+        read = set().union(*(part.reads for part in parts)).difference(roots)
+        if len({self.problem.memory.get(v, v) for v in read}) > cost.MOST_PARAMS:  # hundreds that are stacked
+            return None
         group = self._group(tuple(roots))
         if group is None or len(group.memories) > cost.MOST_PARAMS:
             return None
