@@ -33,6 +33,7 @@ from preheat.ir.plan import Image, Plan
 from preheat.ir.text import stage
 from preheat.ir.training import Backward, Division, Given, Joint, Training
 from preheat.ir.types import ScalarType, TensorType
+from preheat.schedule.layouts import laid_out
 from preheat.schedule.products import small_products
 from preheat.schedule.schedule import schedule
 from preheat.targets import begin_image, target_of
@@ -41,6 +42,7 @@ from preheat.transform.divide import divide, refuse_quiet_views, refuse_rebuilt_
 from preheat.transform.functionalize import functionalize
 from preheat.transform.halves import Half, halves
 from preheat.transform.handover import Stage, stages
+from preheat.transform.norms import native_norms
 from preheat.transform.partition import partition
 from preheat.transform.pipeline import HALF, JOINED, Pass, lower
 from preheat.transform.redraw import with_standing
@@ -77,7 +79,7 @@ class Lesson:
         """Raises Unsupported for a body whose gradients cannot be divided exactly."""
         refuse_quiet_views(graph)
         refuse_rebuilt_views(graph)
-        division = divide(with_standing(functionalize(graph)))
+        division = divide(with_standing(functionalize(native_norms(graph))))
         _refuse_numbers(division)
         draws = any(op.name != CARRY and schema(op.name).is_random for op in division.graph.ops)
         tensors = _tensors(division)
@@ -173,6 +175,7 @@ class Lesson:
             forward = known.forward if known.forward is not None else _unrecorded(self.division)
             joined = whole(forward, known.joints, known.replaced, known.wiring.commits)
             core = compact(_lowered(joined.graph, JOINED, is_for_many))
+            core = laid_out(core, target_of(core))
             ahead, backwards = halves(core, joined, partition(core, joined, self.aims.budget))
             classes = known.wiring.classes
             # kernels of one plan are compiled while the next is scheduled; a backward's take longest

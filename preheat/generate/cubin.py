@@ -4,7 +4,7 @@
         -> Image with one Binary: a cubin, 32768 programs of 128 threads
 
 What a driver loads is a cubin, not PTX: the PTX of a newer Triton is refused by older drivers
-(research/gpu.md, G6). Kernels that are equal but for the name are compiled once, all of an image side by
+(research/gpu.md, G6). Kernels whose texts are equal but for the name are compiled once, all of an image side by
 side (`workers`). libdevice keeps denormals, as eager's kernels do.
 """
 
@@ -79,9 +79,12 @@ def begin_gpu(
     fresh = [
         (place, number, source) for place, texts in sources.items() if place not in known
         for number, source in enumerate(texts)]
-    answers = {
-        (place, number): WORKERS.submit(job_of(source, target))
-        for place, number, source in sorted(fresh, key=lambda row: -len(row[2].text))}
+    answers, asked = {}, {}
+    for place, number, source in sorted(fresh, key=lambda row: -len(row[2].text)):
+        content = _content(source)
+        if content not in asked:
+            asked[content] = WORKERS.submit(job_of(source, target))
+        answers[place, number] = asked[content]
 
     def image() -> Image:
         for place in dict.fromkeys(place for place, _ in answers):
@@ -106,6 +109,13 @@ def begin_gpu(
 def kernel_key(kernel: Kernel) -> str:
     """What kernels have in common that are equal but for the name."""
     return digest(replace(kernel, name=""))
+
+
+def _content(source: Source) -> tuple:
+    """What Triton makes of a source, the name apart: rows of any number that programs share out are one text."""
+    text = source.text.replace(f"def {source.name}(", "def kernel(")
+    return (text, source.signature, source.multiples, source.tile.warps, source.tile.stages, source.has_check,
+            source.is_fused)
 
 
 def binary(source: Source, target: Target) -> Binary:

@@ -37,6 +37,8 @@ BUSY = ("erf",)  # computes long enough that few warps hide the memory: a gelu t
 FLAT_BYTES = 4096  # of the widest values that a program without reductions takes at once
 COLUMN_BYTES = 128  # of a row of memory that programs reducing columns take at once
 DEEP = 64  # rows of memory that they take at once, of 16 bits half as many
+HELD_COLUMNS = 16384  # elements that a program has of columns that it would walk twice; of loads of short parts twice as many
+LEAST_COLUMNS = 32
 # Steps whose memory is on its way, of 64 columns of 16 bits by 32 rows: 63 us for a sum of 32768 x 4096 and
 # 271 with a gelu's gradient, where 64 rows one after the other take 65 and 305.
 COLUMNS_AHEAD = 3
@@ -45,6 +47,8 @@ FOLD_ELEMS = 1024  # of the rows that a program with sums down the rows has at o
 FOLD_AHEAD = 3  # steps whose memory is on its way: 210 us with 3, 351 with 1 (backward of a layer norm)
 VECTOR_BYTES = 16  # of memory that a thread loads at once
 SQUARE = 32
+# Of programs that have rows of memory below each other: columns, all elements, and loads that these rows share.
+CHANNELS, CHANNEL_ELEMS, LEAST_SHARED = (256, 128, 64, 32), 4096, 3
 LINE_ELEMS = 4096  # of a line that a program has part of
 LEAST_FULL = 0.9  # of the positions of programs that have parts of a line
 INDEXING = ("floordiv", "remainder", "axis")  # arithmetic of positions
@@ -104,7 +108,7 @@ def tile_of(kernel: Kernel, target: Target) -> Tile:
     device = device_of(target.arch)
     walked = next((stage.axes for stage in kernel.stages if stage.axes), ())
     if not walked:
-        return square(kernel) or _lines(kernel) or _flat(kernel, device)
+        return square(kernel) or _lines(kernel) or _channels(kernel, device) or _flat(kernel, device)
     if any(op.how for op in accesses(kernel)):
         return _folding(kernel, walked, device)
     if kernel.lane is not None:
@@ -192,9 +196,22 @@ def _columns(kernel: Kernel, walked: tuple[Axis, ...], device: Device) -> Tile:
     is_half = at_once * 2 == COLUMN_BYTES
     is_alone = -(-columns // at_once) <= device.units  # what counts is how soon a program is done
     deep = min(length, DEEP // 2 if is_half else 4 * DEEP if is_alone else DEEP)
-    warps, ahead = warps_of(at_once * deep, 16, device), COLUMNS_AHEAD if is_half and deep < length else 1
     grid, down = parts_apart(kernel, at_once)
+    held = _held(kernel, at_once, length) if deep < length and (walks(kernel) > 1 or grid) else 0
+    if held:
+        return Tile(grid, down, walked, held, length, False, warps_of(held * length, 32, device))
+    warps, ahead = warps_of(at_once * deep, 16, device), COLUMNS_AHEAD if is_half and deep < length else 1
     return Tile(grid, down, walked, at_once, deep, deep < length, warps, 1, ahead)
+
+
+def _held(kernel: Kernel, at_once: int, length: int) -> int:
+    """The columns, `at_once` at the most, of which a program has all that it reduces, each element loaded once; 0 for
+    none: of what is walked twice, or of short parts of them, whose loads are all on their way at the same time."""
+    if walks(kernel) > 1:
+        return at_once if at_once * length <= HELD_COLUMNS else 0
+    loads = sum(op.op == "load" for stage in kernel.stages if stage.axes for op in stage.body)
+    fitting = min(at_once, 2 * HELD_COLUMNS // (length * loads))
+    return 1 << fitting.bit_length() - 1 if fitting >= LEAST_COLUMNS else 0
 
 
 def parts_apart(kernel: Kernel, at_once: int) -> tuple[tuple[Axis, ...], tuple[Axis, ...]]:
@@ -234,6 +251,24 @@ def _lines(kernel: Kernel) -> Tile | None:
     if last.extent / (-(-last.extent // at_once) * at_once) < LEAST_FULL:
         return None
     return Tile(tuple(grid), (), (last,), 1, at_once, False, at_once // 512)
+
+
+def _channels(kernel: Kernel, device: Device) -> Tile | None:
+    """Rows of memory below each other, where much is loaded that is the same for all of them: once for a program."""
+    *down, lane = kernel.axes
+    loads = [op.index for op in accesses(kernel) if op.op == "load"]
+    are_known = not any(isinstance(axis.extent, Scalar) for axis in kernel.axes)
+    if not down or not are_known or any(index.stride(lane.name) != 1 for index in loads):
+        return None
+    shared = {(op.param, op.index) for op in accesses(kernel) if op.op == "load" and len(op.index.terms) == 1}
+    columns = next((k for k in CHANNELS if lane.extent % k == 0), 0)
+    if not columns or len(shared) < LEAST_SHARED:
+        return None
+    count = extent_of(tuple(down))
+    rows = min(CHANNEL_ELEMS // columns, power_of_two(count))
+    while rows > 4 and -(-count // rows) * (lane.extent // columns) < 2 * device.units:
+        rows //= 2
+    return Tile((), tuple(down), (lane,), rows, columns, False, warps_of(rows * columns, 32, device))
 
 
 def square(kernel: Kernel) -> Tile | None:

@@ -4,17 +4,19 @@
     div(x, full(8.0))                ->  mul(x, full(0.125))      powers of two only
     cast(cast(maximum(cast(x: bf16, f32), 0), bf16), f32)  ->  the maximum      it has 16 bits as it is
     cast(cast(x: bf16, f32), f64)    ->  cast(x, f64)             widening loses nothing
+    where(c, cast(x: bf16, f32), 0)  ->  cast(where(c, x, 0), f32)
 """
 
 import math
 import operator
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 
 from preheat.ir.graph import Op, Ref
 from preheat.ir.ops import COMPARISONS
 from preheat.ir.scalar import Number, Scalar
-from preheat.ir.types import DTYPES, TensorType
+from preheat.ir.types import DTYPES, HALVES, TensorType
 from preheat.rules.engine import Rewriter, Rule
 
 
@@ -206,6 +208,26 @@ def known_choice(g: Rewriter, op: Op) -> int | None:
     return x.id if x == y else None
 
 
+def narrow_choice(g: Rewriter, op: Op) -> int | None:
+    """A choice between 16-bit floats that were widened, or one and a number that they have, is made before: if it
+    has memory, half as much of it."""
+    found = [g.definition(arg) for arg in op.args[1:]]
+    widened = {g.type(one.args[0]).dtype for one in found if one is not None and one.name == "cast"}
+    if len(widened) != 1 or not widened.issubset(HALVES) or op.type.dtype != "float32":
+        return None
+    (dtype,) = widened
+    narrow, args = replace(op.type, dtype=dtype), [op.args[0]]
+    for arg, one in zip(op.args[1:], found):
+        if one is not None and one.name == "cast":
+            args.append(one.args[0])
+            continue
+        number = constant(g, arg)
+        if number is None or rounded(number, dtype) != number:
+            return None
+        args.append(Ref(full(g, number, narrow)))
+    return g.emit("cast", [Ref(g.emit("where", args, narrow))], op.type, dtype="float32")
+
+
 def and_constant(g: Rewriter, op: Op) -> int | None:
     """x and True is x, x and False is False."""
     return _absorb(g, op, neutral=True)
@@ -295,7 +317,7 @@ RULES: tuple[Rule, ...] = (
         "maximum", "minimum", "fmax", "fmin", "logical_and", "logical_or", "bitwise_and",
         "bitwise_or",
     )),
-    Rule("known choice", "where", known_choice),
+    Rule("known choice", "where", known_choice), Rule("narrow choice", "where", narrow_choice),
     Rule("and constant", "logical_and", and_constant),
     Rule("or constant", "logical_or", or_constant),
     Rule("cast copy", "cast", cast_copy), Rule("cast constant", "cast", cast_constant),

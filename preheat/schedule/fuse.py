@@ -20,15 +20,12 @@ import heapq
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from preheat.base.dataclass import dataclass
 from preheat.base.errors import InternalError, Unsupported
 from preheat.ir.graph import Graph
 from preheat.ir.hinted import estimate
-from preheat.ir.ops import CORE, REDUCE
+from preheat.ir.ops import REDUCE
 from preheat.ir.plan import Target
-from preheat.ir.scalar import product
 from preheat.ir.types import TensorType
-from preheat.rules.algebra import widens
 from preheat.rules.raising import can_raise
 from preheat.schedule import cost
 from preheat.schedule.cost import GPU_FEW_PROGRAMS
@@ -37,14 +34,15 @@ from preheat.schedule.groups import Group, Groups, Shapes
 from preheat.schedule.library import is_blas
 from preheat.schedule.links import Links
 from preheat.schedule.problem import CallUnit, Problem, state
+from preheat.schedule.roots import computed, memory_bytes, roots_of
 from preheat.schedule.sums import MOST_ROWS, Sums
 from preheat.schedule.views import View, store_through
 
 MOST_ROOTS = 48
-MOST_DEPTH = 60
 MOST_TRIALS = 200  # each gives memory to more values or delays one more write
 SHARING_BYTES = 4096  # memory that is worth one kernel for those who read it
 SHARED_BYTES = 1 << 20  # work that is worth spreading over threads
+TINY_BYTES = 1 << 20  # of a kernel of a GPU that is over before the next is launched
 
 Unit = Group | CallUnit
 
@@ -66,6 +64,7 @@ def fuse(
             continue
         if knotted is None:
             fusion.merge()
+            fusion.merge_tiny()
             fusion.prefill()
             knotted = fusion.knot()
         if knotted is None:
@@ -77,121 +76,6 @@ def fuse(
         else:
             problem = problem.buffered(knotted)
     raise InternalError("the writes of the graph find no order")
-
-
-# ---------------------------------------------------------------------------- roots
-def roots_of(problem: Problem, extra: Iterable[int] = ()) -> tuple[int, ...]:
-    """The values that begin as kernels of their own, in program order."""
-    fixed = {*problem.required, *extra}
-    fixed |= {v for v, op in problem.ops.items() if op.name in REDUCE}
-    fixed = {v for v in fixed if not problem.is_given(v)}
-    shared = _shared(problem, fixed)
-    return _settle(problem, fixed, shared)
-
-
-def _shared(problem: Problem, fixed: set[int]) -> dict[int, bool]:
-    """The values that more than one root uses or one root at several positions, and all live ones.
-
-    True for the shared ones; values that nothing uses are absent.
-    """
-    users: dict[int, set[int]] = {v: {v} for v in fixed}
-    moves: dict[int, int] = {}
-    shared: dict[int, bool] = {}
-    for value in sorted(problem.ops, key=problem.order.__getitem__, reverse=True):
-        if problem.is_given(value) or value not in users:
-            continue
-        shared[value] = value not in fixed and (len(users[value]) > 1 or moves.get(value, 0) > 1)
-        here = {value} if value in fixed or shared[value] else users[value]
-        op = problem.ops[value]
-        for arg in problem.operands(value):
-            users.setdefault(arg, set()).update(here)
-            moves[arg] = moves.get(arg, 0) + (op.name in _SHIFTS)
-    return shared
-
-
-_SHIFTS = ("slice", "window", "flip", "pad", "cat", "place")
-
-
-@dataclass(frozen=True, slots=True)
-class _Work:
-    """What computing a value again takes: cycles a vector, memory read, depth of the expression."""
-
-    cycles: float = 0.0
-    reads: frozenset[int] = frozenset()
-    depth: int = 0
-
-
-def _settle(problem: Problem, fixed: set[int], shared: Mapping[int, bool]) -> tuple[int, ...]:
-    """Decides for each shared value, operands first, whether it is computed again or a root."""
-    roots = set(fixed)
-    work: dict[int, _Work] = {
-        v: _Work(0.0, frozenset({v})) for v in (*problem.inputs, *problem.results)
-    }
-    for value in sorted(shared, key=problem.order.__getitem__):
-        op, operands = problem.ops[value], problem.operands(value)
-        for arg in operands:
-            if work[arg].cycles >= cost.EXPENSIVE_CYCLES and _repeats(problem, value, arg):
-                root = _computed(problem, arg)
-                roots.add(root)
-                work[arg] = _Work(0.0, frozenset({root}))
-        args = [work[a] for a in operands]
-        here = cost.op_cycles(op.name) if CORE[op.name].kind in ("elementwise", "gather") else 0.0
-        found = _Work(
-            here + sum(a.cycles for a in args),
-            frozenset().union(*(a.reads for a in args)),
-            1 + max((a.depth for a in args), default=0),
-        )
-        if (
-            value in fixed
-            or found.depth > MOST_DEPTH
-            or (shared[value] and not _is_cheap(problem, value, found))
-        ):
-            narrow = value if value in fixed else _narrow(problem, value)
-            roots.add(narrow)
-            found = work[narrow] = _Work(0.0, frozenset({narrow}))
-        work[value] = found
-    return tuple(sorted(roots, key=problem.order.__getitem__))
-
-
-def _is_cheap(problem: Problem, value: int, work: _Work) -> bool:
-    """Computing `value` again moves no more bytes than loading it, and little arithmetic."""
-    read = sum(_bytes(problem.types[v]) for v in work.reads)
-    return work.cycles <= cost.CHEAP_CYCLES and read <= _bytes(problem.types[value])
-
-
-def _narrow(problem: Problem, value: int) -> int:
-    """`value`, or what it is the exact widening of: the same elements in fewer bytes."""
-    op = problem.ops[value]
-    if op.name != "cast" or problem.is_given(op.args[0].id):
-        return value
-    wide, narrow = op.type, problem.types[op.args[0].id]
-    return op.args[0].id if widens(narrow.dtype, wide.dtype) and narrow.itemsize < wide.itemsize else value
-
-
-def _repeats(problem: Problem, value: int, arg: int) -> bool:
-    """Op `value` reads elements of `arg` more than once each."""
-    if CORE[problem.ops[value].name].kind not in ("movement", "gather"):
-        return False
-    return estimate(problem.types[value].elems) > estimate(problem.types[arg].elems)
-
-
-def _computed(problem: Problem, value: int) -> int:
-    """The value whose elements `value` moves."""
-    while not problem.is_given(value) and problem.ops[value].name in (
-        "reshape",
-        "permute",
-        "expand",
-        "slice",
-        "flip",
-    ):
-        value = problem.ops[value].args[0].id
-    return value
-
-
-def _bytes(type: TensorType) -> int:
-    """The memory of a value: repeated elements count once."""
-    sizes = tuple(n for n, s in zip(type.sizes, type.strides) if s != 0)
-    return estimate(product(sizes)) * type.itemsize
 
 
 # ---------------------------------------------------------------------------- groups
@@ -318,14 +202,21 @@ class _Fusion:
     def _merge_one(self, number: int) -> int | None:
         """Merges unit `number` with partners; the new number, or None when nothing pays."""
         for numbers in self._candidates(number):
-            group = self._merged(numbers)
-            if group is not None:
-                for k in numbers:
-                    self._remove(k)
-                merged = self._put(group)
-                self.links.join(numbers, merged)
+            merged = self._join(numbers)
+            if merged is not None:
                 return merged
         return None
+
+    def _join(self, numbers: frozenset[int]) -> int | None:
+        """Makes of the units `numbers` one, if that pays."""
+        group = self._merged(numbers)
+        if group is None:
+            return None
+        for k in numbers:
+            self._remove(k)
+        merged = self._put(group)
+        self.links.join(numbers, merged)
+        return merged
 
     def _candidates(self, number: int) -> Iterator[frozenset[int]]:
         """Sets of groups to try: all that make what this one reads at once (a normalisation is one
@@ -339,7 +230,7 @@ class _Fusion:
         sharing = {
             k
             for value in group.reads
-            if _bytes(self.problem.types[value]) >= SHARING_BYTES
+            if memory_bytes(self.problem.types[value]) >= SHARING_BYTES
             or (self.is_gpu and value in self.problem.factors)
             for k in self.readers[value]
             if isinstance(self.units[k], Group)
@@ -371,11 +262,40 @@ class _Fusion:
         if len({self.problem.memory.get(v, v) for v in read}) > cost.MOST_PARAMS:  # hundreds that are stacked
             return None
         group = self._group(tuple(roots))
-        if group is None or len(group.memories) > cost.MOST_PARAMS:
-            return None
-        if self._cost(group) >= sum(map(self._cost, parts)) or self._starves(group, parts):
+        is_fit = group is not None and len(group.memories) <= cost.MOST_PARAMS
+        if not is_fit or self._cost(group) >= sum(map(self._cost, parts)) or self._starves(group, parts):
+            self.apart.add(numbers)
             return None
         return group
+
+    def merge_tiny(self) -> None:
+        """One launch for units of a GPU that are over before the next is launched: of one extent, in program order,
+        while none waits for another."""
+        alike: dict[int, list[int]] = {}
+        for number in sorted(self.units, key=self.position.__getitem__) if self.is_gpu else ():
+            unit = self.units[number]
+            if isinstance(unit, Group) and unit.tiled.bytes <= TINY_BYTES and isinstance(unit.tiled.extent, int):
+                alike.setdefault(unit.tiled.extent, []).append(number)
+        for numbers in alike.values():
+            batch: list[int] = []
+            for number in numbers:
+                if batch and not self._may_join(batch, number):
+                    self._join_all(batch)
+                    batch = []
+                batch.append(number)
+            self._join_all(batch)
+
+    def _may_join(self, batch: list[int], number: int) -> bool:
+        memories = {m for k in (*batch, number) for m in self.units[k].memories}
+        return (
+            len(memories) <= cost.MOST_PARAMS and self.links.before[number].isdisjoint(batch)
+            and not self.links.is_between(frozenset((*batch, number))))
+
+    def _join_all(self, batch: list[int]) -> None:
+        """Makes one unit of all, or of each half."""
+        if len(batch) > 1 and self._join(frozenset(batch)) is None and len(batch) > 2:
+            self._join_all(batch[: len(batch) // 2])
+            self._join_all(batch[len(batch) // 2 :])
 
     def _may_be_one(
         self, numbers: frozenset[int], parts: Iterable[Group], roots: Collection[int],
@@ -450,7 +370,7 @@ class _Fusion:
         for product, other in (op.args, op.args[::-1]):
             call = self._sole_product(product.id)
             smaller = self._work_bytes(other.id)
-            if call is None or smaller * 2 > _bytes(self.problem.types[root]):
+            if call is None or smaller * 2 > memory_bytes(self.problem.types[root]):
                 continue
             unit = self.units[call]
             through = replace(store, value=product.id)
@@ -470,7 +390,7 @@ class _Fusion:
 
     def _sole_product(self, value: int) -> int | None:
         """The product unit whose result `value` is, moved or not, if nobody else reads it."""
-        made = _computed(self.problem, value)
+        made = computed(self.problem, value)
         number = self.home.get(made, -1)
         unit = self.units.get(number)
         is_product = isinstance(unit, CallUnit) and not unit.overload and unit.beta == 0
@@ -481,7 +401,7 @@ class _Fusion:
 
     def _work_bytes(self, value: int) -> int:
         """The memory behind a moved value."""
-        return _bytes(self.problem.types[_computed(self.problem, value)])
+        return memory_bytes(self.problem.types[computed(self.problem, value)])
 
     def _product_types(
         self, unit: CallUnit, out: View
@@ -537,9 +457,8 @@ class _Fusion:
             for k in needs:
                 after[k].append(number)
         waits = {k: len(needs) for k, needs in before.items()}
-        ready = [
-            (self._writes(k), self.position[k], k) for k, count in waits.items() if count == 0
-        ]
+        place = self._wanted(before)
+        ready = [(self._writes(k), place[k], k) for k, count in waits.items() if count == 0]
         heapq.heapify(ready)
         result: list[int] = []
         while ready:
@@ -548,8 +467,21 @@ class _Fusion:
             for k in after[number]:
                 waits[k] -= 1
                 if waits[k] == 0:
-                    heapq.heappush(ready, (self._writes(k), self.position[k], k))
+                    heapq.heappush(ready, (self._writes(k), place[k], k))
         return result
+
+    def _wanted(self, before: Mapping[int, Collection[int]]) -> dict[int, float]:
+        """Where each unit comes in the program: no later than those that wait for it. (What a kernel also gives at
+        the end of a backward would keep all that is computed behind it waiting.)"""
+        place = {k: self.position[k] for k in before}
+        pending = sorted(before, key=place.__getitem__, reverse=True)  # the earliest first: few are lowered twice
+        while pending:
+            number = pending.pop()
+            for k in before[number]:
+                if place[k] > place[number]:
+                    place[k] = place[number]
+                    pending.append(k)
+        return place
 
     def _writes(self, number: int) -> bool:
         unit = self.units[number]

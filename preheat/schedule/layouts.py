@@ -9,7 +9,8 @@
 
 For 16-bit floats the library itself computes in this layout: given another one it turns operands and
 result around on each call. What is elementwise, pooling or joining takes the layout of its operands,
-so that a network turns its input and its last result only. Weights are turned on each call: their
+so that a network turns its input and its last result only. In training that is decided for both halves at once: what
+the forward keeps, and gradients, lie so too. Weights are turned on each call: their
 values may change without a trace that could be checked (through `.data`), and it moves far fewer
 bytes than activations do.
 
@@ -37,6 +38,8 @@ KEEPING = frozenset((
     "aten.max_pool2d_with_indices.default", "aten.avg_pool2d.default",
     "aten._adaptive_avg_pool2d.default", "aten.upsample_nearest2d.default",
     "aten.upsample_bilinear2d.default"))
+POOLING_BACKWARD = "aten.max_pool2d_with_indices_backward.default"  # in that of what was pooled, its second operand
+CONVOLUTION_BACKWARD = "aten.convolution_backward.default"
 JOINING = ELEMENTWISE | {"cat", "pad"}
 
 
@@ -69,16 +72,29 @@ def is_channels_last(type: TensorType) -> bool:
 
 def _is_chosen(op: Op, types: dict[int, TensorType]) -> bool:
     """A convolution of 16-bit floats, not grouped, whose layout the strides of its input tell."""
-    if op.name != "library" or op.attr("op") != CONVOLUTION or len(op.args) != 9:
+    parts = _parts(op, types)
+    if parts is None:
         return False
-    x, weight, is_transposed, groups = types[op.args[0].id], types[op.args[1].id], *op.args[6::2]
-    known = (*x.sizes, *weight.sizes, *op.type.sizes)
-    if x.rank != 4 or op.type.dtype not in HALVES or {x.dtype, weight.dtype} != {op.type.dtype}:
+    x, weight, made, is_transposed, groups = parts
+    known = (*x.sizes, *weight.sizes, *made.sizes)
+    if x.rank != 4 or made.dtype not in HALVES or {x.dtype, weight.dtype} != {made.dtype}:
         return False
     if any(isinstance(n, Scalar) for n in known) or is_transposed or groups != 1:
         return False
     is_told = x.sizes[1] > 1 and x.sizes[2] * x.sizes[3] > 1
-    return is_told and all(0 < t.elems < MOST_ELEMS for t in (x, weight, op.type))
+    return is_told and all(0 < t.elems < MOST_ELEMS for t in (x, weight, made))
+
+
+def _parts(op: Op, types: dict[int, TensorType]) -> tuple[TensorType, TensorType, TensorType, bool, int] | None:
+    """Operand, weight and result of a convolution, or of the one that `op` is the backward of; whether it is
+    transposed, and its groups."""
+    name = op.attr("op") if op.name == "library" else ""
+    if name == CONVOLUTION and len(op.args) == 9:
+        return types[op.args[0].id], types[op.args[1].id], op.type, op.args[6], op.args[8]
+    if name == CONVOLUTION_BACKWARD and len(op.args) == 11:
+        made, x, weight = (types[arg.id] for arg in op.args[:3])
+        return x, weight, made, op.args[7], op.args[9]
+    return None
 
 
 class _Layouts:
@@ -100,6 +116,8 @@ class _Layouts:
                 self._convolution(op)
             elif op.name == "library" and op.attr("op") in KEEPING and self._may_follow(op):
                 self._retyped(op)
+            elif op.name == "library" and op.attr("op") == POOLING_BACKWARD and op.args[1].id in self.given:
+                self._made_last(op, op.args)
             elif op.name in JOINING and self._may_follow(op):
                 self._retyped(op)
             elif op.name == "slice" and self._may_follow(op):
@@ -129,20 +147,29 @@ class _Layouts:
     def _typed(self, op: Op, types: tuple[Type, ...]) -> None:
         self.ops.append(replace(op, types=types))
         for result, old, new in zip(op.results, op.types, types):
-            if old != new:
+            if old != new and result != -1:
                 self.given[result] = old
                 self.builder.type_of[result] = new
 
     def _convolution(self, op: Op) -> None:
-        x, weight = (self._laid(arg.id) for arg in op.args[:2])
-        turned, result = _turned(op.type), op.result
-        is_kept = result in self.kept and op.type != turned
-        made = self.builder.fresh() if is_kept else result
-        args = (Ref(x), Ref(weight), *op.args[2:])
-        self._typed(replace(op, args=args, results=(made,)), (turned,))
-        if is_kept:
-            attrs = (("dtype", op.type.dtype),)
-            self.builder.append(Op("cast", (Ref(made),), (result,), (op.type,), attrs))
+        count = 2 if op.attr("op") == CONVOLUTION else 3
+        self._made_last(op, (*(Ref(self._laid(arg.id)) for arg in op.args[:count]), *op.args[count:]))
+
+    def _made_last(self, op: Op, args: tuple) -> None:
+        """`op` on `args`, which gives images with channels last; those that are to be kept are copied."""
+        types, results, copies = [], [], []
+        for result, type in zip(op.results, op.types):
+            is_image = result != -1 and type.rank == 4
+            turned = _turned(type) if is_image else type
+            is_kept = is_image and result in self.kept and type != turned
+            made = self.builder.fresh() if is_kept else result
+            if is_kept:
+                copies.append(Op("cast", (Ref(made),), (result,), (type,), (("dtype", type.dtype),)))
+            types.append(turned)
+            results.append(made)
+        self._typed(replace(op, args=args, results=tuple(results)), tuple(types))
+        for copy in copies:
+            self.builder.append(copy)
 
     def _laid(self, value: int) -> int:
         """`value` with channels last."""

@@ -1,4 +1,5 @@
-"""Sums of exponentials below a largest value, where both are cut in parts: each part has its own.
+"""Sums of exponentials below a largest value, and of squares about a mean, where both are cut in parts: each part
+has its own.
 
     m = max(x: [64, 1048576]); s = sum(exp(x - m))
       ->
@@ -8,26 +9,38 @@
 So a softmax of few long rows reads them twice, once for both and once for its result, and not three
 times. A part of which all is -inf adds nothing, unless all of the row is: then s is NaN, as it was.
 
-Requires level core. Guarantees: `s` up to the rounding of a scaled sum.
-Source: Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018).
+    m = sum(x: [4096, 64]) / 4096; v = sum((x - m)^2)
+      ->
+    p = sum(reshape(x): [32, 128, 64]) / 128;  q = sum((x - p)^2)      one pass, 32 rows of parts
+    m = sum(p * 128) / 4096;  v = sum(q + 128 * (p - m)^2)
+
+So the statistics of a batch norm read its images once, and are no less exact than those of two passes.
+
+Requires level core. Guarantees: the rounding of a scaled sum.
+Source: Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018); Chan, Golub and LeVeque,
+"Updating formulae and a pairwise algorithm for computing sample variances" (1979).
 """
 
 from collections.abc import Mapping
 from typing import NamedTuple
 
 from preheat.ir.graph import Builder, Graph, Op, Ref
+from preheat.ir.scalar import Dim
 from preheat.ir.types import TensorType, Type, tensor
 
 FLOATS = ("float32", "float64")
 
 
 class Cut(NamedTuple):
-    """A largest value in parts. value: what the parts are of, with the axis as two; parts: the largest
-    of each."""
+    """A reduction in parts. value: what the parts are of, with one axis as two; parts: the result of each; first,
+    second: the axes that are reduced in the parts, and of these; each: elements of a part, 0 where the last have
+    fewer."""
 
     value: int
     parts: int
-    axis: int
+    first: tuple[int, ...]
+    second: tuple[int, ...]
+    each: Dim
 
 
 def exponentials(graph: Graph, types: Mapping[int, Type]) -> dict[int, int]:
@@ -56,7 +69,7 @@ def exponentials(graph: Graph, types: Mapping[int, Type]) -> dict[int, int]:
 
 def write_parts(builder: Builder, op: Op, cut: Cut, largest: int) -> None:
     """Appends the sum `op` of exponentials below `largest`, which was cut as `cut` says."""
-    axis = cut.axis
+    (axis,) = cut.second
     whole, part = builder.type_of[cut.value], builder.type_of[cut.parts]
 
     def like(sizes: tuple, dtype: str = part.dtype) -> TensorType:
@@ -77,6 +90,51 @@ def write_parts(builder: Builder, op: Op, cut: Cut, largest: int) -> None:
     scaled = builder.add("where", [is_nothing, zero, scaled], part)  # NaN if all of the row is -inf
     total = builder.add("sum", [scaled], like(one), axes=(axis,), keepdim=True)
     builder.append(Op("reshape", (Ref(total),), op.results, op.types))
+
+
+def squares(graph: Graph, types: Mapping[int, Type]) -> dict[int, tuple[int, int]]:
+    """The sums of (value - mean)^2 whose mean is a sum of `value` over the same axes, which all keep, and a number:
+    that sum and the mean of each."""
+    by_value = {op.results[0]: op for op in graph.ops if len(op.results) == 1}
+
+    def made(arg: object, name: str) -> Op | None:
+        op = by_value.get(arg.id) if isinstance(arg, Ref) else None
+        return op if op is not None and op.name == name else None
+
+    found: dict[int, tuple[int, int]] = {}
+    for op in graph.ops:
+        if op.name != "sum" or not op.attr("keepdim") or op.type.dtype not in FLOATS:
+            continue
+        square = made(op.args[0], "mul")
+        centred = made(square.args[0], "sub") if square is not None and square.args[0] == square.args[1] else None
+        spread = made(centred.args[1], "expand") if centred is not None else None
+        mean = by_value.get(spread.args[0].id) if spread is not None else None
+        if mean is None or mean.name not in ("div", "mul") or made(mean.args[1], "full") is None:
+            continue
+        total = made(mean.args[0], "sum")
+        is_pair = total is not None and total.attr("keepdim") and (
+            total.args == centred.args[:1] and total.attr("axes") == op.attr("axes"))
+        if is_pair and types[total.args[0].id].sizes == centred.type.sizes:
+            found[op.result] = total.result, mean.result
+    return found
+
+
+def write_squares(builder: Builder, op: Op, cut: Cut, mean: int) -> None:
+    """Appends the sum `op` of squares about `mean`, whose sum was cut as `cut` says: about the mean of each part, and
+    those about the mean of all."""
+    whole, part = builder.type_of[cut.value], builder.type_of[cut.parts]
+    count, share = (builder.add("full", [], part, value=value) for value in (float(cut.each), 1 / cut.each))
+    means = builder.add("mul", [cut.parts, share], part)  # about any number near the mean it would be right
+    centred = builder.add("sub", [cut.value, builder.add("expand", [means], _expanded(part, whole.sizes))], whole)
+    within = builder.add("sum", [builder.add("mul", [centred, centred], whole)], part, axes=cut.first, keepdim=True)
+    total = tensor(
+        part.dtype, tuple(1 if k in cut.second else n for k, n in enumerate(part.sizes)), device=part.device)
+    centre = builder.add("reshape", [mean], total)
+    apart = builder.add("sub", [means, builder.add("expand", [centre], _expanded(total, part.sizes))], part)
+    between = builder.add("mul", [builder.add("mul", [apart, apart], part), count], part)
+    joined = builder.add("add", [within, between], part)
+    value = builder.add("sum", [joined], total, axes=cut.second, keepdim=True)
+    builder.append(Op("reshape", (Ref(value),), op.results, op.types))
 
 
 def _expanded(type: TensorType, sizes: tuple) -> TensorType:

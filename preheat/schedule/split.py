@@ -8,7 +8,8 @@
 
 Two cases: too few rows to feed the threads; and a reduction across so many rows of memory that
 walking one vector of columns down all of them leaves every page and cache line for the next vector
-to fetch again. A sum of exponentials below a largest value that was cut is cut with it (`partial`).
+to fetch again. A sum of exponentials below a largest value that was cut, and one of squares about a mean, are
+cut with it (`partial`).
 Sums become more exact: partial sums are shorter. On a GPU an axis that no fitting number of parts divides,
 or whose size is not known, is padded by what changes no result, and what is one in memory is cut as one.
 Requires and gives level core.
@@ -25,7 +26,7 @@ from preheat.ir.plan import Target
 from preheat.ir.scalar import Dim, Scalar, product
 from preheat.ir.types import DTYPES, TensorType, contiguous_strides, tensor
 from preheat.schedule import cost
-from preheat.schedule.partial import Cut, exponentials, write_parts
+from preheat.schedule.partial import Cut, exponentials, squares, write_parts, write_squares
 
 SPLITTABLE = frozenset("sum prod max min any all".split())
 FEW_ROWS = 4  # more rows than this are spread over threads as they are, and stay fused
@@ -36,6 +37,9 @@ CHUNK = (32, 64, 256)  # rows of a part of a tall reduction
 ALIGNED = 8  # elements that threads load at once
 # For a GPU: columns that one program takes; the least that a part of a reduction has to do.
 GPU_COLUMNS, GPU_PART_ROWS, GPU_PART_ELEMS = 64, 256, 8192
+# The same of images with channels last: rows of a part, the least and those that a program has in its registers, and
+# the most parts.
+IMAGE_ROWS, MOST_IMAGE_PARTS = (128, 224), 512
 GPU_STEPS = (64, 4096)  # what the elements of a padded part are a multiple of, across and along
 # Of an axis whose size is not known: rows of a part across; the most parts along, of as many elements as it takes.
 OPEN_ROWS, OPEN_PARTS = 256, 1024
@@ -52,6 +56,7 @@ def split_reductions(
     builder = Builder("core", ops=ops, next_id=graph.next_id(), type_of=types)
     rows = _row_shapes(graph, types) if target.is_gpu else frozenset()
     largest_of = exponentials(graph, types) if target.is_gpu else {}
+    mean_of = squares(graph, types) if target.is_gpu else {}
     cuts: dict[int, Cut] = {}  # by the value that was cut
     plain = _Plain(graph, types)
     pending = list(reversed(graph.ops))
@@ -60,6 +65,10 @@ def split_reductions(
         largest = largest_of.get(op.results[0])
         if largest in cuts:
             write_parts(builder, op, cuts[largest], largest)
+            continue
+        total, mean = mean_of.get(op.results[0], (-1, -1))
+        if total in cuts and cuts[total].each:
+            write_squares(builder, op, cuts[total], mean)
             continue
         is_whole = op.results[0] in whole
         flat = _flattened(op, types, plain) if target.is_gpu else None
@@ -70,7 +79,8 @@ def split_reductions(
         if parts is None:
             ops.append(op)
         else:
-            cuts[op.result] = split_in_two(builder, op, flat or Matrix(types[op.args[0].id], op.attr("axes")), *parts)
+            matrix = flat or Matrix(types[op.args[0].id], op.attr("axes"))
+            cuts[op.result] = split_in_two(builder, op, matrix, *parts)
     return replace(graph, ops=tuple(ops))
 
 
@@ -185,9 +195,10 @@ def _fold_parts(flat: Matrix | None, rows: frozenset[tuple[int, int]]) -> tuple[
 
 def _parts(
     op: Op, types, target: Target, flat: Matrix | None,
-) -> tuple[int, Dim, Dim] | None:
+) -> tuple | None:
     """(axis, parts, elements of each) to cut, of the operand or of what it is taken for (`_flattened`), or None
-    to leave the reduction whole. The parts may have more elements than the axis."""
+    to leave the reduction whole. The parts may have more elements than the axis. A fourth are axes of which each
+    position is a part, too."""
     if op.name not in SPLITTABLE:
         return None
     type, axes = flat or Matrix(types[op.args[0].id], op.attr("axes"))
@@ -199,6 +210,8 @@ def _parts(
     count = estimate(product(type.sizes[a] for a in axes))
     rows = estimate(type.elems) // count
     is_across = _is_across(type, axes)
+    if target.is_gpu and is_across and len(axes) > 1 and not any(isinstance(n, Scalar) for n in type.sizes):
+        return _image_parts(type, axes, count, rows)
     step = 1 if len(axes) > 1 else GPU_STEPS[not is_across]
     if isinstance(type.sizes[axis], Scalar):
         found = _open_parts(type, axis, count, rows, is_across, step) if target.is_gpu else None
@@ -237,6 +250,28 @@ def _gpu_parts(size: int, count: int, rows: int, is_across: bool, step: int) -> 
     return (parts, each) if parts > 1 else None
 
 
+def _image_parts(
+    type: TensorType, axes: tuple[int, ...], count: int, rows: int,
+) -> tuple[int, int, int, tuple[int, ...]] | None:
+    """As `_gpu_parts`, of images with channels last: parts of images, or some images each."""
+    programs, (least, held) = max(1, rows // GPU_COLUMNS), IMAGE_ROWS
+    best = min(max(-(-2 * cost.GPU_FEW_PROGRAMS // programs), count // held), count // least, MOST_IMAGE_PARTS)
+    if programs >= cost.GPU_FEW_PROGRAMS // 2 or best < 2:
+        return None
+    kept, parts = [], 1
+    for axis in sorted(axes, key=lambda a: type.strides[a], reverse=True):
+        size, wanted = type.sizes[axis], best / parts
+        divisor = min(
+            (k for k in range(1, size + 1) if size % k == 0), key=lambda k: max(k / wanted, wanted / k))
+        if divisor < size:
+            break
+        kept.append(axis)
+        parts *= size
+    if not kept or divisor not in (1, size):
+        return axis, divisor, size // divisor, tuple(kept)
+    return kept[-1], type.sizes[kept[-1]], 1, tuple(kept[:-1])
+
+
 def _is_across(type: TensorType, axes: tuple[int, ...]) -> bool:
     """The axis along which memory is consecutive is kept."""
     return any(
@@ -273,17 +308,20 @@ def _divisor(size: int, least: int, best: int, most: int) -> int | None:
     return min(found, key=lambda k: abs(k - best), default=None)
 
 
-def split_in_two(builder: Builder, op: Op, matrix: Matrix, axis: int, parts: Dim, cut: Dim) -> Cut:
+def split_in_two(
+    builder: Builder, op: Op, matrix: Matrix, axis: int, parts: Dim, cut: Dim, kept: tuple[int, ...] = (),
+) -> Cut:
     """Appends the two reductions; the second gives `op`'s own value. matrix: what the operand is taken for;
-    its `axis` becomes so many parts of `cut` elements."""
+    its `axis` becomes so many parts of `cut` elements, and the axes `kept` are left to the second reduction."""
     value, (type, axes) = op.args[0].id, matrix
     if type.sizes != builder.type_of[value].sizes:
         value = builder.add("reshape", [value], type)
     dtype = _wide(op)
     if dtype != op.type.dtype:
-        wide = tensor(dtype, type.sizes, device=type.device)
+        wide = replace(type, dtype=dtype)
         value = builder.add("cast", [value], wide, dtype=dtype)
-    if isinstance(type.sizes[axis], Scalar) or parts * cut != type.sizes[axis]:
+    is_padded = isinstance(type.sizes[axis], Scalar) or parts * cut != type.sizes[axis]
+    if is_padded:
         value = _padded(builder, op.name, value, axis, parts * cut)
     sizes = (*type.sizes[:axis], parts, cut, *type.sizes[axis + 1 :])
     given = builder.type_of[value]
@@ -294,18 +332,29 @@ def split_in_two(builder: Builder, op: Op, matrix: Matrix, axis: int, parts: Dim
         *given.strides[axis + 1 :],
     )
     value = builder.add("reshape", [value], TensorType(given.dtype, sizes, strides, type.device))
-    first = tuple(a if a < axis else a + 1 for a in axes)
-    kept = tuple(1 if a in first else n for a, n in enumerate(sizes))
-    made = tensor(dtype, kept, device=type.device)
-    done = Cut(value, builder.add(op.name, [value], made, axes=first, keepdim=True), axis)
-    total = tuple(1 if a in first or a == axis else n for a, n in enumerate(sizes))
-    made = tensor(dtype, total, device=type.device)
-    value = builder.add(op.name, [done.parts], made, axes=(axis,), keepdim=True)
+    first = tuple(a if a < axis else a + 1 for a in axes if a not in kept)
+    made = _as_laid(builder.type_of[value], tuple(1 if a in first else n for a, n in enumerate(sizes)), dtype)
+    found = builder.add(op.name, [value], made, axes=first, keepdim=True)
+    second = tuple(sorted((axis, *(a if a < axis else a + 1 for a in kept))))
+    each = 0 if is_padded else product(sizes[a] for a in first)
+    done = Cut(value, found, first, second, each)
+    total = tuple(1 if a in first or a in second else n for a, n in enumerate(sizes))
+    value = builder.add(op.name, [done.parts], tensor(dtype, total, device=type.device), axes=second, keepdim=True)
     if dtype != op.type.dtype:
         result = tensor(op.type.dtype, total, device=type.device)
         value = builder.add("cast", [value], result, dtype=op.type.dtype)
     builder.append(Op("reshape", (Ref(value),), op.results, op.types))
     return done
+
+
+def _as_laid(type: TensorType, sizes: tuple[Dim, ...], dtype: str) -> TensorType:
+    """A tensor of `sizes` with its axes in memory as `type` has them, where it is known which come first."""
+    strides, step = [0] * len(sizes), 1
+    if any(isinstance(n, Scalar) for n in (*type.sizes, *type.strides, *sizes)):
+        return tensor(dtype, sizes, device=type.device)
+    for axis in sorted(range(len(sizes)), key=lambda a: (type.strides[a], -a)):
+        strides[axis], step = step, step * sizes[axis]
+    return TensorType(dtype, sizes, tuple(strides), type.device)
 
 
 def _padded(builder: Builder, how: str, value: int, axis: int, length: Dim) -> int:

@@ -18,6 +18,7 @@ from preheat.transform.cleanup import cleanup
 from preheat.transform.decompose import decompose
 from preheat.transform.decompositions.movement import VIEWS
 from preheat.transform.functionalize import functionalize
+from preheat.transform.norms import native_norms
 from preheat.transform.reinplace import reinplace
 
 checks = later("preheat.ir.verify")
@@ -33,7 +34,7 @@ class Pass(NamedTuple):
 
 
 PIPELINE: tuple[Pass, ...] = (
-    Pass("functionalize", "aten", "aten", functionalize),
+    Pass("functionalize", "aten", "aten", lambda graph: functionalize(native_norms(graph))),
     Pass("decompose", "aten", "core", decompose),
     Pass("cleanup", "core", "core", cleanup),
     Pass("reinplace", "core", "core", reinplace),

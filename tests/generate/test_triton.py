@@ -549,6 +549,6 @@ def interpret(module: str, case: str) -> None:
 
 @needs_triton
 @pytest.mark.parametrize(
-    "group", ("batches", "few", "in_place", "parts", "products", "convolutions", "rows", "movement", "elementwise", "graphs", "folds", "random"))
+    "group", ("batches", "few", "in_place", "parts", "products", "convolutions", "rows", "movement", "elementwise", "graphs", "folds", "norms", "random"))
 def test_interpreted(group):
     interpret("generate.triton_cases", group)

@@ -25,14 +25,15 @@ from preheat.generate.products import product_of
 from preheat.generate.triton import HEAD, source_of
 from preheat.generate.triton_ops import helpers_of
 from preheat.generate.tuned import choices, tile_of
-from preheat.ir.graph import Graph
+from preheat.ir.graph import Builder, Graph, Op, Ref
 from preheat.ir.loop import is_for_any
 from preheat.ir.ops import CORE, FUSABLE
 from preheat.ir.plan import KernelCall, Rounding, Target
-from preheat.ir.types import tensor
+from preheat.ir.types import TensorType, contiguous_strides, tensor
 from preheat.schedule import cost, memory, split
 from preheat.schedule.products import parts_of, products_as_kernels, products_of
 from preheat.schedule.schedule import schedule
+from preheat.transform.pipeline import lower
 
 TARGET = Target("cuda", "sm_90")
 DTYPES = ("float32", "float64", "int64", "int32", "int16", "int8", "uint8", "bool")
@@ -244,8 +245,47 @@ def batches() -> Iterator[Graph]:
         yield m.graph(*made)
 
 
+def norms() -> Iterator[Graph]:
+    """Batch norms that train, and their backwards: images with channels last in parts of images or some of them each,
+    with channels first, rows; statistics beside what is done to the results."""
+    split.IMAGE_ROWS, split.MOST_IMAGE_PARTS, tiles.HELD_COLUMNS, tiles.CHANNEL_ELEMS = (8, 16), 24, 512, 128
+    cost.GPU_ROW_ELEMS, split.GPU_PART_ELEMS = 64, 128
+    for sizes in ((3, 32, 8, 6), (5, 40, 7, 7), (2, 33, 16, 12), (16, 6, 3, 5), (2, 64, 31, 2), (90, 20)):
+        for strides in dict.fromkeys((contiguous_strides(sizes), last(sizes) if len(sizes) == 4 else None)):
+            if strides is None:
+                continue
+            image, channel = tensor("float32", sizes, strides), tensor("float32", sizes[1:2])
+            yield lower(normed(image, channel))
+            yield lower(normed_backward(image, channel))
+
+
+def normed(image: TensorType, channel: TensorType) -> Graph:
+    """Level aten: relu of a batch norm and a residual, saved and running statistics."""
+    b = Builder("aten")
+    x, residual = b.input(image, "x"), b.input(image, "r")
+    weight, bias, mean, variance = [b.input(channel, name) for name in "wbmv"]
+    refs, made = tuple(map(Ref, (x, weight, bias, mean, variance))), [b.fresh() for _ in range(5)]
+    b.append(Op(
+        "aten._native_batch_norm_legit_functional.default", (*refs, True, 0.1, 1e-5), tuple(made),
+        (image, *(channel,) * 4)))
+    total = b.add("aten.add.Tensor", [made[0], residual], image)
+    return b.finish([b.add("aten.relu.default", [total], image), *made[1:]])
+
+
+def normed_backward(image: TensorType, channel: TensorType) -> Graph:
+    """Level aten: the backward of a relu and of a batch norm."""
+    b = Builder("aten")
+    grad, y, x = (b.input(image, name) for name in "gyx")
+    weight, mean, rstd = (b.input(channel, name) for name in "wmr")
+    masked, made = b.fresh(), [b.fresh() for _ in range(3)]
+    b.append(Op("aten.threshold_backward.default", (Ref(grad), Ref(y), 0), (masked,), (image,)))
+    args = (*map(Ref, (masked, x, weight)), None, None, Ref(mean), Ref(rstd), True, 1e-5, (True,) * 3)
+    b.append(Op("aten.native_batch_norm_backward.default", args, tuple(made), (image, channel, channel)))
+    return b.finish(made)
+
+
 GROUPS = {
-    "batches": batches,
+    "batches": batches, "norms": norms,
     "few": few, "in_place": in_place, "parts": parts,
     "products": products, "convolutions": convolutions, "rows": rows, "movement": movement, "elementwise": elementwise,
     "graphs": graphs, "folds": folds, "random": random}

@@ -285,23 +285,23 @@ def test_random_programs_of_views_and_writes():
         check(fn, x_(3, 4, seed=seed), x_(2, 3, 2, seed=seed + 1))
 
 
-def cudnn_batch_norm(reads_mean, is_training=True):
-    """A batch norm as cuDNN does it, of which nobody reads a result, and perhaps one that reads its mean."""
+def miopen_batch_norm(reads_mean, is_training=True):
+    """A batch norm as MIOpen does it, of which nobody reads a result, and perhaps one that reads its mean."""
     b = Builder("aten")
     image, channels = tensor("float32", (2, 3, 4, 4)), tensor("float32", (3,))
     x, weight, bias, mean, variance = [
         b.input(type, name) for type, name in zip((image, *[channels] * 4), "xwbmv")]
-    results = [b.fresh() for _ in range(4)]
-    types = image, channels, channels, tensor("uint8", (0,))
+    results = [b.fresh() for _ in range(3)]
     refs = tuple(map(Ref, (x, weight, bias, mean, variance)))
-    b.append(Op("aten.cudnn_batch_norm.default", (*refs, is_training, 0.1, 1e-5), tuple(results), types))
+    b.append(Op(
+        "aten.miopen_batch_norm.default", (*refs, is_training, 0.1, 1e-5), tuple(results), (image, *[channels] * 2)))
     read, type = (mean, channels) if reads_mean else (x, image)
     return b.finish([b.add("aten.neg.default", [read], type)])
 
 
 def test_statistics_that_a_library_writes_unseen_are_written_once():
-    core = lower(cudnn_batch_norm(reads_mean=False))
+    core = lower(miopen_batch_norm(reads_mean=False))
     assert [op.name for op in core.ops] == ["library", "neg"]
-    with pytest.raises(Unsupported, match="cudnn_batch_norm"):
-        lower(cudnn_batch_norm(reads_mean=True))
-    lower(cudnn_batch_norm(reads_mean=True, is_training=False))
+    with pytest.raises(Unsupported, match="miopen_batch_norm"):
+        lower(miopen_batch_norm(reads_mean=True))
+    lower(miopen_batch_norm(reads_mean=True, is_training=False))
