@@ -94,13 +94,16 @@ def _rows(kernel: Kernel, walked: tuple[Axis, ...], device: Device) -> list[Rung
 
 def _columns(kernel: Kernel, walked: tuple[Axis, ...], device: Device) -> Tile:
     columns, length = extent_of(kernel.axes), extent_of(walked)
-    at_once = max(16, COLUMN_BYTES // loaded_bytes(kernel)[0])
-    if not isinstance(columns, Scalar):
-        while at_once > 16 and -(-columns // at_once) < 2 * device.units:
+    at_once, near = max(16, COLUMN_BYTES // loaded_bytes(kernel)[0]), estimate(columns)
+    is_second = isinstance(length, Scalar) and len(kernel.axes) == 1  # of parts, or there is no other
+    if is_second or not isinstance(columns, Scalar):
+        while at_once > 16 and -(-near // at_once) < 2 * device.units:
             at_once //= 2
+    if not isinstance(columns, Scalar):
         at_once = min(at_once, power_of_two(columns))
     is_half = at_once * 2 == COLUMN_BYTES
-    deep = DEEP // 2 if is_half else DEEP
+    is_alone = is_second and -(-near // at_once) <= device.units  # what counts is how soon a program is done
+    deep = DEEP // 2 if is_half else 4 * DEEP if is_alone else DEEP
     deep = deep if isinstance(length, Scalar) else min(power_of_two(length), deep)
     is_looped = isinstance(length, Scalar) or deep < length
     warps, ahead = warps_of(at_once * deep, 16, device), COLUMNS_AHEAD if is_half and is_looped else 1

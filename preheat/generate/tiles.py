@@ -18,6 +18,7 @@ from collections.abc import Iterator
 
 from preheat.base.dataclass import dataclass
 from preheat.generate.online import EXP_SUM, online, walks
+from preheat.generate.triton_ops import FAR
 from preheat.ir.devices import Device, device_of
 from preheat.ir.hinted import estimate
 from preheat.ir.loop import NUMBER, Axis, Index, Kernel, LoopOp
@@ -42,6 +43,9 @@ LEAST_COLUMNS = 32
 # Steps whose memory is on its way, of 64 columns of 16 bits by 32 rows: 63 us for a sum of 32768 x 4096 and
 # 271 with a gelu's gradient, where 64 rows one after the other take 65 and 305.
 COLUMNS_AHEAD = 3
+# Of a row of 16 bits where each program stores along its walk, too: 210 us for the gradient of bias and gelu, 32768 x
+# 4096, in 32 parts by 8 warps; 64 columns by 4 warps in 16 parts take 238, and 219 in 32.
+STORED_COLUMNS = 128
 LEAST_TAKEN = 0.75  # of the columns that programs take of a row of memory
 FOLD_ELEMS = 1024  # of the rows that a program with sums down the rows has at once
 FOLD_AHEAD = 3  # steps whose memory is on its way: 210 us with 3, 351 with 1 (backward of a layer norm)
@@ -52,7 +56,6 @@ CHANNELS, CHANNEL_ELEMS, LEAST_SHARED = (256, 128, 64, 32), 4096, 3
 LINE_ELEMS = 4096  # of a line that a program has part of
 LEAST_FULL = 0.9  # of the positions of programs that have parts of a line
 INDEXING = ("floordiv", "remainder", "axis")  # arithmetic of positions
-FAR = 1 << 31  # elements: from here on an offset needs 64 bits
 MOST_ELEMS = 1 << 17  # of a program, and more
 FAR_ELEMS = 8  # steps through memory that share no transaction
 
@@ -194,6 +197,8 @@ def _columns(kernel: Kernel, walked: tuple[Axis, ...], device: Device) -> Tile:
         at_once //= 2
     at_once = min(at_once, power_of_two(columns))
     is_half = at_once * 2 == COLUMN_BYTES
+    if is_half and _stores_along(kernel, walked) and columns >= 4 * device.units * STORED_COLUMNS:
+        at_once = STORED_COLUMNS
     is_alone = -(-columns // at_once) <= device.units  # what counts is how soon a program is done
     deep = min(length, DEEP // 2 if is_half else 4 * DEEP if is_alone else DEEP)
     grid, down = parts_apart(kernel, at_once)
@@ -202,6 +207,12 @@ def _columns(kernel: Kernel, walked: tuple[Axis, ...], device: Device) -> Tile:
         return Tile(grid, down, walked, held, length, False, warps_of(held * length, 32, device))
     warps, ahead = warps_of(at_once * deep, 16, device), COLUMNS_AHEAD if is_half and deep < length else 1
     return Tile(grid, down, walked, at_once, deep, deep < length, warps, 1, ahead)
+
+
+def _stores_along(kernel: Kernel, walked: tuple[Axis, ...]) -> bool:
+    names = {axis.name for axis in walked}
+    return any(
+        op.op == "store" and not names.isdisjoint(term for term, _ in op.index.terms) for op in accesses(kernel))
 
 
 def _held(kernel: Kernel, at_once: int, length: int) -> int:

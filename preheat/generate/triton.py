@@ -109,11 +109,13 @@ class Writer:
         self.multiples = multiples  # by expression
         self.between = between  # the fewest and the most elements of a row, 0 where that is not known
         self.bounds = bounds_of(kernel)
-        self.known: frozenset[int] = frozenset()  # masks that hold here
-        self.idle: frozenset[int] = frozenset()  # values that are needed for nothing else
+        self.within = {bound.mask: bound for bound in self.bounds}  # written as positions are, not op by op
         self.is_clamped = False  # `y` is a row that is there: masks are for what is stored
         self.coarse, self.totals = coarse_values(kernel), exponential_sums(kernel)
         self.kernel, self.tile = online(kernel) if tile.is_looped else kernel, tile
+        self.known: frozenset[int] = frozenset()  # masks that hold here
+        self.idle: frozenset[int] = frozenset()  # values that are needed for nothing
+        self.set_known(())
         self.product = product_of(kernel) if tile.depth else None
         self.is_flat = tile.rows == 1  # `y` is one position: tensors have one dimension
         self.spread: int | None = None  # where tensors have one more dimension
@@ -144,7 +146,7 @@ class Writer:
         signature = tuple(
             ("" if p.name == NUMBER else "*") + ops.signature(p.dtype, p.name == NUMBER)
             for p in self.kernel.params
-        ) + tuple(map(_size_signature, self.arguments))
+        ) + tuple(map(ops.size_signature, self.arguments))
         multiples = (1 if p.name == NUMBER else ALIGN_BYTES for p in self.kernel.params)
         return Source(
             name, text_of(name, parameters, self.lines), signature, self.tile, self.has_check, self.is_fused,
@@ -154,7 +156,8 @@ class Writer:
         """What a size is a multiple of."""
         if size.type != "int" or not isinstance(size, Hinted):
             return 1
-        return ALIGN_BYTES if holds("eq", size % ALIGN_BYTES, 0) else self.multiples.get(str(size), 1)
+        known = next((n for n in (ALIGN_BYTES, 8, 4) if holds("eq", size % n, 0)), 1)
+        return max(known, self.multiples.get(str(size), 1))
 
     def number(self, value: Number) -> str:
         """The text of a number of the kernel, which may be an argument."""
@@ -309,10 +312,13 @@ class Writer:
 
     def set_known(self, known: Collection[int]) -> None:
         """From here on these masks hold: neither they nor what only they are made of is written."""
-        self.known, self.idle = frozenset(known), idle_ops(self.kernel, known)
+        self.known = frozenset(known)
+        self.idle = idle_ops(self.kernel, {*known, *self.within}) - (self.within.keys() - self.known)
 
     def _key(self, op: LoopOp) -> tuple:
         """How a value is computed: the same key is the same value."""
+        if op.id in self.within:
+            return "within", str(self.within[op.id]._replace(mask=0))
         terms = () if op.index is None else tuple(
             (self.values[t].name if isinstance(t, int) else t, str(s)) for t, s in op.index.terms)
         base = str(op.index.base) if op.index is not None else ""
@@ -324,6 +330,11 @@ class Writer:
 
     def _compute(self, op: LoopOp) -> _Known:
         name = f"v{op.id}"
+        if op.id in self.within:
+            bound = self.within[op.id]
+            place, dims = self.offset(Index(bound.base, tuple(bound.strides.items())))
+            self.emit(f"{name} = ({place or 0}) < {self.number(bound.limit)}")
+            return _Known(name, self._dims(dims), "bool")
         if op.op == "load":
             return self._load(op, name)
         if op.op == "const":
@@ -589,12 +600,3 @@ _JOINED = {
     "max": "larger({0}, {1})", "min": "smaller({0}, {1})",
     "any": "larger({0}, {1})", "all": "smaller({0}, {1})",
 }
-
-
-def _size_signature(size: Scalar) -> str:
-    """Triton's type of a size: where it has 32 bits now, the plan is for those that do."""
-    if size.type == "float":
-        return "fp64"
-    if not isinstance(size, Hinted):  # part of another one: it is not used
-        return "i64"
-    return "i32" if size < FAR and size >= -FAR else "i64"

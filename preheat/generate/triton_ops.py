@@ -23,9 +23,12 @@ import re
 from collections.abc import Callable
 
 from preheat.base.errors import InternalError
+from preheat.ir.hinted import Hinted
+from preheat.ir.scalar import Scalar
 from preheat.ir.types import DTYPES, HALVES
 
 Emit = Callable[..., str]
+FAR = 1 << 31  # elements: from here on an offset needs 64 bits
 
 
 def triton_dtype(dtype: str) -> str:
@@ -43,6 +46,15 @@ _SIGNATURES = {
 def signature(dtype: str, is_number: bool) -> str:
     """Triton's type of a parameter, or of what it points to."""
     return "i8" if dtype == "bool" and is_number else _SIGNATURES[dtype]
+
+
+def size_signature(size: Scalar) -> str:
+    """Triton's type of a size: where it has 32 bits now, the plan is for those that do."""
+    if size.type == "float":
+        return "fp64"
+    if not isinstance(size, Hinted):  # part of another one: it is not used
+        return "i64"
+    return "i32" if size < FAR and size >= -FAR else "i64"
 
 
 def apply(op: str, dtype: str, args: tuple[str, ...], is_coarse: bool = False) -> str:

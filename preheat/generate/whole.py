@@ -181,7 +181,8 @@ def _rooms(writer: Any) -> dict[int, str]:
 def _room(writer: Any, bound: Bound) -> str | None:
     tile = writer.tile
     names = [axis.name for axis in tile.along]
-    if len(names) != 1 or not _is_one(bound.strides.get(names[0], 0)):
+    each = bound.strides.get(names[0], 0) if len(names) == 1 else 0
+    if not holds("ge", each, 1):
         return None
     parts = [writer.number(bound.limit)]
     if isinstance(bound.base, Scalar) or bound.base:
@@ -193,6 +194,8 @@ def _room(writer: Any, bound: Bound) -> str | None:
         if at is None or not holds("ge", stride, 0):
             return None
         parts.append(at if _is_one(stride) else f"{at} * {writer.number(stride)}")
+    if not _is_one(each):
+        return f"({' - '.join(parts)} + {writer.number(each)} - 1) // {writer.number(each)}"
     return " - ".join(parts)
 
 

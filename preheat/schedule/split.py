@@ -26,6 +26,7 @@ from preheat.ir.plan import Target
 from preheat.ir.scalar import Dim, Scalar, product
 from preheat.ir.types import DTYPES, TensorType, contiguous_strides, tensor
 from preheat.schedule import cost
+from preheat.schedule.abreast import reduce_abreast, rows_abreast
 from preheat.schedule.partial import Cut, exponentials, squares, write_parts, write_squares
 
 SPLITTABLE = frozenset("sum prod max min any all".split())
@@ -44,6 +45,8 @@ GPU_STEPS = (64, 4096)  # what the elements of a padded part are a multiple of, 
 # Of an axis whose size is not known: rows of a part across; the most parts along, of as many elements as it takes.
 OPEN_ROWS, OPEN_PARTS = 256, 1024
 MOST_ROWS_OF_PARTS = 256  # across: the second step walks them
+# How often all multiprocessors are filled, and where what is reduced across is stored, too (`tiles.STORED_COLUMNS`).
+WAVES, STORED_WAVES = 4, 8
 FOLD_ROWS, FOLD_COLUMNS = 8, 4096  # the fewest rows that a program walks; a row for four warps
 
 
@@ -58,7 +61,7 @@ def split_reductions(
     largest_of = exponentials(graph, types) if target.is_gpu else {}
     mean_of = squares(graph, types) if target.is_gpu else {}
     cuts: dict[int, Cut] = {}  # by the value that was cut
-    plain = _Plain(graph, types)
+    plain, stored = _Plain(graph, types), _stored(graph) if target.is_gpu else frozenset()
     pending = list(reversed(graph.ops))
     while pending:
         op = pending.pop()
@@ -75,7 +78,13 @@ def split_reductions(
         if flat is None and target.is_gpu and not is_whole and _is_open(op, types):
             pending += reversed(_in_turn(builder, op, types))
             continue
-        parts = None if is_whole else _fold_parts(flat, rows) or _parts(op, types, target, flat)
+        folded = None if is_whole else _fold_parts(flat, rows)
+        abreast = 1 if is_whole or folded or op.results[0] in largest_of.values() else _abreast(op, flat, plain)
+        if abreast > 1:
+            reduce_abreast(
+                builder, op, flat.type, abreast, *_parts_abreast(flat.type, abreast), _wide(op), _padded)
+            continue
+        parts = None if is_whole else folded or _parts(op, types, target, flat, stored)
         if parts is None:
             ops.append(op)
         else:
@@ -103,6 +112,13 @@ class _Plain:
         if value not in self.found:
             self.found[value] = self._look(value)
         return self.found[value]
+
+    def narrowest(self, value: int) -> int:
+        """Bytes of the narrowest elements of memory that a plain value is made of."""
+        op = self.by_value.get(value)
+        if op is None or op.name in ("library", "full"):
+            return DTYPES[self.types[value].dtype].itemsize
+        return min(self.narrowest(ref) for ref in op.refs())
 
     def _look(self, value: int) -> bool:
         type, op = self.types[value], self.by_value.get(value)
@@ -193,8 +209,20 @@ def _fold_parts(flat: Matrix | None, rows: frozenset[tuple[int, int]]) -> tuple[
     return None if parts is None else (0, parts, count // parts)
 
 
+def _stored(graph: Graph) -> frozenset[int]:
+    """The values that are results, or of which only a cast is one: whoever reduces them stores them, too."""
+    found = set(graph.outputs)
+    for op in reversed(graph.ops):
+        if op.name == "cast" and op.result in found:
+            found.add(op.args[0].id)
+    for op in graph.ops:
+        if op.name == "cast" and op.args[0].id in found:
+            found.add(op.result)
+    return frozenset(found)
+
+
 def _parts(
-    op: Op, types, target: Target, flat: Matrix | None,
+    op: Op, types, target: Target, flat: Matrix | None, stored: Collection[int] = (),
 ) -> tuple | None:
     """(axis, parts, elements of each) to cut, of the operand or of what it is taken for (`_flattened`), or None
     to leave the reduction whole. The parts may have more elements than the axis. A fourth are axes of which each
@@ -216,11 +244,33 @@ def _parts(
     if isinstance(type.sizes[axis], Scalar):
         found = _open_parts(type, axis, count, rows, is_across, step) if target.is_gpu else None
     else:
-        found = (_gpu_parts if target.is_gpu else _cpu_parts)(type.sizes[axis], count, rows, is_across, step)
+        by = _gpu_parts if target.is_gpu else _cpu_parts
+        found = by(type.sizes[axis], count, rows, is_across, step, *((STORED_WAVES,) if is_across and op.args[0].id in stored else ()))
     return (axis, *found) if found and estimate(found[0]) < count else None
 
 
-def _cpu_parts(size: int, count: int, rows: int, is_across: bool, step: int) -> tuple[int, int] | None:
+def _abreast(op: Op, flat: Matrix | None, plain: _Plain) -> int:
+    """How many rows of a matrix whose columns are reduced are taken as one."""
+    if flat is None or flat.type.rank != 2 or flat.axes != (0,) or not plain(op.args[0].id):
+        return 1
+    return rows_abreast(flat.type, plain.narrowest(op.args[0].id))
+
+
+def _parts_abreast(type: TensorType, abreast: int) -> tuple[Dim, Dim]:
+    """The parts of a reduction whose rows are taken so many at a time, and the elements of each."""
+    rows, columns = _ceiling(type.sizes[0], abreast), type.sizes[1] * abreast
+    wide = tensor(type.dtype, (rows, columns), device=type.device)
+    most, step = MOST_ROWS_OF_PARTS // abreast, GPU_STEPS[0]
+    if isinstance(rows, Scalar):
+        found = _open_parts(wide, 0, estimate(rows), estimate(columns), True, step, most)
+    else:
+        found = _gpu_parts(rows, rows, estimate(columns), True, step, most=most)
+    return found or (1, rows)
+
+
+def _cpu_parts(
+    size: int, count: int, rows: int, is_across: bool, step: int, waves: int = 0,
+) -> tuple[int, int] | None:
     """Parts of an axis of `size` and the elements of each, when `count` elements are reduced for each of `rows`
     results. step: what is best a divisor of these elements."""
     parts = None
@@ -232,7 +282,9 @@ def _cpu_parts(size: int, count: int, rows: int, is_across: bool, step: int) -> 
     return parts and (parts, size // parts)
 
 
-def _gpu_parts(size: int, count: int, rows: int, is_across: bool, step: int) -> tuple[int, int] | None:
+def _gpu_parts(
+    size: int, count: int, rows: int, is_across: bool, step: int, waves: int = WAVES, most: int = MOST_ROWS_OF_PARTS,
+) -> tuple[int, int] | None:
     """As `_cpu_parts`: enough programs, and enough for each of them to do."""
     programs = rows // (GPU_COLUMNS if is_across else 1)
     least = GPU_PART_ROWS if is_across else GPU_PART_ELEMS
@@ -240,8 +292,8 @@ def _gpu_parts(size: int, count: int, rows: int, is_across: bool, step: int) -> 
         return None
     if not is_across and count <= cost.GPU_ROW_ELEMS:
         return None  # one program has the row in its registers, for what else is done with it
-    best = min(-(-4 * cost.GPU_FEW_PROGRAMS // max(programs, 1)), count // least)
-    best = min(best, MOST_ROWS_OF_PARTS) if is_across else best
+    best = min(-(-waves * cost.GPU_FEW_PROGRAMS // max(programs, 1)), count // least)
+    best = min(best, most) if is_across else best
     parts = _divisor(size, 2, best, 2 * best)
     if parts is not None and 2 * parts >= best and (is_across or size // parts % ALIGNED == 0):
         return parts, size // parts
@@ -281,7 +333,7 @@ def _is_across(type: TensorType, axes: tuple[int, ...]) -> bool:
 
 
 def _open_parts(
-    type: TensorType, axis: int, count: int, rows: int, is_across: bool, step: int,
+    type: TensorType, axis: int, count: int, rows: int, is_across: bool, step: int, most: int = MOST_ROWS_OF_PARTS,
 ) -> tuple[Dim, Dim] | None:
     """As `_gpu_parts`, of an axis whose size is not known: no number of parts is sure to divide it."""
     size = type.sizes[axis]
@@ -291,7 +343,7 @@ def _open_parts(
         return None
     if is_across:
         enough = 4 * cost.GPU_FEW_PROGRAMS * GPU_COLUMNS * step  # elements of all programs, a step for each
-        few = _ceiling(size, MOST_ROWS_OF_PARTS * step), _ceiling(type.elems, enough)
+        few = _ceiling(size, most * step), _ceiling(type.elems, enough)
         each = longest((OPEN_ROWS, *(steps * step for steps in few)))
         return _ceiling(size, each), each
     parts = max(2, OPEN_PARTS // max(rows, 1))

@@ -120,11 +120,44 @@ def test_a_sum_of_all_has_many_programs_whatever_the_size(sizes):
 
 def test_columns_are_cut_in_parts_that_need_not_divide():
     """Each program has columns of one part, but where they would leave much of it empty."""
-    for rows, columns, parts in ((262_141, 67, 256), (4093, 8191, 8), (32768, 1024, 64)):
+    for rows, columns, parts in ((262_141, 68, 256), (4093, 8191, 8), (32768, 1024, 64)):
         m = Make()
         first, _ = sources(on_gpu(m.graph(m.reduce("sum", m.input(rows, columns), 0))))
         grid, down = ([axis.extent for axis in axes] for axes in (first.tile.grid, first.tile.down))
-        assert (grid, down) == (([], [parts, columns]) if columns == 67 else ([parts], [columns]))
+        assert (grid, down) == (([], [parts, columns]) if columns == 68 else ([parts], [columns]))
+
+
+@pytest.mark.parametrize("dtype, rows, columns, abreast", [
+    ("bfloat16", 32767, 1021, 8), ("bfloat16", 262_141, 66, 4), ("float32", 262_141, 67, 4),
+    ("float32", 32768, 1024, 1), ("bfloat16", 4093, 8191, 1)])
+def test_rows_that_begin_anywhere_are_taken_several_at_a_time(dtype, rows, columns, abreast):
+    """So that each begins where a thread loads 16 bytes."""
+    m = Make()
+    (kernel, _) = schedule(on_gpu(m.graph(m.reduce("sum", m.cast(m.input(rows, columns, dtype=dtype), "float32"), 0))), TARGET).kernels
+    tile = source_of(kernel, TARGET).tile
+    assert [axis.extent for axis in tile.down][-1:] == [columns * abreast] and len(tile.grid) == 1
+
+
+@needs_triton
+def test_rows_that_are_taken_together_are_loaded_sixteen_bytes_at_a_time():
+    m, target = Make(), gpu_target("sm_90")
+    x = m.cast(m.input(262_141, 67, dtype="bfloat16"), "float32")
+    kernel = schedule(on_gpu(m.graph(m.reduce("sum", x, 0))), target).kernels[0]
+    made, _ = lowered(job_of(source_of(kernel, target), target))
+    walk = made["ptx"].split("cp.async.wait_group")[0]
+    assert re.findall(r"cp\.async\.\S+ \[ \S+ \+ 0 \], \[ \S+ \+ 0 \], (0x\w+)", walk).count("0x10") >= 2
+
+
+def test_what_is_stored_while_columns_are_reduced_has_wider_programs():
+    m = Make()
+    x = m.op("exp", m.cast(m.input(32768, 4096, dtype="bfloat16"), "float32"))
+    y = m.cast(x, "bfloat16")
+    graph = on_gpu(m.graph(y, m.reduce("sum", m.cast(y, "float32"), 0)))
+    first, _ = sources(graph)
+    assert (first.tile.rows, first.tile.warps, first.tile.programs) == (128, 8, 1024)
+    m = Make()
+    first, _ = sources(on_gpu(m.graph(m.reduce("sum", m.cast(m.input(32768, 4096, dtype="bfloat16"), "float32"), 0))))
+    assert (first.tile.rows, first.tile.warps, first.tile.programs) == (64, 4, 1024)
 
 
 def test_short_rows_share_a_program():

@@ -30,7 +30,7 @@ from preheat.ir.loop import is_for_any
 from preheat.ir.ops import CORE, FUSABLE
 from preheat.ir.plan import KernelCall, Rounding, Target
 from preheat.ir.types import TensorType, contiguous_strides, tensor
-from preheat.schedule import cost, memory, split
+from preheat.schedule import abreast, cost, memory, split
 from preheat.schedule.products import parts_of, products_as_kernels, products_of
 from preheat.schedule.schedule import schedule
 from preheat.transform.pipeline import lower
@@ -200,6 +200,7 @@ def few() -> Iterator[Graph]:
 def parts() -> Iterator[Graph]:
     """Softmaxes whose rows are cut in parts, and reductions whose parts are padded."""
     cost.GPU_ROW_ELEMS, split.GPU_PART_ELEMS, split.GPU_PART_ROWS, split.GPU_STEPS = 64, 128, 16, (4, 16)
+    abreast.KNOWN_ROWS, abreast.LEAST_COLUMNS = 40, 3
     for sizes, axis in (((2, 1024), 1), ((96, 3), 0), ((2, 256, 2), 1), ((2, 1021), 1), ((97, 3), 0)):
         m = Make()
         yield m.graph(m.softmax(m.input(*sizes), axis))

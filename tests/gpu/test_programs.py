@@ -366,3 +366,33 @@ def test_attention_is_captured_once_in_a_new_process():
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
     first, second = done.stdout.splitlines()
     assert first == second and first.startswith("1 ")
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+def test_coarse_functions_down_to_the_least_numbers(dtype):
+    """Results below 2**-126 of exponentials, sigmoids and shares of a sum are no zeros."""
+    x = torch.linspace(-110, 110, 4096).to(getattr(torch, dtype)).cuda()
+    odd = torch.tensor([float("inf"), float("-inf"), float("nan"), 0.0], device="cuda", dtype=x.dtype)
+
+    def program(x):
+        return torch.exp(x), torch.sigmoid(x), F.gelu(x), F.silu(x), torch.softmax(x, -1), torch.erf(x)
+
+    with torch.no_grad():
+        compiled = preheat.compile(program, options={"cache": False})
+        for given in (x, torch.cat([x, odd]), x.repeat(3, 1)):
+            for name, a, b in zip(("exp", "sigmoid", "gelu", "silu", "softmax", "erf"), compiled(given), program(given)):
+                torch.testing.assert_close(a, b, rtol=2e-2 if dtype != "float32" else 1e-5, atol=4e-7, equal_nan=True)
+                least = (b.abs() > 1e-38) if dtype != "float16" else b != 0
+                if name in ("exp", "sigmoid", "softmax"):
+                    assert (a[least] != 0).all(), name
+
+
+@pytest.mark.parametrize("rows, columns", [(32768, 4096), (5000, 1024), (2047, 515)])
+def test_columns_of_what_is_stored(rows, columns):
+    x, b, g = cuda(rows, columns, dtype="bfloat16"), cuda(columns, dtype="bfloat16"), cuda(rows, columns, dtype="bfloat16", seed=2)
+
+    def program(x, b, g):
+        made = torch.ops.aten.gelu_backward(g, x + b)
+        return made, made.sum(0)
+
+    check(program, x, b, g)

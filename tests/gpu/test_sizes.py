@@ -53,6 +53,22 @@ def near(found, expected, within):
             torch.testing.assert_close(a, b)
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.int32, torch.bool])
+def test_columns_of_rows_that_begin_anywhere(dtype, dynamic, told):
+    """Several rows of memory are taken as one, the last of them are not all there."""
+    def program(x):
+        return x.sum(0), x.amax(0), (x == 0).all(0)
+
+    compiled = preheat.compile(program, dynamic=dynamic, options=NO_CACHE)
+    for rows, columns in ((20000, 67), (32767, 1021), *(((16385, 130), (4093, 19), (700, 1001)) if dynamic else ())):
+        x = torch.randint(-3, 4, (rows, columns), device="cuda").to(dtype)
+        x[:, 3] = 0
+        for _ in range(2):
+            near(compiled(x), program(x), 1e-2 if dtype in (torch.bfloat16, torch.float16) else 1e-6)
+    assert not told
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_new_size_compiles_nothing(name, dtype, told):
