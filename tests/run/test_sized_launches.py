@@ -29,6 +29,7 @@ from preheat.run.recipes import compile_recipe
 from preheat.run.shims import ShimCall
 from preheat.run.sized import Instance, Planned
 from preheat.run.sized_calls import SizedCalls
+from preheat.run.stencils import Stencils
 
 LENGTH = symbol("n2")
 X = TensorType("float32", (LENGTH,), (1,))
@@ -182,10 +183,6 @@ def test_sizes_that_tables_are_not_for_get_others_a_few():
             return self.most if sizes["n2"] <= self.most else None
 
     made = []
-    calls = object.__new__(SizedCalls)
-    calls._stencils = {}
-    calls._new_stencil = lambda run: made.append(run.values[0]) or Stencil(run.values[0])
-    found = [
-        calls._stamped(SimpleNamespace(template=0, values=(n,), sizes={"n2": n}))
-        for n in (4096, 4100, 4097, 4101, 4102, 4103, 4095)]
+    stencils = Stencils(lambda values: made.append(*values) or Stencil(*values))
+    found = [stencils.at((n,), {"n2": n}) for n in (4096, 4100, 4097, 4101, 4102, 4103, 4095)]
     assert found == [4096, 4100, 4100, 4101, 4102, None, 4096] and made == [4096, 4100, 4101, 4102]
