@@ -24,11 +24,13 @@ from preheat.bridge.resizing import TENSORS_OF_NUMBERS, full, spelled_out
 from preheat.bridge.steps import whole_layer
 from preheat.bridge.symint import is_available, is_safe, plain, reshaped_copy, show, unboxed
 from preheat.bridge.tensors import Parameter, Size, Tensor, tensor_facts
+from preheat.bridge.weights import as_tensor, number_beside
 from preheat.capture.elements import is_followed
 from preheat.capture.guards import Guards
-from preheat.capture.numbers import OPERATIONS, PREDICATES
+from preheat.capture.native import CALLS
+from preheat.capture.numbers import is_operation
 from preheat.capture.observer import NOT_DONE, GiveUp, Observer
-from preheat.capture.policies import is_bound
+from preheat.capture.policies import is_bound, policy
 from preheat.capture.recorder import Recorder
 from preheat.capture.rehearsal import Rehearsal, merged
 from preheat.capture.sizes import SizeRules, is_symbolic, now
@@ -197,6 +199,7 @@ class Boxing(Observer):
     ) -> Any:
         """`call(self, function, args, kwargs, row)`, when the node has runtime numbers."""
         numbers = self.guards.numbers
+        args = args if kwargs else self._as_tensors(function, args)
         if is_bound(function) and self.symbolic_type(function.__self__) is not None:
             if row.kind in _TAKES_BOXES:
                 return self._boxed_method(row, function, args, kwargs, call)
@@ -206,7 +209,7 @@ class Boxing(Observer):
         is_arithmetic = not kwargs and any(id(arg) in self.numbers for arg in args)
         if is_arithmetic and function in _EXTREMES and len(args) > 2:
             return reduce(lambda a, b: numbers.calculate(function, (a, b), self.perform), args)
-        if is_arithmetic and _is_operation(function):
+        if is_arithmetic and is_operation(function):
             return numbers.calculate(function, args, self.perform)
         if _is_refused(self.numbers, function, args):
             return NotImplemented  # n - x: only the class of x knows
@@ -318,6 +321,7 @@ class Boxing(Observer):
 
     def operate_with_numbers(self, function: Any, args: tuple, run: Callable) -> Any:
         """`run(function, args)`, an operator on objects of which some may be runtime numbers."""
+        args = self._as_tensors(function, args)
         if function is operator.add and all(
                 type(arg) in _PUT_TOGETHER and not self.guards.is_moving_list(arg) for arg in args):
             return self.perform(function, args, {})  # their elements are moved, and not looked at
@@ -354,6 +358,14 @@ class Boxing(Observer):
         if all(box is arg for box, arg in zip(boxes, args)):
             return run(function, args)
         return self._boxed(lambda: run(function, boxes, made), twice, args[kept:], function)
+
+    def _as_tensors(self, function: Any, args: tuple) -> tuple:
+        """`args` with a tensor for a number that is computed with a tensor that requires grad."""
+        place, beside = number_beside(function, args, self.numbers)
+        if beside is None or self.regions.present:
+            return args
+        call = partial(self.call_with_numbers, policy(full), call=CALLS["op"])
+        return (*args[:place], as_tensor(call, args[place], beside), *args[place + 1:])
 
     def _compare_sizes(self, function: Callable, first: tuple, second: tuple) -> bool:
         """`x.shape == y.shape`, size by size."""
@@ -561,13 +573,6 @@ def _is_refused(table: dict[int, Any], function: Any, args: tuple) -> bool:
     if not is_bound(function) or id(function.__self__) not in table or len(args) != 1:
         return False
     return issubclass(type(args[0]), Tensor) and function(*args) is NotImplemented
-
-
-def _is_operation(function: Any) -> bool:
-    try:
-        return function in OPERATIONS or function in PREDICATES or function is divmod
-    except TypeError:  # a callable object that cannot be hashed
-        return False
 
 
 def _stores(kind: str, function: Any) -> bool:

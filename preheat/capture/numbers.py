@@ -445,6 +445,14 @@ class _Present(Mapping):
         return len(self._values)
 
 
+def is_operation(function: Any) -> bool:
+    """Whether `Numbers.calculate` knows what `function` makes of runtime numbers."""
+    try:
+        return function in OPERATIONS or function in PREDICATES or function is divmod
+    except TypeError:  # a callable object that cannot be hashed
+        return False
+
+
 def _as_it_is(value: Any) -> Any:
     return value
 
