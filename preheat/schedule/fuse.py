@@ -274,7 +274,8 @@ class _Fusion:
         alike: dict[int, list[int]] = {}
         for number in sorted(self.units, key=self.position.__getitem__) if self.is_gpu else ():
             unit = self.units[number]
-            if isinstance(unit, Group) and unit.tiled.bytes <= TINY_BYTES and isinstance(unit.tiled.extent, int):
+            is_tiny = isinstance(unit, Group) and unit.tiled.bytes <= TINY_BYTES and isinstance(unit.tiled.extent, int)
+            if is_tiny and self.groups.flat(unit) is None:  # others are of any size, and launched at once (`batches`)
                 alike.setdefault(unit.tiled.extent, []).append(number)
         for numbers in alike.values():
             batch: list[int] = []

@@ -55,12 +55,11 @@ def test_few_images_are_parts_of_several():
 
 
 def test_small_kernels_of_one_extent_are_one():
+    """As the two sums of a backward: of parts, for each channel; others are launched at once, of any size."""
     m = Make()
-    counters = [m.input(1, dtype="int64") for _ in range(30)]
-    rows = [m.input(64) for _ in range(4)]
-    graph = m.graph(*(m.op("add", c, (1,)) for c in counters), *(m.op("exp", row) for row in rows))
-    plan = schedule(on_gpu(graph), GPU)
-    assert len(plan.calls) == 4, "of 24 memories at most"
+    parts = [m.input(16, 64) for _ in range(30)]
+    plan = schedule(on_gpu(m.graph(*(m.reduce("sum", part, 0) for part in parts))), GPU)
+    assert [len(call.buffers) for call in plan.calls] == [24, 24, 12], "of 24 memories at most"
 
 
 def test_a_choice_between_halves_has_16_bits():
