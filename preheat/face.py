@@ -164,7 +164,8 @@ def mark_dynamic(
     for axis in axes:
         size = tensor.shape[axis]
         if min is not None and size < min or max is not None and size > max:
-            raise UserError(f"axis {axis} of {list(tensor.shape)} is not within {min} and {max}")
+            bounds = ", ".join(f"{name}={n}" for name, n in (("min", min), ("max", max)) if n is not None)
+            raise UserError(f"axis {axis} of {list(tensor.shape)} is {size}, which is not within {bounds}")
     mark(tensor, dynamic=axes, bounds=tuple((axis, min, max) for axis in axes))
 
 

@@ -88,7 +88,7 @@ WRONG = {
         (marked(0, min="1"), "min must be a size, an int that is not negative, got '1'"),
         (marked(0, max=4.5), "max must be a size"),
         (marked(0, min=-3), "min must be a size"),
-        (marked(0, min=4), r"axis 0 of \[3, 4\] is not within 4 and None"),
+        (marked(0, min=4), r"axis 0 of \[3, 4\] is 3, which is not within min=4"),
     ],
     "disable": [
         (lambda: preheat.disable(f, recursive="no"), "recursive must be True or False"),

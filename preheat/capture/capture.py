@@ -261,8 +261,12 @@ def _watched(watcher: Watcher, run: Callable[[], Any], place: tuple[str, int]) -
 
 def _end(watcher: Watcher, result: Any, depth: int, place: tuple[str, int]) -> tuple:
     """Closes the last node; the break, if there is none to close."""
-    if watcher.gave is not None or watcher.fixed is not None:
-        return (break_at(*(watcher.gave or watcher.fixed)),)
+    if watcher.gave is not None:
+        return (break_at(*watcher.gave),)
+    if watcher.fixed is not None:
+        reason, detail, *where = watcher.fixed
+        told = f"; without a size rule: {', '.join(watcher.missed)}" if watcher.missed else ""
+        return (break_at(reason, detail + told, *where),)
     why = watcher.unfinished()
     if sys.getrecursionlimit() != depth:
         why = "ambient_change", f"the recursion limit was {depth}, is {sys.getrecursionlimit()}"

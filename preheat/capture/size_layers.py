@@ -182,6 +182,8 @@ def _drawn(call: Call) -> list[Shape]:
 
 
 def _drawn_around(call: Call) -> list[Shape]:
+    if not any(_is_tensor(call, name) for name in ("mean", "std")):
+        return [(tuple(call.arg("size", ())), None)]
     return [(_one_of(call, "mean", "std").sizes, None)]
 
 

@@ -79,7 +79,7 @@ def test_marks_of_torch_compile():
 def test_bounds_of_a_mark_are_guards():
     assert captures(
         scaled, [(4, 6), (5, 6), (8, 6)], lambda x: preheat.mark_dynamic(x, 0, min=2, max=8)) == 1
-    with pytest.raises(preheat.UserError, match="not within 2 and 8"):
+    with pytest.raises(preheat.UserError, match="not within min=2, max=8"):
         preheat.mark_dynamic(torch.ones(9), 0, min=2, max=8)
     with pytest.raises(preheat.UserError, match="no axis 2"):
         preheat.mark_dynamic(torch.ones(3, 4), 2)
