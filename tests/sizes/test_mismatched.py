@@ -41,13 +41,14 @@ def check(name, backend, has_grad):
             assert not differs(found[1:], expected[1:], False), shapes
 
 
-@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("name", list(ROWS)[::4])
 def test_operands_that_do_not_fit(name):
     check(name, "preheat", False)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ROWS)
-@pytest.mark.parametrize("backend, has_grad", [("eager", False), ("eager", True), ("preheat", True)])
+@pytest.mark.parametrize("backend, has_grad", [
+    ("eager", False), ("eager", True), ("preheat", False), ("preheat", True)])
 def test_operands_that_do_not_fit_in_all_ways(name, backend, has_grad):
     check(name, backend, has_grad)
