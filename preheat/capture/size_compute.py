@@ -310,9 +310,9 @@ COMPUTED: dict[Rule, str] = {
     _trilinear: "_trilinear",
     _cross: "linalg_cross",
     _extremes: "aminmax",
-    _masked_fill: "masked_fill",
+    _masked_fill: "masked_fill masked_scatter",
     _like_self: """_softmax _log_softmax _safe_softmax tril triu cumsum cumprod logcumsumexp cummax
-        cummin scatter scatter_add scatter_reduce index_add index_copy index_reduce masked_scatter bernoulli""",
+        cummin scatter scatter_add scatter_reduce index_add index_copy index_reduce bernoulli""",
     _into_self: "copy_ masked_fill_",
     _kept: "index_put _unsafe_index_put copy",
     _scattered: "slice_scatter select_scatter diagonal_scatter as_strided_scatter",

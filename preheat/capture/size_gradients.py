@@ -5,7 +5,7 @@ aten/src/ATen/native.
 """
 
 from preheat.capture.size_call import (
-    Call, NoRule, Rule, Shape, channels_last, images, is_channels_last, is_row_major, preserved,
+    Call, NoRule, Rule, Shape, broadcast, channels_last, images, is_channels_last, is_row_major, preserved,
 )
 from preheat.ir.dims import normal
 from preheat.ir.graph import Ref
@@ -37,7 +37,8 @@ def _of_mask(call: Call) -> list[Shape]:
 
 
 def _distances(call: Call) -> list[Shape]:
-    return [_plain(call.type("x1"))]
+    first, second = call.type("x1"), call.type("x2")
+    return [((*broadcast(call, first.sizes[:-2], second.sizes[:-2]), *first.sizes[-2:]), None)]
 
 
 def _glu(call: Call) -> list[Shape]:
