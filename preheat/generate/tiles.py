@@ -34,14 +34,14 @@ HELD_BYTES = 32768
 BLOCK_ELEMS = 4096  # of a row that is walked block by block
 FEW_ROWS = 2  # multiprocessors a row, and it gets four times the warps: 8.4 us for 8192 values, not 12
 MANY_ROWS = 32  # programs for each multiprocessor: a block twice as long then is as fast as a copy
-BUSY = ("erf",)  # computes long enough that few warps hide the memory: a gelu takes 157 us so, not 179
+BUSY = ("erf",)  # computes long enough that few warps hide the memory: an exact gelu took 157 us so, not 179
 FLAT_BYTES = 4096  # of the widest values that a program without reductions takes at once
 COLUMN_BYTES = 128  # of a row of memory that programs reducing columns take at once
 DEEP = 64  # rows of memory that they take at once, of 16 bits half as many
 HELD_COLUMNS = 16384  # elements that a program has of columns that it would walk twice; of loads of short parts twice as many
 LEAST_COLUMNS = 32
-# Steps whose memory is on its way, of 64 columns of 16 bits by 32 rows: 63 us for a sum of 32768 x 4096 and
-# 271 with a gelu's gradient, where 64 rows one after the other take 65 and 305.
+# Steps whose memory is on its way, of 64 columns of 16 bits by 32 rows: 65 us for a sum of 32768 x 4096, 68 with
+# two, 66 with four or five; 128 columns, 64 rows, 8 warps or more parts take 66 to 76.
 COLUMNS_AHEAD = 3
 # Of a row of 16 bits where each program stores along its walk, too: 210 us for the gradient of bias and gelu, 32768 x
 # 4096, in 32 parts by 8 warps; 64 columns by 4 warps in 16 parts take 238, and 219 in 32.

@@ -113,9 +113,7 @@ class Writer:
         self.is_clamped = False  # `y` is a row that is there: masks are for what is stored
         self.coarse, self.totals = coarse_values(kernel), exponential_sums(kernel)
         self.kernel, self.tile = online(kernel) if tile.is_looped else kernel, tile
-        self.known: frozenset[int] = frozenset()  # masks that hold here
-        self.idle: frozenset[int] = frozenset()  # values that are needed for nothing
-        self.set_known(())
+        self.set_known(())  # `known`: masks that hold here; `idle`: values that nothing needs
         self.product = product_of(kernel) if tile.depth else None
         self.is_flat = tile.rows == 1  # `y` is one position: tensors have one dimension
         self.spread: int | None = None  # where tensors have one more dimension
@@ -331,9 +329,8 @@ class Writer:
     def _compute(self, op: LoopOp) -> _Known:
         name = f"v{op.id}"
         if op.id in self.within:
-            bound = self.within[op.id]
-            place, dims = self.offset(Index(bound.base, tuple(bound.strides.items())))
-            self.emit(f"{name} = ({place or 0}) < {self.number(bound.limit)}")
+            place, dims = self.offset(self.within[op.id].index)
+            self.emit(f"{name} = ({place or 0}) < {self.number(self.within[op.id].limit)}")
             return _Known(name, self._dims(dims), "bool")
         if op.op == "load":
             return self._load(op, name)

@@ -154,7 +154,7 @@ def halved(ptx: str) -> str:
         cvt.f32.bf16 %r3, %rs2;                and.b32 %r3, %pair0, -65536;
 
     ptxas (12.8) moves the upper half of a word down and then up, and rounds one by one what LLVM does. A chain
-    of norm, gelu, sigmoid and softmax has 73 instructions an element so, not 80.
+    of norm, gelu, sigmoid and softmax has 2496 instructions for 32 elements so, not 2560, and 32 fewer of the slowest unit.
     """
     if len(_ENTRIES.findall(ptx)) != 1:  # registers are named anew in each function
         return ptx

@@ -22,7 +22,7 @@ from preheat.generate.nest import operands
 from preheat.generate.online import walks
 from preheat.generate.tiles import VECTOR_BYTES, Tile, accesses, extent_of
 from preheat.ir.hinted import holds
-from preheat.ir.loop import Kernel, LoopOp, Stage
+from preheat.ir.loop import Index, Kernel, LoopOp, Stage
 from preheat.ir.scalar import Dim, Scalar
 from preheat.ir.types import DTYPES
 
@@ -37,6 +37,11 @@ class Bound(NamedTuple):
     base: Dim
     strides: Mapping[str, Dim]
     limit: Dim
+
+    @property
+    def index(self) -> Index:
+        """What is below the limit, as a place in memory."""
+        return Index(self.base, tuple(self.strides.items()))
 
 
 def bounds_of(kernel: Kernel) -> tuple[Bound, ...]:
@@ -261,14 +266,16 @@ def _is_whole(writer: Any) -> tuple[str, bool, Collection[int]] | None:
         condition = " and ".join(f"({count} <= {room})" for room in rooms.values())
         return (condition, True, tuple(rooms)) if rooms else None
     is_plain = not tile.down and not tile.grid and "x" in writer.masks
-    if not is_plain or not writer.arguments and _is_aligned(writer.kernel, extent_of(tile.along)):
+    if not is_plain or _is_aligned(writer, extent_of(tile.along)):
         return None
     return f"program * {tile.columns} + {tile.columns} <= {count}", False, ()
 
 
-def _is_aligned(kernel: Kernel, count: int) -> bool:
+def _is_aligned(writer: Any, count: Dim) -> bool:
     """A mask that ends after `count` elements ends between what threads load at once."""
-    least = min((DTYPES[op.dtype].itemsize for op in accesses(kernel)), default=VECTOR_BYTES)
+    if writer.arguments:
+        return str(count) in writer.multiples
+    least = min((DTYPES[op.dtype].itemsize for op in accesses(writer.kernel)), default=VECTOR_BYTES)
     return count % (VECTOR_BYTES // least) == 0
 
 

@@ -96,6 +96,10 @@ def chain(x, y):
     return (x + 1).relu() * y.sigmoid() - x
 
 
+def gelu(x):
+    return F.gelu(x * 0.5 + 1)
+
+
 def bias(x, b):
     return F.gelu(x + b), x * b[:2].sum()
 
@@ -134,6 +138,7 @@ PROGRAMS = {
     "reductions": (reductions, lambda a, b, c: (torch.randn(a, b),)),
     "pooled": (pooled, lambda a, b, c: (torch.randn(a, b, 24),)),
     "chain": (chain, lambda a, b, c: (torch.randn(a, b, c), torch.randn(a, b, c))),
+    "gelu": (gelu, lambda a, b, c: (torch.randn(a, b),)),
     "bias": (bias, lambda a, b, c: (torch.randn(a, b, 64), torch.randn(64))),
     "mask": (mask, lambda a, b, c: (torch.randn(a, 3, c, b), torch.randint(0, 2, (a, b)))),
     "embedding": (embedding, lambda a, b, c: (torch.randint(0, 64, (a, b)), torch.randn(64, 24))),

@@ -54,6 +54,23 @@ def test_elements_of_all_axes_are_one_dimension_where_no_size_divides():
     assert programs_of(source.sizing, at(kernel, n2=4, n3=40)) == 10
 
 
+def test_many_elements_a_thread_have_a_source_without_a_last_program_of_its_own():
+    made, kernel, sources = only(lambda x: torch.nn.functional.gelu(x * 0.5 + 1), torch.randn(5, 37))
+    whole, odd = (first(kernel, sources, n2=5, n3=n) for n in (40, 37))
+    assert sources == [whole, odd] and whole.tile == odd.tile
+    assert "else:" not in whole.text and "else:" in odd.text and "mask=is_x" in whole.text
+    made, kernel, sources = only(lambda x: x.relu() + 1, torch.randn(5, 37))
+    assert len(sources) == 1, "few elements cost few registers"
+
+
+def test_rows_that_begin_anywhere_are_taken_several_at_a_time():
+    """Of any length: their number makes each a multiple of what a thread loads."""
+    made = planned(lambda x: x.sum(0), (torch.randn(600, 37).bfloat16(),))
+    first, _ = made.plan.kernels
+    (source,) = made.sources[first.name]
+    assert str(source.tile.down[0].extent) == "(n3 * 8)" and 8 in source.multiples[len(first.params):]
+
+
 def test_lines_where_a_size_would_divide_each_position():
     made, kernel, sources = only(
         lambda x, y: x + y[:, None], torch.randn(5, 7, 37), torch.randn(5, 37))
