@@ -207,8 +207,11 @@ class SizeRules:
         """A size in normal form; whether it has elements is guarded."""
         size = self.numbers.normal(size)
         if isinstance(size, Scalar):
-            self.numbers.test(apply("ge", size, 1), self.numbers.value(size) >= 1)
-            return size if self.numbers.value(size) >= 1 else 0
+            is_some = self.numbers.value(size) >= 1
+            self.numbers.test(apply("ge", size, 1), is_some)
+            if not is_some:  # a number that the program made a size of may be negative in another call
+                self.numbers.test(apply("eq", size, 0), True)
+                return 0
         return size
 
     def pin(self, type: Type) -> None:

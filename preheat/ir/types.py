@@ -127,10 +127,11 @@ def by_stride(type: TensorType) -> list[int]:
         for dims in (type.strides, type.sizes):
             a, b = dims[first], dims[second]
             if a != b:
-                is_less = decide("le", a, b)
-                if is_less is None:
-                    raise Unsupported("symbolic", f"the order of the axes of {type}")
-                return -1 if is_less else 1
+                if decide("le", a, b):
+                    return -1
+                if decide("le", b, a):  # where they are equal, one of the axes has one element
+                    return 1
+                raise Unsupported("symbolic", f"the order of the axes of {type}")
         return 0
 
     if not any(map(is_unhinted, (*type.strides, *type.sizes))):

@@ -101,6 +101,19 @@ def test_images():
     assert captures[-1] <= 4 and fallbacks == 0, captures
 
 
+def test_an_encoder_layer_with_dropout_of_a_permuted_tensor():
+    torch.manual_seed(0)
+    model = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+
+    def step(batch, length):
+        x = torch.randn(batch, length, 16, generator=torch.Generator().manual_seed(length))
+        return lambda model: (model(x) * x.sin()).sum()
+
+    sizes = [(4, 8), (7, 8), (5, 9), (1, 6), (2, 2), (3, 7), (1, 1), (5, 9)]
+    captures, fallbacks = captures_of(model, [step(*size) for size in sizes])
+    assert captures[-1] <= 4 and fallbacks == 0, captures
+
+
 def perceptron():
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
