@@ -177,6 +177,28 @@ def test_arguments_are_not_kept_after_the_call():
         assert refs[0]() is None
 
 
+@pytest.mark.parametrize("grad", [False, True])
+def test_arguments_of_other_sizes_and_numbers_are_not_kept_after_the_call(grad):
+    class Config:
+        scale = 2
+
+    def inside(x, c, parts, n):
+        return parts["x"] * c.scale * n
+
+    for program in (inside, lambda x, c, parts, n: (quiet(x), x * c.scale + parts["others"][0])[1]):
+        compiled, refs = compiled_of(program), []
+        with torch.set_grad_enabled(grad):
+            for n in range(2, 8):
+                config, x, y = Config(), torch.ones(n, requires_grad=grad), torch.ones(n)
+                refs += [weakref.ref(config), weakref.ref(x), weakref.ref(y)]
+                result = compiled(x, config, {"x": x, "others": [y]}, n)
+                if grad:
+                    result.sum().backward()
+                del config, x, y, result
+        gc.collect()
+        assert [ref() for ref in refs] == [None] * len(refs)
+
+
 # ---------------------------------------------------------------------------- what a call makes
 REFS: list = []
 

@@ -13,20 +13,23 @@ it runs, so types and keys are as they were; what it raises is a fault of the ca
 """
 
 import builtins
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
+
+from torch import Tensor
 
 from preheat.base.dataclass import dataclass
 from preheat.base.errors import InternalError
 from preheat.bridge.interpret import as_tensor
 from preheat.ir.scalar import FUNCTIONS, python
-from preheat.ir.trace import Source, Trace
+from preheat.ir.trace import At, Source, Trace
 from preheat.ir.types import TensorType
 from preheat.run.resolve import STEPS, constant, moving_numbers, replaced
 
 _EXACT = (list, tuple, dict)
 _NUMBERS = (int, float, bool)
+_NO_TENSOR = Tensor()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +78,42 @@ def _with_holders(trace: Trace, found: Sequence[Any], moving: frozenset[int]) ->
     return frozenset(made)
 
 
+def without_passing(trace: Trace, found: Sequence[Any]) -> list:
+    """`found` without what the next call has others of, for a later `reach`: of the objects in arguments, and
+    of tensors and containers that the node replaces, nothing remains but their kind.
+    """
+    kept = {at for source in trace.sources for at in _named_at(source.key)}
+    moving = replaced(trace, found)
+    made = list(found)
+    for index, value in enumerate(found):
+        kind, source = type(value), trace.sources[index]
+        is_within = _root(trace, source).kind in ("arg", "kwarg")
+        if index in kept or kind in _NUMBERS or not (is_within or index in moving):
+            continue
+        if kind in _EXACT:
+            made[index] = kind()
+        elif is_within:
+            made[index] = None
+        elif kind is Tensor:
+            made[index] = _NO_TENSOR
+    return made
+
+
+def _named_at(key: Any) -> Iterator[int]:
+    """The sources whose objects a key names."""
+    if type(key) is At:
+        yield key.index
+    elif type(key) is tuple:
+        for part in key:
+            yield from _named_at(part)
+
+
+def _root(trace: Trace, source: Source) -> Source:
+    while source.parent >= 0:
+        source = trace.sources[source.parent]
+    return source
+
+
 class _Writer:
     """The text of `deep` under construction."""
 
@@ -112,10 +151,7 @@ class _Writer:
         return Origin("deep", self.results.setdefault(result, len(self.results)))
 
     def root(self, index: int) -> Source:
-        source = self.trace.sources[index]
-        while source.parent >= 0:
-            source = self.trace.sources[source.parent]
-        return source
+        return _root(self.trace, self.trace.sources[index])
 
     def position(self, root: Source) -> int:
         """Keyword arguments follow the positional ones, as CPython passes them."""

@@ -16,7 +16,7 @@ from preheat.ir.hinted import Book
 from preheat.ir.trace import Trace
 from preheat.run.entry import EntryStencil
 from preheat.run.executable import Executable
-from preheat.run.reach import Origin, Reach, reach
+from preheat.run.reach import Origin, Reach, reach, without_passing
 from preheat.run.recipes import Rebuild, compile_recipe
 from preheat.run.replays import CALLS_BEFORE_OWN
 from preheat.run.sized import Instance, Planned, Sized, Template
@@ -50,7 +50,8 @@ class SizedCalls:
         settle: Callable[[Planned, tuple, dict, tuple], None],
     ):
         (node,) = trace.nodes
-        self.sized, self.rebuild, self.found = sized, rebuild, found
+        self.sized, self.rebuild = sized, rebuild
+        self.found = without_passing(trace, found)  # kept: the tensors of a call are not
         self._entry_at, self._stencil, self._settle = entry_at, stencil, settle
         self._last, self._streak = None, 0
         self._stencils: dict[Template, Stencils] = {}
