@@ -63,6 +63,7 @@ MOST_KINDS = 1000
 _FACTS = ("grad_enabled", "inference_mode", "autocast_cpu")
 # A first call often sets things up (fills a cache) and then breaks where later ones do not.
 CAPTURE_ATTEMPTS = 2
+RAISED_AN_ATTEMPT = 8  # calls that raised: they say little about the next one
 # Captures that broke at one place of the program, over all kinds of call; then new kinds do not try.
 BREAKS_AT_ONE_PLACE = 6
 # A node whose guards memory never meets again is forgotten after so many checks.
@@ -314,7 +315,8 @@ class Compiled:
 
     def _count_attempt(self, place: Place, outcome: Outcome) -> None:
         hosted = outcome.counts.get("hosted", self._hosted)
-        place.attempts += hosted == self._hosted  # else the next capture has more host calls
+        if hosted == self._hosted:  # else the next capture has more host calls
+            place.attempts += 1 if outcome.error is None else 1 / RAISED_AN_ATTEMPT
         self._hosted, place.breaks = hosted, outcome.breaks
         place.is_closed = place.attempts >= CAPTURE_ATTEMPTS
         if place.point is None:

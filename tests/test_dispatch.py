@@ -8,7 +8,7 @@ import torch
 
 import preheat
 from preheat.base.events import subscribe
-from preheat.dispatch import BREAKS_AT_ONE_PLACE, CAPTURE_ATTEMPTS, Compiled
+from preheat.dispatch import BREAKS_AT_ONE_PLACE, CAPTURE_ATTEMPTS, RAISED_AN_ATTEMPT, Compiled
 
 
 @pytest.fixture(autouse=True)
@@ -61,12 +61,28 @@ def test_a_call_that_raises_is_interpreted_a_bounded_number_of_times():
 
     compiled = made(program)
     try:
-        for _ in range(6):
+        for _ in range(CAPTURE_ATTEMPTS * RAISED_AN_ATTEMPT + 4):
             with pytest.raises(KeyError, match="always"):
                 compiled(torch.ones(3))
     finally:
         unsubscribe()
-    assert len(captures) == CAPTURE_ATTEMPTS
+    assert len(captures) == CAPTURE_ATTEMPTS * RAISED_AN_ATTEMPT
+
+
+def test_a_program_whose_first_calls_raise_is_compiled():
+    def program(x, n):
+        y = x * 2
+        if n > 100:
+            raise ValueError("too many")
+        return y + n
+
+    compiled, before = made(program), preheat.counters()["captures"]
+    for n in (101, 102, 103):
+        with pytest.raises(ValueError, match="too many"):
+            compiled(torch.ones(3), n)
+    for n in (1, 1, 1):
+        assert torch.equal(compiled(torch.ones(3), n), program(torch.ones(3), n))
+    assert preheat.counters()["captures"] - before == 1
 
 
 def test_the_traceback_of_a_first_call_shows_no_frame_of_the_machine():

@@ -16,7 +16,7 @@ from preheat.base.callers import Raised
 from preheat.base.events import subscribe
 from preheat.bridge.tensors import tensor_facts
 from preheat.compiler import Made, compile_trace
-from preheat.dispatch import CAPTURE_ATTEMPTS, Compiled
+from preheat.dispatch import CAPTURE_ATTEMPTS, RAISED_AN_ATTEMPT, Compiled
 from preheat.ir.text import parse
 from preheat.ir.trace import (
     Captured, Goto, Guard, Host, Live, Named, Node, Outcome, Point, Recipe, Return, Signature,
@@ -273,17 +273,17 @@ def test_a_fault_at_the_entry_runs_the_program_itself(monkeypatch):
 
 
 def test_a_place_where_captures_give_up_is_interpreted(monkeypatch):
+    attempts = CAPTURE_ATTEMPTS * RAISED_AN_ATTEMPT
     script = Script(
         monkeypatch,
         [Outcome(error=KeyError("first"), nodes=(first(lambda x: 1),))],
-        [Outcome(error=KeyError("second"))], ["third", "fourth"])
+        [Outcome(error=KeyError("again")) for _ in range(attempts - 1)], ["third", "fourth"])
     call = compiled()
-    for message in ("first", "second"):
+    for message in ("first", *["again"] * (attempts - 1)):
         with pytest.raises(KeyError, match=message):
             call(X)
     assert call(X) == "third" and call(X) == "fourth"
-    assert CAPTURE_ATTEMPTS == 2
-    assert [row[0] for row in script.asked] == ["call", "resume", "interpret", "interpret"]
+    assert [row[0] for row in script.asked] == ["call", *["resume"] * (attempts - 1), "interpret", "interpret"]
 
 
 def test_too_many_paths_warn_once_and_then_calls_are_plain(monkeypatch):
