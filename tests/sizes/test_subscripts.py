@@ -204,6 +204,26 @@ def test_other_kinds_of_numbers_are_eagers(name, numbers):
             assert all(map(torch.equal, found, expected)), n
 
 
+@pytest.mark.parametrize("make", [
+    lambda x, n: x.reshape(3, 1).expand(3, n).sum(1), lambda x, n: x.expand(n, 3) * 2,
+    lambda x, n: x.new_ones(n, 2).sum() + x, lambda x, n: torch.zeros(n - 1), lambda x, n: torch.eye(n),
+    lambda x, n: torch.full((2, n), 1.0) * 2])
+@pytest.mark.parametrize("numbers", [(3, 2, 0, -1, 4, 0, -2), (2, 3, 1, 0, -1), (0, -1, 0, -1, 2)])
+def test_a_size_of_zero_is_not_a_negative_one(make, numbers):
+    """What was captured with 0 elements served -1, which `expand` keeps a size for and others refuse."""
+    def made(function, n):
+        try:
+            return function(torch.arange(3.0), n)
+        except RuntimeError as error:
+            return str(error).partition("\n")[0]
+
+    compiled = preheat.compile(make, options={"cache": False})
+    for n in numbers:
+        expected, found = made(make, n), made(compiled, n)
+        assert type(found) is type(expected)
+        assert found == expected if isinstance(found, str) else torch.equal(found, expected), n
+
+
 POSITION = 0
 
 

@@ -109,7 +109,7 @@ def test_an_encoder_layer_with_dropout_of_a_permuted_tensor():
         x = torch.randn(batch, length, 16, generator=torch.Generator().manual_seed(length))
         return lambda model: (model(x) * x.sin()).sum()
 
-    sizes = [(4, 8), (7, 8), (5, 9), (1, 6), (2, 2), (3, 7), (1, 1), (5, 9)]
+    sizes = [(4, 8), (7, 8), (5, 9), (6, 5), (3, 7), (1, 6), (5, 9)]
     captures, fallbacks = captures_of(model, [step(*size) for size in sizes])
     assert captures[-1] <= 4 and fallbacks == 0, captures
 
