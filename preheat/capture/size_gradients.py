@@ -38,6 +38,8 @@ def _of_mask(call: Call) -> list[Shape]:
 
 def _distances(call: Call) -> list[Shape]:
     first, second = call.type("x1"), call.type("x2")
+    if 0 in (*call.type("grad").sizes, *first.sizes):  # then C leaves before it broadcasts
+        return [_plain(first)]
     return [((*broadcast(call, first.sizes[:-2], second.sizes[:-2]), *first.sizes[-2:]), None)]
 
 
