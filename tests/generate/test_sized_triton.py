@@ -3,7 +3,7 @@
 import pytest
 import torch
 from generate.sized_programs import FIRST, PROGRAMS, TARGET, planned
-from generate.test_triton import interpret, needs_triton
+from generate.test_triton import interpret, needs_triton, slow
 
 from preheat.generate import rungs
 from preheat.generate.cubin import build_gpu, gpu_target
@@ -12,6 +12,8 @@ from preheat.ir.pack import decode, encode
 from preheat.ir.plan import Image, Sizing
 from preheat.ir.scalar import evaluate, symbols
 from preheat.run.gpu import is_for, programs_of
+
+LONG = {"known_rows", "mask", "pooled"}  # as Triton interprets them
 
 
 def only(program, *args):
@@ -114,6 +116,6 @@ def test_binaries(name, monkeypatch):
 
 
 @needs_triton
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", [slow(name) if name in LONG else name for name in PROGRAMS])
 def test_interpreted(name):
     interpret("generate.sized_cases", name)

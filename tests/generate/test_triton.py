@@ -593,6 +593,11 @@ def test_a_number_of_the_host_is_passed_by_value():
 
 
 # ---------------------------------------------------------------------------- the interpreter
+def slow(case: str):
+    """A case that Triton interprets for a quarter of a minute and more."""
+    return pytest.param(case, marks=pytest.mark.slow)
+
+
 def interpret(module: str, case: str) -> None:
     """Runs `module` for a case in a process of its own, in which Triton interprets its kernels."""
     folder = Path(__file__).parent.parent
@@ -604,6 +609,8 @@ def interpret(module: str, case: str) -> None:
 
 @needs_triton
 @pytest.mark.parametrize(
-    "group", ("batches", "few", "in_place", "parts", "products", "convolutions", "rows", "movement", "elementwise", "graphs", "folds", "norms", "random"))
+    "group", (
+        "batches", "few", "in_place", slow("parts"), "products", "convolutions", "rows", "movement", "elementwise",
+        "graphs", "folds", "norms", "random"))
 def test_interpreted(group):
     interpret("generate.triton_cases", group)
