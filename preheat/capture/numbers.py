@@ -36,7 +36,7 @@ OPERATIONS: dict[Callable, str] = {
        for name in "add sub mul truediv floordiv mod pow neg".split()},
     **{getattr(operator, "i" + name): name
        for name in "add sub mul truediv floordiv mod pow".split()},
-    abs: "abs", min: "min", max: "max", float: "float", int: "int", round: "round",
+    abs: "abs", pow: "pow", min: "min", max: "max", float: "float", int: "int", round: "round",
     operator.abs: "abs", math.sqrt: "sqrt", math.exp: "exp", math.log: "log",
     math.log2: "log2", math.log10: "log10", math.sin: "sin", math.cos: "cos", math.tan: "tan",
     math.tanh: "tanh", math.atan: "atan", math.sinh: "sinh", math.cosh: "cosh", math.expm1: "expm1",

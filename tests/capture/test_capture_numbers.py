@@ -76,6 +76,7 @@ CALCULATED = {
     "float": lambda x, n: x * float(n), "true division": lambda x, n: x * (n / 8),
     "floor division": lambda x, n: x * (n // 2), "modulo": lambda x, n: x * (n % 5),
     "power": lambda x, n: x * n**2, "base": lambda x, n: x * 0.9**n, "min": lambda x, n: x * min(n, n),
+    "power of two": lambda x, n: x * pow(n, 2),
     "cosine": lambda x, n: x * math.cos(n * 0.1) ** 2, "appended": lambda x, n: _appended(x, n),
     "branch": lambda x, n: x * n if n > -1000 else x, "truth": lambda x, n: x * (n or n),
     "loop": lambda x, n: sum([x * n for _ in range(3)], x),
