@@ -16,7 +16,7 @@ from types import FunctionType
 from typing import Any
 
 from preheat.capture import polyfills
-from preheat.capture.calls import c_call, invoke
+from preheat.capture.calls import MUTATORS, c_call, invoke, mutate
 from preheat.capture.frames import and_then
 from preheat.capture.lists import hangs_on_length
 from preheat.capture.models import method, models
@@ -287,7 +287,8 @@ def by_name(name: str, cls: type, count: int) -> Callable:
         def model(m, function: Any, owner: Any, args: tuple | list, kwargs: dict) -> Any:
             is_its = m.lookup(owner, type(owner), name) is cls.__dict__[name]
             if kwargs or len(args) != count or not is_its or type(args[0]) not in PLAIN:
-                return c_call(m, function, args, kwargs)
+                is_write = m.mutate is not None and name in MUTATORS.get(cls, ())
+                return mutate(m, function, owner, name, args, kwargs) if is_write else c_call(m, function, args, kwargs)
             return operation(m, owner, *args)
 
         return operation

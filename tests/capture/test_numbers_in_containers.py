@@ -210,3 +210,29 @@ def test_a_loss_is_looked_at_once():
     assert preheat.counters()["captures"] - before == 2  # either way
     with pytest.raises(FloatingPointError):
         compiled(X * math.inf)
+
+
+class Record(collections.OrderedDict):
+    """Writes by way of `super()`, as the outputs of transformers' models do."""
+
+    def __setitem__(self, key, value):
+        super().__setitem__(key.strip(), value)
+
+    def __delitem__(self, key):
+        super().__delitem__(key.strip())
+
+
+def test_a_write_by_way_of_super_is_a_write():
+    def program(x):
+        record = Record()
+        record[" a "], record["b"] = x + 1, x * 2
+        del record[" b "]
+        return record
+
+    compiled, x = preheat.compile(program, options={"cache": False}), torch.ones(2)
+    before = preheat.counters()
+    for _ in range(3):
+        found = compiled(x)
+        assert type(found) is Record and list(found) == ["a"] and torch.equal(found["a"], x + 1)
+    after = preheat.counters()
+    assert after["captures"] == before["captures"] + 1 and after["breaks"] == before["breaks"]
