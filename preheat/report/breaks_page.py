@@ -30,7 +30,7 @@ _ROWS_HEAD = """
 _FALLBACKS_HEAD = """
 ## Op by op
 A part of the call that was captured whole may still run op by op through torch: the same results, not
-fused. `explain` shows it as "op by op", `PREHEAT_LOGS=perf_hints` as it happens.
+fused. `explain` shows it as "op by op", `PREHEAT_LOGS=fallbacks` as it happens.
 
 | reason | it runs op by op because it ... | what to do |
 |---|---|---|

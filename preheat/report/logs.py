@@ -96,6 +96,7 @@ CHANNELS: dict[str, tuple[Channel, ...]] = {
     "fusion": (Channel("stage", _block, lambda data: data.get("name") == "plan"),),
     "autotune": (Channel("tune", _tuned, lambda data: "choice" in data),),
     "cache": (Channel("cache", _cache),),
+    "fallbacks": (Channel("fallback", _fallback),),
     "perf_hints": (
         Channel("fallback", _fallback), Channel("direct", _direct), Channel("compile", _compile)),
 }
