@@ -311,8 +311,8 @@ def test_the_call_of_a_plan_takes_one_buffer_a_parameter():
 def test_both_halves_of_a_training_step_are_searched(monkeypatch):
     lowered = differentiate._lowered
 
-    def moved(graph, passes):
-        made = lowered(graph, passes)
+    def moved(graph, passes, is_for_many=False):
+        made = lowered(graph, passes, is_for_many)
         return on_gpu(made) if passes is HALF else made
 
     monkeypatch.setattr(differentiate, "target_of", lambda graph: TARGET)

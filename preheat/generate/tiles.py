@@ -40,6 +40,7 @@ COLUMN_BYTES = 128  # of a row of memory that programs reducing columns take at 
 DEEP = 64  # rows of memory that they take at once, of 16 bits half as many
 HELD_COLUMNS = 16384  # elements that a program has of columns that it would walk twice; of loads of short parts twice as many
 LEAST_COLUMNS = 32
+SHORT_ROWS = 256  # of a part, as those of images are
 # Steps whose memory is on its way, of 64 columns of 16 bits by 32 rows: 65 us for a sum of 32768 x 4096, 68 with
 # two, 66 with four or five; 128 columns, 64 rows, 8 warps or more parts take 66 to 76.
 COLUMNS_AHEAD = 3
@@ -220,6 +221,8 @@ def _held(kernel: Kernel, at_once: int, length: int) -> int:
     none: of what is walked twice, or of short parts of them, whose loads are all on their way at the same time."""
     if walks(kernel) > 1:
         return at_once if at_once * length <= HELD_COLUMNS else 0
+    if length > SHORT_ROWS:
+        return 0
     loads = sum(op.op == "load" for stage in kernel.stages if stage.axes for op in stage.body)
     fitting = min(at_once, 2 * HELD_COLUMNS // (length * loads))
     return 1 << fitting.bit_length() - 1 if fitting >= LEAST_COLUMNS else 0

@@ -26,6 +26,7 @@ FIRES = {
     "absolute of": ("%3: f32[4, 8] = neg(%0)\n%4: f32[4, 8] = abs(%3)", 1),
     "of itself": ("%3: f32[4, 8] = maximum(%0, %0)\n%4: f32[4, 8] = exp(%3)", 1),
     "known choice": ("%3: b8[4, 8] = full(value=True)\n%4: f32[4, 8] = exp(%0)\n%5: f32[4, 8] = where(%3, %4, %0)", 1),
+    "narrow choice": ("%3: f32[4, 8] = cast(%1, dtype='float32')\n%4: f32[4, 8] = full(value=0.0)\n%5: f32[4, 8] = where(%2, %3, %4)", 3),
     "and constant": ("%3: b8[4, 8] = full(value=True)\n%4: b8[4, 8] = logical_and(%2, %3)\n%5: b8[4, 8] = logical_not(%4)", 1),
     "or constant": ("%3: b8[4, 8] = full(value=False)\n%4: b8[4, 8] = logical_or(%2, %3)\n%5: b8[4, 8] = logical_not(%4)", 1),
     "cast copy": ("%3: f32[4, 8] = cast(%0, dtype='float32')\n%4: f32[4, 8] = exp(%3)", 1),
