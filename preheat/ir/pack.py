@@ -57,7 +57,11 @@ def encode(value: Any) -> bytes:
 
     Raises TypeError for an object that is no noun.
     """
-    return _Encoder().encode(value)
+    encoder = _Encoder()
+    try:
+        return encoder.encode(value)
+    finally:
+        encoder.close()
 
 
 def decode(data: bytes) -> Any:
@@ -92,6 +96,10 @@ class _Encoder:
         data = self._packers[self._depth - 1].pack(value)
         self._depth -= 1
         return data
+
+    def close(self) -> None:
+        """Lets go of the packers, which know this object: nobody else would, until a collection."""
+        self._packers.clear()
 
     def _default(self, value: Any) -> Any:
         cls = type(value)

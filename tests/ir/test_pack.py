@@ -1,9 +1,11 @@
 """Nouns to bytes and back: long tuples become tables of columns, and nothing of a value is lost."""
 
+import gc
 import random
 
 import pytest
 
+from preheat.ir import pack
 from preheat.ir.pack import decode, digest, encode
 from preheat.ir.trace import At, Guard, Named, Source
 
@@ -24,6 +26,17 @@ def test_guards_come_back_as_they_were(count):
     guards = tuple(Guard(i, "value", choose.choice(VALUES)) for i in range(count))
     assert shown(decode(encode(guards))) == shown(guards)
     assert encode(decode(encode(guards))) == encode(guards)
+
+
+def test_an_encoding_leaves_nothing_to_a_collector():
+    """Each of its packers has a megabyte."""
+    gc.collect()
+    gc.disable()
+    try:
+        encode((Guard(1, "value", VALUES),) * 9)
+        assert not any(isinstance(value, pack._Encoder) for value in gc.get_objects())
+    finally:
+        gc.enable()
 
 
 def test_nouns_of_several_classes_are_no_table():
