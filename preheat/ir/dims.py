@@ -104,6 +104,7 @@ def _put(terms: _Polynomial, key: _Monomial, count: int) -> None:
         terms.pop(key, None)
 
 
+@functools.lru_cache(maxsize=1 << 16)  # which asks for those of what it is made of, again and again
 def _simple(value: Scalar) -> Number:
     """An operation that is no polynomial, on operands in normal form, folded where it can be."""
     if value.op == "sym":
@@ -236,6 +237,7 @@ def _product_bounds(atoms: Iterable[_Atom]) -> tuple[int | None, int | None]:
     return bottom, top
 
 
+@functools.lru_cache(maxsize=1 << 16)
 def _atom_bounds(atom: _Atom) -> tuple[int | None, int | None]:
     if atom.op == "sym":
         return (1, MOST) if is_size(atom.args[0]) else (None, None)

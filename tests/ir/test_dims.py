@@ -63,3 +63,11 @@ def test_quotients_and_solutions():
     assert solved(N1 * N2, N1) is None
     assert substitute(N1 * N2, {"n2": 4}) == normal(N1 * 4)
     assert isinstance(substitute(N1 * N2, {"n1": normal(N2 + 1)}), Scalar)
+
+
+def test_maxima_within_maxima_are_looked_at_once_each():
+    """Bounds of each ask for those of what it is made of: without a memory this does not end."""
+    value = size_symbol(1)
+    for k in range(1, 40):
+        value = apply("max", apply("add", value, k), apply("mul", size_symbol(2), k))
+    assert decide("ge", value, 1) is True and decide("gt", value, 1 << 20) is None
