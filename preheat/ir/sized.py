@@ -6,7 +6,7 @@
 """
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
@@ -43,13 +43,13 @@ def builder(noun: Any, value: Callable[[Scalar], Callable]) -> Callable[[Any], A
 
 
 def with_hinted_sizes(
-    noun: Graph | Plan, symbols: Sequence[str], calls: Sequence[Sequence[int]], book: Book,
+    noun: Graph | Plan, symbols: Sequence[str], calls: Iterable[tuple[int, ...]], book: Book,
 ) -> Any:
     """`noun` with hinted numbers for its symbols, which are inputs no longer (`ir/hinted.py`).
 
-    calls   values of the symbols in calls that are known of, a real one first
+    calls   values of the symbols in calls that are known of, a real one first; it may come again
     """
-    known = hints([dict(zip(symbols, call)) for call in calls], book)
+    known = hints([dict(zip(symbols, call)) for call in dict.fromkeys(calls)], book)
     return _changed(noun, lambda scalar: with_hints(scalar, known, book))
 
 

@@ -110,8 +110,7 @@ class SizedCalls:
         return stencils.at(run.values, run.sizes)
 
     def _tables(self, template: Template, values: Values) -> EntryStencil:
-        calls = (values, *(hint for hint in self.sized.graph.hints if hint != values))
-        executable, book = template.hinted(calls)
+        executable, book = template.hinted((values, *self.sized.graph.hints))
         return self._stencil(
             self.trace, self.found, executable, self._rebuild(executable), template.plan.symbols, book)
 

@@ -86,8 +86,8 @@ class SizedPlan:
         return callable_of(Executable(at(self.plan, sizes), self._kernels, **self._asked), self._runtime)
 
     def _tables(self, values: Values) -> "_PlanTables":
-        book, calls = Book(), (values, *(hint for hint in self._hints if hint != values))
-        plan = with_hinted_sizes(self.plan, self.symbols, calls, book)
+        book = Book()
+        plan = with_hinted_sizes(self.plan, self.symbols, (values, *self._hints), book)
         given = arguments_of(Executable(plan, self._kernels, **self._asked), self._runtime, context())
         if given is None:
             raise Unsupported("symbolic", "no native code in this process")
