@@ -16,7 +16,7 @@ from preheat.base.errors import Unsupported
 from preheat.generate.online import online, walks
 from preheat.generate.tiles import (
     BLOCK_ELEMS, COLUMN_BYTES, COLUMNS_AHEAD, DEEP, PROGRAM_ELEMS, VECTOR_BYTES, Tile,
-    accesses, extent_of, flat_elems, loaded_bytes, longest_held, parts_apart, power_of_two, square, warps_of,
+    accesses, extent_of, flat_elems, loaded_bytes, longest_held, parts_apart, power_of_two, row_elems, square, warps_of,
 )
 from preheat.ir.devices import Device, device_of
 from preheat.ir.hinted import estimate, holds
@@ -76,7 +76,7 @@ def _rows(kernel: Kernel, walked: tuple[Axis, ...], device: Device) -> list[Rung
             at_once = max(1, PROGRAM_ELEMS // size)
             if not isinstance(rows, Scalar):
                 at_once = min(at_once, power_of_two(rows))
-            warps = warps_of(at_once * size, 32, device)
+            warps = warps_of(at_once * size, row_elems(at_once * size), device)
             tile = Tile((), kernel.axes, walked, at_once, size, False, warps)
             if is_known:
                 return [Rung(tile)]

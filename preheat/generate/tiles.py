@@ -32,6 +32,9 @@ PROGRAM_ELEMS = 2048  # of a program whose rows are short
 # each row is walked twice, back and forth.
 HELD_BYTES = 32768
 BLOCK_ELEMS = 4096  # of a row that is walked block by block
+# Elements a thread of a program that has whole rows, up to so many threads. As fast as with 32 (softmax and layer norm of 256
+# to 8192 columns within 2 %; with 8 a softmax takes 1.2 times as long), in half the text, so compiled in two thirds of the time.
+ROW_ELEMS, WIDE_PROGRAM = 16, 512
 FEW_ROWS = 2  # multiprocessors a row, and it gets four times the warps: 8.4 us for 8192 values, not 12
 MANY_ROWS = 32  # programs for each multiprocessor: a block twice as long then is as fast as a copy
 BUSY = ("erf",)  # computes long enough that few warps hide the memory: an exact gelu took 157 us so, not 179
@@ -50,6 +53,10 @@ STORED_COLUMNS = 128
 LEAST_TAKEN = 0.75  # of the columns that programs take of a row of memory
 FOLD_ELEMS = 1024  # of the rows that a program with sums down the rows has at once
 FOLD_AHEAD = 3  # steps whose memory is on its way: 210 us with 3, 351 with 1 (backward of a layer norm)
+# Rows that a thread of it has its part of, loaded or summed, from which on these are 16 elements, not 32: two layer norms
+# in turn of 32768 x 1024 take 105 us backward, where 32 would spill, not 193; compiled in half the time. Of fewer 32 are up to
+# an eighth faster (13.4 us for one of 4096 x 768, not 15.3), since one warp waits for no other.
+MANY_ROWS_HELD = 7
 VECTOR_BYTES = 16  # of memory that a thread loads at once
 SQUARE = 32
 # Of programs that have rows of memory below each other: columns, all elements, and loads that these rows share.
@@ -146,8 +153,13 @@ def _rows(kernel: Kernel, walked: tuple[Axis, ...], device: Device) -> Tile:
     at_once = max(1, PROGRAM_ELEMS // length)
     while at_once > 1 and -(-rows // at_once) < 4 * device.units:
         at_once //= 2
-    warps = warps_of(at_once * length, 8 if is_alone else 32, device)
-    return Tile((), kernel.axes, walked, at_once, length, False, warps)
+    each = 8 if is_alone else row_elems(at_once * length)
+    return Tile((), kernel.axes, walked, at_once, length, False, warps_of(at_once * length, each, device))
+
+
+def row_elems(count: int) -> int:
+    """How many of the `count` elements of a program that has whole rows a thread has."""
+    return ROW_ELEMS if count <= ROW_ELEMS * WIDE_PROGRAM else 2 * ROW_ELEMS
 
 
 def longest_held(kernel: Kernel, count: int) -> int:
@@ -181,11 +193,12 @@ def _folding(kernel: Kernel, walked: tuple[Axis, ...], device: Device) -> Tile:
     length, at_once = power_of_two(extent_of(walked)), 1
     while at_once * length < FOLD_ELEMS and count % (2 * at_once) == 0:
         at_once *= 2
-    warps = warps_of(at_once * length, 32, device)
     inner = {axis.name for axis in walked}
     loads = {
         (op.param, op.index): DTYPES[op.dtype].itemsize for op in accesses(kernel)
         if op.op == "load" and not inner.isdisjoint(term for term, _ in op.index.terms)}
+    is_heavy = len(loads) + sum(bool(op.how) for op in accesses(kernel)) >= MANY_ROWS_HELD
+    warps = warps_of(at_once * length, row_elems(at_once * length) if is_heavy else 2 * ROW_ELEMS, device)
     row_bytes = at_once * length * sum(loads.values())
     ahead = max(1, min(FOLD_AHEAD, device.shared_bytes // 3 // max(row_bytes, 1)))
     return Tile((), kernel.axes, walked, at_once, length, False, warps, count // at_once, ahead)
