@@ -98,6 +98,7 @@ def lowered(job: Job, is_direct: bool = True) -> tuple[dict[str, Any], dict[str,
     options = {
         "num_warps": job.warps, "debug": job.has_check, "sanitize_overflow": False,
         "enable_reflect_ftz": False, "enable_fp_fusion": job.is_fused,
+        "ptx_options": "-suppress-debug-info",  # lines of a text in no file: two thirds of a binary
     }
     if job.stages:
         options["num_stages"] = job.stages
