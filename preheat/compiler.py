@@ -36,7 +36,7 @@ from preheat.ir.trace import Node, Outcome, Point, Trace
 from preheat.ir.training import Training
 from preheat.schedule.products import small_products
 from preheat.schedule.schedule import schedule
-from preheat.targets import expect, image_of, target_of
+from preheat.targets import Meanwhile, begin_image, expect, nothing_to_do, target_of
 from preheat.transform.pipeline import WHOLE, lower
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ class Request:
     dynamic                    paths of numbers that change from call to call
     bench                      with what the fastest kernels are searched for; None: no search
     may_wait                   a node that its own effects end may wait for its plan until it comes again
+    meanwhile                  what there is to do for a plan on a device while its kernels are compiled
     """
 
     name: str
@@ -66,6 +67,7 @@ class Request:
     dynamic: frozenset[str] = frozenset()
     bench: Bench | None = None
     may_wait: bool = False
+    meanwhile: Meanwhile = nothing_to_do
 
 
 @dataclass(frozen=True)
@@ -129,12 +131,13 @@ def _artifact(trace: Trace, request: Request) -> Artifact:
     (node,) = trace.nodes
     is_waiting = request.may_wait and node.body is not None and not node.body.symbols and (
         spent_by(trace) is not None)
-    made = compile_trace(trace, request.name, request.bench, is_waiting)
+    made = compile_trace(trace, request.name, request.bench, is_waiting, request.meanwhile)
     return made if node.body is None else replace(made, unseen=unseen_inputs(node.body))
 
 
 def compile_trace(
     trace: Trace, name: str, bench: Bench | None = None, is_waiting: bool = False,
+    meanwhile: Meanwhile = nothing_to_do,
 ) -> Artifact:
     """The artifact of a one-node trace. A graph that the compiler cannot lower, or whose gradients
     it cannot tell apart, runs op by op, reported. `is_waiting`: so does one that has no gradients, until
@@ -149,7 +152,7 @@ def compile_trace(
         return learning
     if is_waiting:
         return replace(artifact(trace), is_waiting=True)
-    made = _generated(node.body, name, bench, _rounding(node))
+    made = _generated(node.body, name, bench, _rounding(node), meanwhile)
     return artifact(trace) if made is None else artifact(trace, *made)
 
 
@@ -223,6 +226,7 @@ def _rounding(node: Node) -> Rounding:
 
 def _generated(
     graph: Graph, name: str, bench: Bench | None, rounding: Rounding = Rounding(),
+    meanwhile: Meanwhile = nothing_to_do,
 ) -> tuple[Plan, Image] | None:
     """Plan and image of `graph`; None, reported, if it has to run op by op."""
     with timed("compile", name=name) as event, paused_collector():
@@ -232,7 +236,7 @@ def _generated(
             symbols, whole = tuple(name for name, _ in graph.symbols), graph
             if symbols:
                 whole = with_hinted_sizes(graph, symbols, graph.hints, book)
-            plan, image = compile_graph(whole, target, bench, bool(symbols), rounding)
+            plan, image = compile_graph(whole, target, bench, bool(symbols), rounding, meanwhile)
         except Unsupported as reason:
             emit("fallback", what=f"the graph of {name}", why=str(reason))
             return None
@@ -248,7 +252,7 @@ def _generated(
 
 def compile_graph(
     graph: Graph, target: Target, bench: Bench | None = None, is_for_many: bool = False,
-    rounding: Rounding = Rounding(),
+    rounding: Rounding = Rounding(), meanwhile: Meanwhile = nothing_to_do,
 ) -> tuple[Plan, Image]:
     """A plan for `graph` (level aten) and its code. A CPU has nothing to search. `is_for_many`: its
     sizes are hinted, and what was told to be the same for all of them is checked again. rounding: see `schedule`."""
@@ -261,7 +265,9 @@ def compile_graph(
     else:
         small = small_products(core, rounding) if target.is_gpu else ()
         plan = schedule(core, target, small, rounding=rounding)
-        image = image_of(plan.kernels, target)
+        wait = begin_image(plan.kernels, target)
+        meanwhile(plan, device_of(graph))
+        image = wait()
     stage("plan", plan)
     return plan, image
 

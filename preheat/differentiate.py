@@ -36,7 +36,7 @@ from preheat.ir.types import ScalarType, TensorType
 from preheat.schedule.layouts import laid_out
 from preheat.schedule.products import small_products
 from preheat.schedule.schedule import schedule
-from preheat.targets import begin_image, target_of
+from preheat.targets import Meanwhile, begin_image, nothing_to_do, target_of
 from preheat.transform.compact import compact
 from preheat.transform.divide import divide, refuse_quiet_views, refuse_rebuilt_views, wire
 from preheat.transform.functionalize import functionalize
@@ -61,11 +61,13 @@ class Aims:
     budget     the share of what torch's formulas save that may be saved, see `transform/partition.py`
     handover   the bytes of gradients that leave a backward together, 0 for all of them
     bench      what the fastest kernels are searched with; None: no search
+    meanwhile  what there is to do for a plan on a device while its kernels are compiled
     """
 
     budget: float = 1.0
     handover: int = 0
     bench: Bench | None = None
+    meanwhile: Meanwhile = nothing_to_do
 
 
 class Lesson:
@@ -178,13 +180,16 @@ class Lesson:
             core = laid_out(core, target_of(core))
             ahead, backwards = halves(core, joined, partition(core, joined, self.aims.budget))
             classes = known.wiring.classes
+            asked: dict = {}
             # kernels of one plan are compiled while the next is scheduled; a backward's take longest
             begun = [
                 (half, [
-                    (stage, _begun(stage.graph, self.aims.bench, _passed(stage, joined.values)))
+                    (stage, _begun(stage.graph, self.aims.bench, _passed(stage, joined.values), asked))
                     for stage in stages(half, classes[half.joint.number][0], self.aims.handover)])
                 for half in backwards]
-            plan, forward_image = _begun(ahead.graph, self.aims.bench, ())
+            plan, forward_image = _begun(ahead.graph, self.aims.bench, (), asked)
+            for waiting in (plan, *(plan for _, parts in begun for _, (plan, _) in parts)):
+                self.aims.meanwhile(waiting, self.device)
             image = forward_image()
             made = tuple(_backward(half, parts) for half, parts in begun)
             plans = (plan, *(stage.plan for backward in made for stage in backward.stages))
@@ -333,8 +338,9 @@ def _passed(stage: Stage, own_values: int) -> list[int]:
         if given.kind != "input" and not (given.kind == "value" and given.index < own_values)]
 
 
-def _begun(graph: Graph, bench: Bench | None, passed: Sequence[int]) -> Begun:
-    """Plan of a half, which lets go of the inputs at the places `passed`, and what waits for its image."""
+def _begun(graph: Graph, bench: Bench | None, passed: Sequence[int], asked: dict) -> Begun:
+    """Plan of a half, which lets go of the inputs at the places `passed`, and what waits for its image. asked: see
+    `begin_image`."""
     target = target_of(graph)
     core = _lowered(graph, HALF)
     if target.is_gpu and bench is not None:
@@ -344,4 +350,4 @@ def _begun(graph: Graph, bench: Bench | None, passed: Sequence[int]) -> Begun:
     fused = small_products(core) if target.is_gpu else ()
     plan = schedule(core, target, fused, passed=passed)
     stage("plan", plan)
-    return plan, begin_image(plan.kernels, target) if plan.kernels else lambda: None
+    return plan, begin_image(plan.kernels, target, asked) if plan.kernels else lambda: None

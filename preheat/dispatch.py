@@ -48,11 +48,10 @@ from preheat.run.load import machine_name
 from preheat.run.recipes import has_effects
 from preheat.run.replays import Graphs, trim
 from preheat.run.variant import MISS, CannotBind, Variant, moved_for
+from preheat.run.shims import verify
 from preheat.run.walk import (
-    DONE, Bound, Finished, Onward, Place, Points, Unbound, follow, is_host, leads_to,
-    why_not_opened,
-)
-from preheat.runtime import runtime_image
+    DONE, Bound, Finished, Onward, Place, Points, Unbound, follow, is_host, leads_to, why_not_opened)
+from preheat.runtime import begin_runtime, runtime_image
 from preheat.store.calls import call_hint, call_key
 from preheat.store.disk import Disk, default_folder
 from preheat.store.key import Key
@@ -220,11 +219,12 @@ class Compiled:
         # the one lazy import: a warm process has no compiler
         with paused_collector(is_lasting=True):
             from preheat.compiler import Request, compile_call, resume_call
-
+        if self.backend == "preheat":
+            begin_runtime(self._disk)
         may_wait = self.told is None and not wants("stage")  # of who asks for code it is made
         request = Request(
             self.name, self.backend, self._limits(), self._is_known(place),
-            self._moving(kind, place, args, kwargs), self._bench(), may_wait)
+            self._moving(kind, place, args, kwargs), self._bench(), may_wait, verify)
         if place.point is None:
             made = compile_call(self.target, args, kwargs, request)
         else:
@@ -426,7 +426,7 @@ class Compiled:
         from preheat.compiler import lesson_of  # lazy: see _capture
 
         settings = training_settings(self.options, self.target)
-        return lesson_of(artifact.graph(), artifact.training, **settings, bench=self._bench())
+        return lesson_of(artifact.graph(), artifact.training, **settings, bench=self._bench(), meanwhile=verify)
 
     def _specialise(self, graph: Graph) -> tuple[Plan, Image] | None:
         """The plan and the code of `graph`, whose sizes have come again and again."""

@@ -2,6 +2,7 @@
 
     target = target_of(graph)             the GPU that its tensors are on, or this CPU
     image = image_of(plan.kernels, target)
+    wait = begin_image(plan.kernels, target)          the same, with something to do meanwhile
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -12,8 +13,9 @@ from preheat.bridge.tensors import architecture, gpu_among
 from preheat.generate.build import build, host_target
 from preheat.ir.graph import Graph, device_of
 from preheat.ir.loop import Kernel
-from preheat.ir.plan import Image, Target
+from preheat.ir.plan import Image, Plan, Target
 
+Meanwhile = Callable[[Plan, str], None]  # a plan, and the device that it is for
 cubin = later("preheat.generate.cubin")
 
 
@@ -33,15 +35,22 @@ def target_of(graph: Graph) -> Target:
         raise Unsupported("no_kernel", str(why)) from why
 
 
+def nothing_to_do(plan: Plan, device: str) -> None:
+    """What there is to do while the kernels of `plan` are compiled, if nobody says anything else."""
+
+
 def image_of(kernels: Sequence[Kernel], target: Target) -> Image:
     """The machine code of `kernels`."""
     return begin_image(kernels, target)()
 
 
-def begin_image(kernels: Sequence[Kernel], target: Target) -> Callable[[], Image]:
-    """What waits for the machine code of `kernels`: those of a GPU are compiled meanwhile."""
+def begin_image(
+    kernels: Sequence[Kernel], target: Target, asked: dict | None = None,
+) -> Callable[[], Image]:
+    """What waits for the machine code of `kernels`: those of a GPU are compiled meanwhile, and texts that
+    images with one dict `asked` share once."""
     if target.is_gpu:
-        return cubin.begin_gpu(kernels, target)
+        return cubin.begin_gpu(kernels, target, asked=asked)
     image = build(kernels, target)
     return lambda: image
 

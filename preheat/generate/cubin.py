@@ -12,6 +12,7 @@ import functools
 import importlib.util
 import re
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -29,6 +30,7 @@ from preheat.ir.loop import TABLE, Kernel, is_for_any, is_on_host
 from preheat.ir.pack import digest
 from preheat.ir.plan import Binary, Image, Target
 
+Asked = dict[tuple, "Future[Made]"]  # by content, what is being compiled
 Known = dict[tuple[str, Tile | None], tuple[Binary, ...]]  # by `kernel_key` and tile, None for the rules' own
 
 
@@ -61,11 +63,11 @@ def build_gpu(
 
 def begin_gpu(
     kernels: Sequence[Kernel], target: Target, tiles: Mapping[str, Tile] = MappingProxyType({}),
-    known: Known | None = None,
+    known: Known | None = None, asked: Asked | None = None,
 ) -> Callable[[], Image]:
     """What waits for the image that `build_gpu` gives. Its kernels are compiled meanwhile, the longest first:
-    it is what the last one waits for."""
-    known = {} if known is None else known
+    it is what the last one waits for. asked: those of other images, for texts that they share."""
+    known, asked = {} if known is None else known, {} if asked is None else asked
     of_host = [kernel for kernel in kernels if is_on_host(kernel)]
     kernels = [kernel for kernel in kernels if not is_on_host(kernel)]
     keys = [kernel_key(kernel) for kernel in kernels]
@@ -79,9 +81,9 @@ def begin_gpu(
     fresh = [
         (place, number, source) for place, texts in sources.items() if place not in known
         for number, source in enumerate(texts)]
-    answers, asked = {}, {}
+    answers = {}
     for place, number, source in sorted(fresh, key=lambda row: -len(row[2].text)):
-        content = _content(source)
+        content = target.arch, _content(source)
         if content not in asked:
             asked[content] = WORKERS.submit(job_of(source, target))
         answers[place, number] = asked[content]

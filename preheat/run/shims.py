@@ -20,13 +20,14 @@ from typing import Any
 import torch
 
 from preheat.base.dataclass import dataclass
+from preheat.bridge.ambient import is_autocast_on
 from preheat.bridge.ops import Parameter, arguments, decode, overload, schema
 from preheat.ir.graph import Arg, Item, Op, Ref
 from preheat.ir.hinted import Hinted
-from preheat.ir.plan import LibraryCall
+from preheat.ir.plan import LibraryCall, Plan
 from preheat.ir.records import SHIM_DOUBLE_LIMIT, SHIM_WORD_LIMIT
 from preheat.ir.scalar import Scalar
-from preheat.run.device import Context, address_of, function_of, wrapped
+from preheat.run.device import Context, address_of, context, function_of, wrapped
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,15 @@ def shim_call(call: LibraryCall, context: Context, device: str = "cpu") -> ShimC
     if not _is_right(call.op, context, device):
         return None
     return _call(call.op, call.args, call.attrs, kind)
+
+
+def verify(plan: Plan, device: str) -> None:
+    """Verifies the shims that library calls of `plan` go through, where it has not been done: the first attention
+    of cuDNN takes half a second, which is time to spare while kernels are compiled."""
+    kind, known = device.partition(":")[0], context()
+    if "shims" in known.have and not is_autocast_on():  # under which they are not used
+        for op in {call.op for call in plan.calls if isinstance(call, LibraryCall)} & SHIMS.get(kind, {}).keys():
+            _is_right(op, known, device)
 
 
 def _call(

@@ -19,7 +19,8 @@ from schedule.test_fuzz import Program
 from bench.models import MODELS
 from preheat.base.errors import UserError
 from preheat.capture.capture import capture
-from preheat.generate.cubin import binary, build_gpu, gpu_target, job_of
+from preheat.generate import cubin
+from preheat.generate.cubin import begin_gpu, binary, build_gpu, gpu_target, job_of
 from preheat.generate.products import product_of
 from preheat.generate.triton_worker import halved, lowered, unpacked
 from preheat.generate.triton import source_of
@@ -575,6 +576,37 @@ def test_equal_kernels_are_one_binary():
     ]
     image = build_gpu(kernels, gpu_target("sm_90"))
     assert image.entries == (("first", 0), ("second", 0)) and len(image.binaries) == 1
+
+
+@needs_triton
+def test_images_that_are_made_together_share_texts(monkeypatch):
+    """The halves of a training step compute what is equal in both."""
+    jobs, asked = [], {}
+    submit = cubin.WORKERS.submit
+    monkeypatch.setattr(cubin.WORKERS, "submit", lambda job: jobs.append(job.name) or submit(job))
+    target = gpu_target("sm_90")
+    m = Make()
+    x = m.input(4096, 64)
+    (first,) = schedule(on_gpu(m.graph(m.op("maximum", x, (0.0,)))), target).kernels
+    wait = [begin_gpu([replace(first, name=name)], target, asked=asked) for name in ("first", "second")]
+    images = [image() for image in wait]
+    assert jobs == ["first"] and images[0].binaries == images[1].binaries
+    assert [image.entries for image in images] == [(("first", 0),), (("second", 0),)]
+    begin_gpu([first], gpu_target("sm_80"), asked=asked)()
+    assert len(jobs) == 2
+
+
+@pytest.mark.parametrize("count, elems", [(2, 32), (6, 16)])
+def test_a_fold_that_holds_many_rows_has_more_threads(count, elems):
+    """Else they would spill."""
+    m = Make()
+    total, *others = [m.input(4096, 768) for _ in range(count)]
+    for other in others:
+        total = m.op("add", total, other)
+    made = m.op("sub", total, m.mean(total, 1))
+    kernel = schedule(on_gpu(m.graph(made, m.reduce("sum", made, 0, keepdim=False))), TARGET).kernels[0]
+    tile = tile_of(kernel, TARGET)
+    assert tile.steps > 1 and tile.rows * tile.columns == 32 * tile.warps * elems
 
 
 @needs_triton

@@ -134,6 +134,18 @@ def test_shims_agree_with_their_overloads(op):
     assert _is_right(op, context(), "cpu")
 
 
+def test_shims_are_verified_before_they_are_needed(monkeypatch):
+    """While kernels are compiled; under autocast, where none is used, not at all."""
+    asked = []
+    monkeypatch.setattr(shims, "_is_right", lambda op, known, device: asked.append((op, device)))
+    plan = ZOO["attention"]
+    with torch.autocast("cpu", torch.bfloat16):
+        shims.verify(plan, "cpu")
+    assert not asked
+    shims.verify(plan, "cpu")
+    assert set(asked) == {(call.op, "cpu") for call in plan.calls if call.op in SHIMS["cpu"]} and asked
+
+
 def test_a_shim_that_reports_an_error_is_a_fault():
     slow = Slow()
     call = LibraryCall("aten.mm.default", (Ref(0), Ref(0)), (), (1,))  # [4, 6] @ [4, 6]

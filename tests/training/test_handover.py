@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 import preheat
+from preheat import differentiate
 from preheat.capture.capture import capture
 from preheat.differentiate import Aims, Lesson
 from preheat.ir.artifact import artifact, from_bytes, packed
@@ -182,6 +183,25 @@ def test_stages_are_stored():
     assert len(backward.stages) > 1
     stored = from_bytes(packed(artifact(trace, plan, image, training))[1])
     assert stored.training == training
+
+
+def test_there_is_something_to_do_while_kernels_are_compiled(monkeypatch):
+    def fn(x, w):
+        return (x @ w).tanh().sum()
+
+    told, real = [], differentiate.begin_image
+
+    def begin(kernels, target, asked):
+        wait = real(kernels, target, asked)
+        return lambda: told.append("waits") or wait()
+
+    monkeypatch.setattr(differentiate, "begin_image", begin)
+    args = [torch.randn(8, 8, requires_grad=True) for _ in range(2)]
+    body = capture(fn, args, {}, limits=None).captured.trace.nodes[0].body
+    lesson = Lesson.of(body, aims=Aims(meanwhile=lambda plan, device: told.append((plan, device))))
+    lesson.run(args).backward(0, [torch.ones(())], [], False)
+    plan, _, training = lesson.compiled("test")
+    assert told == [(plan, "cpu"), (training.backwards[0].plan, "cpu"), "waits", "waits"]
 
 
 @pytest.mark.parametrize("start", [40000, 40010])
