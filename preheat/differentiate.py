@@ -59,12 +59,14 @@ class Aims:
     """What is asked of the compiled halves.
 
     budget     the share of what torch's formulas save that may be saved, see `transform/partition.py`
+    reads_any  backwards may read all arguments and results, see there
     handover   the bytes of gradients that leave a backward together, 0 for all of them
     bench      what the fastest kernels are searched with; None: no search
     meanwhile  what there is to do for a plan on a device while its kernels are compiled
     """
 
     budget: float = 1.0
+    reads_any: bool = False
     handover: int = 0
     bench: Bench | None = None
     meanwhile: Meanwhile = nothing_to_do
@@ -178,7 +180,8 @@ class Lesson:
             joined = whole(forward, known.joints, known.replaced, known.wiring.commits)
             core = compact(_lowered(joined.graph, JOINED, is_for_many))
             core = laid_out(core, target_of(core))
-            ahead, backwards = halves(core, joined, partition(core, joined, self.aims.budget))
+            saved = partition(core, joined, self.aims.budget, self.aims.reads_any)
+            ahead, backwards = halves(core, joined, saved)
             classes = known.wiring.classes
             asked: dict = {}
             # kernels of one plan are compiled while the next is scheduled; a backward's take longest

@@ -63,6 +63,12 @@ OPTIONS: dict[str, Option] = {
         "torch's formulas keep: 1 computes again only what costs no more than reading it, 0 all but "
         "random numbers", 0, 1
     ),
+    "backward_reads": Option(
+        str, "eager", "in training, which arguments and results a compiled backward may read: those that "
+        "torch's formulas save (\"eager\"), or \"any\", as torch.compile's: no copies of them nor what "
+        "follows from them are kept, but to change one in place before the backward is an error",
+        choices=("eager", "any"),
+    ),
     "gradient_bucket_mb": Option(
         float, 0.0, "in training, the megabytes of gradients that leave a compiled backward together, as "
         "soon as they are ready, for hooks that send them or update with them; 0: as many as "

@@ -18,6 +18,8 @@ def training_settings(options: Mapping[str, Any], target: Callable) -> dict[str,
     budget, megabytes = options.get("memory_budget", 1.0), options.get("gradient_bucket_mb", 0.0)
     if budget != 1.0:
         found["budget"] = budget
+    if options.get("backward_reads", "eager") == "any":
+        found["reads_any"] = True
     handover = int(megabytes * _MEGABYTE) or _sent_together(target)
     if handover:
         found["handover"] = handover

@@ -17,7 +17,8 @@ computed again, from what the region had held, which is saved if it cannot be ha
 Requires a `Whole` and its graph at level core; bytes of sizes that change are those of the call that they were seen in.
 Guarantees: a backward reads an input, or a result
 that the caller has, only if a formula had saved it or a view of it, so that changes in place are
-noticed where eager notices them; of others it gets copies. What is computed again is computed by the
+noticed where eager notices them; of others it gets copies, unless it may read any (then changes of
+these are errors, too). What is computed again is computed by the
 same ops in the same dtypes.
 
 Source: AOTAutograd's min-cut partition (Horace He, 2022), here on core ops.
@@ -131,10 +132,13 @@ class Saved:
     copied: frozenset[int]
 
 
-def partition(core: Graph, whole: Whole, budget: float = 1.0) -> Saved:
+def partition(
+    core: Graph, whole: Whole, budget: float = 1.0, reads_any: bool = False,
+) -> Saved:
     """What the backwards take of the forward. `core`: the graph of `whole`, lowered.
 
-    budget   the share of what torch's formulas save that may be saved; 1: no limit but theirs
+    budget      the share of what torch's formulas save that may be saved; 1: no limit but theirs
+    reads_any   inputs and results may be read that no formula had saved
     """
     facts = Facts(core, whole)
     if any(target in facts.tangents for target, _ in core.writes):
@@ -143,7 +147,7 @@ def partition(core: Graph, whole: Whole, budget: float = 1.0) -> Saved:
     copied: set[int] = set()
     for number in dict.fromkeys(part.joint.number for part in whole.parts):
         parts = [part for part in whole.parts if part.joint.number == number]
-        choice = _Choice(facts, parts, saved)
+        choice = _Choice(facts, parts, saved, reads_any)
         for value in choice.within(budget):
             if value in facts.input_place or value in facts.lent:
                 if value not in choice.safe:
@@ -157,18 +161,21 @@ def partition(core: Graph, whole: Whole, budget: float = 1.0) -> Saved:
 class _Choice:
     """What the backwards of one class, `parts`, may take.
 
-    safe   inputs, and results that the caller has, that the formulas have saved too
+    safe   inputs, and results that the caller has, that the formulas have saved too; or any
     """
 
-    def __init__(self, facts: Facts, parts: Sequence[Part], saved: Collection[int]):
+    def __init__(
+        self, facts: Facts, parts: Sequence[Part], saved: Collection[int], reads_any: bool,
+    ):
         self.facts, self.parts, self.saved = facts, parts, frozenset(saved)
         written = {target for target, _ in facts.core.writes}
         self.safe = {
             given.id for given, place in zip(facts.core.inputs, range(facts.input_count))
-            if any(place in part.inputs for part in parts) and given.id not in written}
+            if (reads_any or any(place in part.inputs for part in parts))
+            and given.id not in written and given.id not in facts.numbers}
         self.safe |= {
             value for value, places in facts.lent.items()
-            if any(not part.values.isdisjoint(places) for part in parts)}
+            if reads_any or any(not part.values.isdisjoint(places) for part in parts)}
         self.wanted = self._wanted()
         self.held = {  # what regions are computed again from
             op.args[0].id for value in facts.needed(self.wanted & facts.again.keys(), facts.again)

@@ -20,11 +20,11 @@ from tests.training.test_steps import near, trains_alike
 ROOT = Path(__file__).parent.parent.parent
 
 
-def learned(fn, *args, budget=1.0):
+def learned(fn, *args, **aims):
     """The lesson of `fn` once its first backward has been seen, and what a compiled form saves: the
     types of the values that are none of the results."""
     body = capture(fn, args, {}, limits=None).captured.trace.nodes[0].body
-    lesson = Lesson.of(body, aims=Aims(budget=budget))
+    lesson = Lesson.of(body, aims=Aims(**aims))
     source = lesson.run(list(body_inputs(body, args)))
     (number,) = range(len(lesson.training.wiring.classes))
     source.backward(number, [torch.ones_like(v) for v in source.values[:1]], [], False)
@@ -87,6 +87,37 @@ def test_a_budget_bounds_the_bytes(budget, saved):
     args = [torch.randn(8, 8), *(weights(8, 8) for _ in range(5))]  # no formula saves the first weight
     _, found = learned(deep, *args, budget=float(budget))
     assert len(found) <= saved
+
+
+def test_a_backward_that_may_read_any_keeps_no_copies():
+    def loss(x, target):
+        return F.cross_entropy(x, target)
+
+    args = weights(64, 100), torch.randint(0, 100, (64,))
+    kept = {reads: learned(loss, *args, reads_any=reads)[1] for reads in (False, True)}
+    assert "f32[64, 100]" in kept[False]
+    assert "f32[64, 100]" not in kept[True]
+
+
+def test_what_a_backward_may_read_may_not_change():
+    """Changes between the halves of what eager's formulas have not saved, argument or result."""
+    def fn(x, w):
+        return torch.sin(w + x), x * w
+
+    def change(result, x, w):
+        with torch.no_grad():
+            w.mul_(2)
+
+    options = {"cache": False, "backward_reads": "any"}
+    for times in range(5):
+        x, w = make_pair()
+        result, _ = (compiled := preheat.compile(fn, options=options) if not times else compiled)(x, w)
+        result.sum().backward()
+        near(w.grad, torch.cos(w + x).detach(), 1e-5, "gradient")
+    result, _ = compiled(x, w)
+    change(result, x, w)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        result.sum().backward()
 
 
 @pytest.mark.parametrize("budget", [1, 0.5, 0.1, 0])

@@ -23,6 +23,11 @@ def test_random_programs_that_keep_little():
         check(seed, {"options": {"cache": False, "memory_budget": 0.2}})
 
 
+def test_random_programs_whose_backwards_read_any():
+    for seed in range(720, 740):
+        check(seed, {"options": {"cache": False, "backward_reads": "any"}})
+
+
 def test_random_programs_with_checkpoints():
     for seed in range(20):
         check(seed, has_regions=True)
