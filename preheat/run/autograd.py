@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 import torch
 
+from preheat.bridge.history import require_version
 from preheat.bridge.ops import decode, overload, private
 from preheat.ir.training import Exit, Given, Wiring
 
@@ -57,13 +58,16 @@ class Node(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, source: Source, number: int, results: list, apart: tuple | None, *arguments: Any,
+        ctx: Any, source: Source, number: int, results: list, inner: Sequence[int],
+        apart: tuple | None, *arguments: Any,
     ) -> tuple:
-        """`apart`: if some arguments are given to `Later`, of which the last one here comes: all of them,
-        the places of those that are here, and the device."""
+        """`inner`: the places of the arguments that others may give another history. `apart`: if some
+        arguments are given to `Later`, of which the last one here comes: all of them, the places of
+        those that are here, and the device."""
         ctx.set_materialize_grads(False)
         ctx.source, ctx.number = source, number
         ctx.arguments, ctx.places, ctx.device = (arguments, None, None) if apart is None else apart
+        ctx.inner = [(place, ctx.arguments[place]._version) for place in inner]
         ctx.is_repeatable, ctx.own = source.is_repeatable(number), []
         if ctx.is_repeatable:  # what no formula had saved is ours alone, and may be taken again
             ctx.own = source.saved(number)
@@ -82,16 +86,20 @@ class Node(torch.autograd.Function):
         if all(tangent is None for tangent in tangents):
             grads = (None,) * len(ctx.arguments)
         elif torch.is_grad_enabled():
-            grads = source.differentiable(number, ctx.arguments, tangents)
+            arguments = [*ctx.arguments]
+            for place, version in ctx.inner:
+                if arguments[place]._version != version:
+                    arguments[place] = Rewritten.apply(arguments[place], version)
+            grads = source.differentiable(number, arguments, tangents)
         else:
             if not is_kept and not ctx.is_repeatable:
                 ctx.maybe_clear_saved_tensors()
-                ctx.source, ctx.arguments = None, ()
+                ctx.source, ctx.arguments, ctx.inner = None, (), ()
             grads = source.backward(number, tangents, saved, is_kept)
         if ctx.places is None:
-            return None, None, None, None, *grads
+            return None, None, None, None, None, *grads
         progress = grads if type(grads) is Progress else Progress([*grads])
-        return None, None, None, None, *progress.take(ctx.places), progress.token(ctx.device)
+        return None, None, None, None, None, *progress.take(ctx.places), progress.token(ctx.device)
 
 
 # What `Node.apply` comes to outside of functorch's levels (under which a call is plain Python, and this
@@ -161,6 +169,19 @@ class Before(torch.autograd.Function):
         return tangent
 
 
+class Rewritten(torch.autograd.Function):
+    """An argument of a class that was written to since: what it has come from then is known no more."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, version: int) -> torch.Tensor:
+        ctx.tensor, ctx.version = tensor.detach(), version
+        return tensor.detach()
+
+    @staticmethod
+    def backward(ctx: Any, tangent: torch.Tensor) -> None:
+        require_version(ctx.tensor, ctx.version)
+
+
 _TWICE = (
     "Trying to backward through the graph a second time (or directly access saved tensors after they "
     "have already been freed). Saved intermediate values of the graph are freed when you call "
@@ -180,6 +201,9 @@ class Join:
         self.before = {
             given.index for arguments, _ in wiring.classes for given in arguments
             if given.kind == "before"}
+        self.inner = [
+            [place for place, given in enumerate(arguments) if given.kind in ("value", "exit")]
+            for arguments, _ in wiring.classes]
         self.views = [view_function(exit) if exit.is_view else None for exit in wiring.exits]
 
     def __call__(
@@ -195,7 +219,8 @@ class Join:
             given, apart = [*map(joining.find, arguments)], None
             if number in self.groups:
                 given, apart = _apart(given, self.groups[number])
-            made = _apply(source, number, [values[place] for place in results], apart, *given)
+            own, inner = [values[place] for place in results], self.inner[number]
+            made = _apply(source, number, own, inner, apart, *given)
             for place, tensor in zip(results, made):
                 values[place] = tensor
             for target, place in self.commits:

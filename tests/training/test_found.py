@@ -481,3 +481,37 @@ def test_a_hook_on_a_view_that_is_written_to_sees_what_it_sees_in_eager(how, is_
         return leaf.grad, *seen
 
     agree(f, use)
+
+
+@pytest.mark.parametrize("is_outside", [False, True])
+@pytest.mark.parametrize("change", [lambda v: v.fill_(0.3), lambda v: v.diagonal().mul_(2)], ids=["all", "part"])
+def test_a_double_backward_through_a_result_with_another_history_is_refused(change, is_outside):
+    """A second derivative of zero, silently: the result had the history of what was written to it."""
+    def f(x, y):
+        v = y * 1
+        result = torch.sigmoid(v)
+        if is_outside:
+            return result, v
+        print(end="")  # a part ends here
+        change(v)
+        return result, v
+
+    compiled, found = preheat.compile(f, options={"cache": False}), []
+    for fn in (f, compiled):
+        torch.manual_seed(0)
+        for _ in range(4):
+            leaf = torch.randn(3, 3, requires_grad=True)
+            result, v = fn(None, leaf)
+            if is_outside:
+                change(v)
+            first, = torch.autograd.grad(result.sum(), leaf, create_graph=True)
+            torch.testing.assert_close(first, result.detach() * (1 - result.detach()))
+            try:
+                found.append(torch.autograd.grad(first.square().sum(), leaf)[0])
+            except RuntimeError as error:
+                found.append(str(error)[:20])
+    for expected, seen in zip(found[:4], found[4:]):
+        if isinstance(seen, str):
+            assert seen == "one of the variables"
+        else:
+            torch.testing.assert_close(seen, expected)
