@@ -96,14 +96,15 @@ def _max_pool1d(
 
 
 def _mean_of_image(call: Call, x: Any, size: list) -> Any:
-    """x: [.., H, W] to one number a channel, which are laid out as the image is; any other size is an op of its own."""
+    """x: [.., H, W] or [.., D, H, W] to one number a channel, which are laid out as the image is; any other size is an op of its own."""
     if any(type(n) is not int or n != 1 for n in size):
         return NotImplemented
-    made, given = x.mean([-1, -2], True), _type(x)
+    count = len(size)
+    made, given = x.mean([-1 - k for k in range(count)], True), _type(x)
     if not is_channels_last(call, given):
         return made
     batch, channels = _boxes(call, given.sizes[:2])
-    return made.as_strided((batch, channels, 1, 1), (channels, 1, channels, channels))
+    return made.as_strided((batch, channels, *[1] * count), (channels, 1, *[channels] * count))
 
 
 def _rms_norm(call: Call, *args: Any) -> Any:
@@ -167,5 +168,6 @@ def _boxes(call: Call, sizes: Sequence[Dim]) -> tuple:
 _COMPOSITES: dict[str, Callable] = {
     "aten.matmul.default": _matmul, "aten.linear.default": _linear, "aten.rms_norm.default": _rms_norm,
     "aten.adaptive_avg_pool2d.default": _mean_of_image,
+    "aten.adaptive_avg_pool3d.default": _mean_of_image,
     "aten.cross_entropy_loss.default": _cross_entropy, "aten.max_pool1d.default": _max_pool1d,
 }

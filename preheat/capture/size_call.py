@@ -250,7 +250,7 @@ def formatted(call: Call, type: TensorType, default: str = "preserve_format") ->
         return type.sizes, None
     if name == "preserve_format":
         return preserved(call, type)
-    if name == "channels_last" and type.rank == 4:
+    if type.rank == len(_CHANNELS_LAST.get(name, ())):
         return type.sizes, channels_last(type.sizes)
     raise NoRule(f"memory format {name}")
 
@@ -313,27 +313,38 @@ def channels_last(sizes: tuple[Dim, ...]) -> tuple[Dim, ...]:
 
 
 def is_channels_last(call: Call, type: TensorType) -> bool:
-    """Whether torch takes an image for one with channels last (`suggest_memory_format`): so are the results.
-
-    Raises NoRule on a GPU, whose libraries choose by sizes."""
+    """Whether torch takes an image for one with channels last (`suggest_memory_format`)."""
     if type.rank not in (4, 5) or is_row_major(type):
         return False
     if type.strides == channels_last(type.sizes):  # then it is one unless an image is one number
-        is_last = call.holds("gt", normal(product(type.sizes[1:])), 1)
-    else:
-        is_last = any(_asks_strides_like(call, type, name) for name in _CHANNELS_LAST)
-    if is_last and (type.device != "cpu" or type.rank == 5):
-        raise NoRule("channels last")
-    return is_last
+        return call.holds("gt", normal(product(type.sizes[1:])), 1)
+    return any(_asks_strides_like(call, type, name) for name in _CHANNELS_LAST)
 
 
-def images(call: Call, type: TensorType, sizes: tuple[Dim, ...], is_dense_asked: bool = False) -> Shape:
-    """Images of these sizes, made of `type`: channels last if its are. `is_dense_asked`: C goes another way where they
-    have gaps."""
+def images(
+    call: Call, type: TensorType, sizes: tuple[Dim, ...], is_dense_asked: bool = False, place: int = 0,
+) -> Shape:
+    """Images of these sizes, made of `type`: channels last if its are, and the op keeps that. `is_dense_asked`: C goes
+    another way where they have gaps. `place`: which result it is."""
     is_last = is_channels_last(call, type)
-    if is_dense_asked and not is_row_major(type) and is_last is not _asks_contiguous(call, type, "channels_last"):
+    asked = "channels_last" if type.rank == 4 else "channels_last_3d"
+    if is_dense_asked and not is_row_major(type) and is_last is not _asks_contiguous(call, type, asked):
         raise NoRule("an image with gaps, or of axes of one element")
-    return sizes, channels_last(sizes) if is_last else None
+    return sizes, channels_last(sizes) if is_last and keeps_channels_last(call, len(sizes), place) else None
+
+
+def keeps_channels_last(call: Call, rank: int, place: int = 0) -> bool:
+    """Whether an op makes images with channels last of such. All do on a CPU, of two axes. On a GPU, and of three axes,
+    some do and some do not, for all sizes: what torch has given says which. Raises NoRule where that says nothing."""
+    real = call.real[place]
+    if real.device == "cpu" and rank == 4:
+        return True
+    pairs = [(a, b) for a, b, n in zip(channels_last(real.sizes), real.strides, real.sizes) if n != 1]
+    is_last = all(a == b for a, b in pairs)
+    is_row = all(a == b for a, b, n in zip(row_major(real.sizes), real.strides, real.sizes) if n != 1)
+    if is_last is is_row:
+        raise NoRule("an image of one channel, or of one number a channel")
+    return is_last
 
 
 def never_channels_last(call: Call, type: TensorType) -> None:

@@ -157,6 +157,13 @@ def _batch_norm(call: Call) -> list[Shape]:
     return [images(call, type, type.sizes, True), *(((0,) if real.sizes == (0,) else (channels,), None) for real in call.real[1:])]
 
 
+def _batch_norm_of_cudnn(call: Call) -> list[Shape]:
+    """What it reserves for its backward is of a size that cuDNN alone knows: see `transform/norms.py`."""
+    type = call.type("input")
+    channels = ((type.sizes[1],), None)
+    return [images(call, type, type.sizes, True), channels, channels, None]
+
+
 def _group_norm(call: Call) -> list[Shape]:
     type = call.type("input")
     for name, expected in (("N", type.sizes[0]), ("C", type.sizes[1])):
@@ -335,6 +342,7 @@ COMPUTED: dict[Rule, str] = {
     _group_norm: "native_group_norm",
     _batch_norm: """native_batch_norm _native_batch_norm_legit_no_training _native_batch_norm_legit
         _batch_norm_with_update""",
+    _batch_norm_of_cudnn: "cudnn_batch_norm",
     _mm: "mm",
     _addmm: "addmm _addmm_activation",
     _bmm: "bmm",

@@ -5,8 +5,10 @@ aten/src/ATen/native.
 """
 
 from preheat.capture.size_call import (
-    Call, NoRule, Rule, Shape, broadcast, channels_last, images, is_channels_last, is_row_major, preserved,
+    Call, NoRule, Rule, Shape, broadcast, channels_last, images, is_channels_last, is_row_major, keeps_channels_last,
+    preserved,
 )
+from preheat.capture.size_images import ask_of_volumes
 from preheat.ir.dims import normal
 from preheat.ir.graph import Ref
 from preheat.ir.types import TensorType
@@ -95,11 +97,15 @@ def _convolution(call: Call) -> list[Shape]:
     bias = (tuple(call.arg("bias_sizes", ())), None)
     if all(map(is_row_major, (grad, type, weight))):
         return _wanted(call, _plain(type), _plain(weight), bias)
-    if type.device != "cpu" or type.rank != 4:
-        raise NoRule("convolution of another layout")
+    if type.rank == 3:
+        raise NoRule("a signal of another layout")
     is_last = any([is_channels_last(call, t) for t in (type, weight)])
-    made = [(t.sizes, channels_last(t.sizes) if is_last else None) for t in (type, weight)]
-    return _wanted(call, *made, bias)
+    if is_last and type.rank == 5 and type.device == "cpu":
+        ask_of_volumes(call, type, weight)
+    made = [
+        (t.sizes, channels_last(t.sizes) if is_last and keeps_channels_last(call, type.rank, place) else None)
+        for place, t in enumerate(_wanted(call, type, weight))]
+    return [*made, *_wanted(call, None, None, bias)[len(made):]]
 
 
 def _embedding(call: Call) -> list[Shape]:
@@ -151,7 +157,7 @@ GRADIENTS: dict[Rule, str] = {
     _layer_norm: "native_layer_norm_backward",
     _rms_norm: "_fused_rms_norm_backward",
     _group_norm: "native_group_norm_backward",
-    _batch_norm: "native_batch_norm_backward",
+    _batch_norm: "native_batch_norm_backward cudnn_batch_norm_backward",
     _convolution: "convolution_backward",
     _embedding: "embedding_dense_backward",
     _bags: "_embedding_bag_backward _embedding_bag_dense_backward",

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from preheat.capture.size_call import (
-    Call, NoRule, Rule, Shape, channels_last, images, is_channels_last, is_row_major,
+    Call, NoRule, Rule, Shape, channels_last, images, is_channels_last, is_row_major, keeps_channels_last,
 )
 from preheat.ir.dims import normal
-from preheat.ir.scalar import Dim, apply
+from preheat.ir.scalar import Dim, apply, product
 from preheat.ir.types import TensorType
 
 
@@ -44,22 +44,32 @@ def _convolution(call: Call) -> list[Shape]:
             sizes.append(normal(apply("floordiv", span, stride[k]) + 1))
     if not all(call.holds("gt", n, 0) for n in sizes):
         raise NoRule("an empty convolution")
-    if not is_last:
-        return [(tuple(sizes), None)]
-    return [(tuple(sizes), channels_last(tuple(sizes)))]
+    return [(tuple(sizes), channels_last(tuple(sizes)) if is_last else None)]
 
 
 def _makes_channels_last(call: Call, type: TensorType, weight: TensorType) -> bool:
-    """Whether one of a convolution's operands has its channels last. Source: `determine_backend_memory_format` of
-    ATen/native/Convolution.cpp; of a signal it takes a row-major copy."""
+    """Whether one of a convolution's operands has its channels last, and the library computes so. Source:
+    `determine_backend_memory_format` of ATen/native/Convolution.cpp; of a signal it takes a row-major copy."""
     if type.rank == 3 and not is_row_major(type) and call.is_contiguous(type):
         raise NoRule("a signal of one channel, of which no copy is taken")
     types = (weight,) if type.rank == 3 else (type, weight)
     if all(map(is_row_major, types)):
         return False
-    if type.device != "cpu" or type.rank != 4:
-        raise NoRule("convolution of another layout")
-    return any([is_channels_last(call, t) for t in types])
+    if type.rank == 3:
+        raise NoRule("a signal whose weights lie otherwise")
+    if not any([is_channels_last(call, t) for t in types]):
+        return False
+    if type.rank == 5 and type.device == "cpu":
+        ask_of_volumes(call, type, weight)
+    return keeps_channels_last(call, type.rank)
+
+
+def ask_of_volumes(call: Call, type: TensorType, weight: TensorType) -> None:
+    """What a CPU asks before it gives volumes to oneDNN, which keeps channels last. Source: `use_mkldnn` of
+    ATen/native/Convolution.cpp."""
+    batch = type.sizes[0]
+    if not call.holds("ge", batch, 16) and not call.holds("gt", batch, 1):
+        call.holds("gt", normal(product(type.sizes[:4])), 20480)
 
 
 def _pool(call: Call) -> list[Shape]:
@@ -84,12 +94,13 @@ def _pool(call: Call) -> list[Shape]:
         if not call.holds("gt", made, 0):
             raise NoRule("an empty pooling")
         sizes.append(made)
-    return [images(call, type, tuple(sizes))] * len(call.real)
+    return [images(call, type, tuple(sizes), place=k) for k in range(len(call.real))]
 
 
 def _adaptive_pool(call: Call) -> list[Shape]:
     type, wanted = call.type("self"), call.arg("output_size", ())
-    return [images(call, type, (*type.sizes[: type.rank - len(wanted)], *wanted))] * len(call.real)
+    sizes = (*type.sizes[: type.rank - len(wanted)], *wanted)
+    return [images(call, type, sizes, place=k) for k in range(len(call.real))]
 
 
 def _upsample(call: Call) -> list[Shape]:

@@ -157,12 +157,26 @@ def last(b: int, n: int) -> tuple[torch.Tensor]:
     return (randn(b, 4, n + 6, n + 9).to(memory_format=torch.channels_last),)
 
 
+def last_of_three(b: int, n: int) -> tuple[torch.Tensor]:
+    """Volumes with channels last."""
+    return (randn(b, 4, n + 3, n + 2, 5).to(memory_format=torch.channels_last_3d),)
+
+
 CONV, BATCHES, GROUPS = nn.Conv2d(4, 8, 3, 2, 1), nn.BatchNorm2d(8).eval(), nn.GroupNorm(2, 8)
 
 
 def block(x: torch.Tensor) -> tuple:
     y = F.max_pool2d(F.relu(BATCHES(CONV(x))), 2, 1)
     return y, GROUPS(y), F.adaptive_avg_pool2d(y, 1).flatten(1)
+
+
+VOLUMES, NORMED = nn.Conv3d(4, 8, 3, 2, 1), nn.BatchNorm3d(8)
+
+
+def block_of_three(x: torch.Tensor) -> tuple:
+    y = F.max_pool3d(F.relu(NORMED(VOLUMES(x))), 2, 1)
+    y = F.interpolate(F.pad(torch.cat([y, y * 2], 1), (1, 0, 2, 1, 0, 1)), scale_factor=2)
+    return y, F.avg_pool3d(y, 2), F.adaptive_avg_pool3d(y, 1).flatten(1)
 
 
 def resized(x: torch.Tensor) -> tuple:
@@ -183,6 +197,7 @@ LAYERS = {
         lambda x: HEADS(x, x, x, average_attn_weights=False), lambda b, n: (randn(b, n, 8),), has_gradient=False),
     "channels last": Row(block, last, 3, ONE_IMAGE),
     "channels last, resized": Row(resized, last),
+    "volumes with channels last": Row(block_of_three, last_of_three, 4, ONE_IMAGE),
     "padded around": Row(
         lambda x: F.pad(x, (1, 2, 0, 2), mode="circular"), lambda b, n: (randn(b, 2, n + 1, n + 3),)),
     "spectra": Row(

@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ import preheat
 from preheat.bridge.ops import arguments, overload
 from preheat.bridge.resizing import spelled_out
 from preheat.bridge.tensors import type_of
+from preheat.bridge.tensors import type_of as type_of_tensor
 from preheat.capture.numbers import Numbers
 from preheat.capture.size_call import Call, NoRule, row_major
 from preheat.capture.size_rules import RULES
@@ -133,22 +135,57 @@ def test_layers_of_any_size():
         same("aten._trilinear.default", (i1, i2, i3), ((1, 3), (0,), (1, 2), (2, 3)))
 
 
-def same_or_none(*args):
+def same_or_none(*args, **named):
     """As `same`, where there is a rule."""
     with contextlib.suppress(NoRule):
-        same(*args)
+        same(*args, **named)
 
 
 def image(chance, *sizes):
-    """Images row-major, with channels last, or in rows of channels."""
+    """Images or volumes row-major, with channels last, or in rows of channels."""
     made = torch.randn(sizes)
-    kind = chance.random()
+    kind, last = chance.random(), torch.channels_last if len(sizes) == 4 else torch.channels_last_3d
     if kind < 0.3:
         return made
-    return made.to(memory_format=torch.channels_last) if kind < 0.8 else made.transpose(1, 2).contiguous().transpose(1, 2)
+    return made.to(memory_format=last) if kind < 0.8 else made.transpose(1, 2).contiguous().transpose(1, 2)
 
 
-def test_images_of_any_layout():
+@pytest.fixture(params=["cpu", "cuda:0"])
+def device(request, monkeypatch):
+    """What rules take tensors to be on: on a GPU torch is asked which layout it makes, and here it answers for one."""
+    monkeypatch.setitem(globals(), "type_of", lambda tensor: replace(type_of_tensor(tensor), device=request.param))
+    return request.param
+
+
+def test_volumes_of_any_layout(device):
+    chance, one = random.Random(4), torch.ones
+    for _ in range(60):
+        n, c, d, h, w = (chance.choice((1, 2, 3, 4)) for _ in range(5))
+        x, kernel, turned = image(chance, n, c, d, h, w), image(chance, 4, c, 1, 1, 3), image(chance, c, 4, 1, 1, 3)
+        same_or_none("aten.convolution.default", (x, kernel), (
+            None, (1, 1, 2), (1, 1, 1), (1, 1, 1), False, (0, 0, 0), 1))
+        same_or_none("aten.convolution.default", (x, turned), (
+            None, (2, 2, 2), (0, 0, 0), (1, 1, 1), True, (0, 0, 0), 1))
+        for name in ("max_pool3d_with_indices", "avg_pool3d") if min(d, h, w) > 1 else ():
+            same_or_none(f"aten.{name}.default", (x,), ((2, 2, 2), (2, 1, 1)))
+        for name in ("_adaptive_avg_pool3d", "adaptive_max_pool3d", "upsample_nearest3d"):
+            same_or_none(f"aten.{name}.default", (x,), ((3, 2, 2),))
+        same_or_none("aten.constant_pad_nd.default", (x,), ((1, 0, 0, 2), 0.0))
+        same_or_none("aten.replication_pad3d.default", (x,), ((1, 0, 0, 2, 1, 1),))
+        same_or_none("aten.native_batch_norm.default", (x, *[one(c)] * 4), (chance.random() < 0.5, 0.1, 1e-5))
+        grad = image(chance, n, 4, d + 2, h + 2, (w - 1) // 2 + 1)
+        same_or_none("aten.convolution_backward.default", (grad, x, kernel), (
+            [4], (1, 1, 2), (1, 1, 1), (1, 1, 1), False, (0, 0, 0), 1, (chance.random() < 0.5, True, True)))
+        grad = image(chance, n, c, d, h, w)
+        same_or_none("aten.native_batch_norm_backward.default", (grad, x, *[one(c)] * 5), (
+            True, 1e-5, (True, True, True)))
+        same_or_none("aten._adaptive_avg_pool3d_backward.default", (image(chance, n, c, 3, 2, 2), x))
+        same_or_none("aten.upsample_nearest3d_backward.default", (
+            image(chance, n, c, 3, 2, 2),), ((3, 2, 2), (n, c, d, h, w)))
+
+
+def test_images_of_any_layout(device):
+    same = same_or_none if device != "cpu" else globals()["same"]
     chance, one = random.Random(3), torch.ones
     for _ in range(40):
         n, c, h, w = (chance.choice((1, 2, 3, 4)) for _ in range(4))
