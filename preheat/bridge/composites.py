@@ -19,17 +19,21 @@ import torch
 from preheat.bridge.cells import CELLS
 from preheat.bridge.ops import overload, private
 from preheat.bridge.composed import unsafe_view
+from preheat.bridge.orders import nanquantile, quantile, take_along_dim
 
 _add, _number, _ones = map(overload, ("aten.add_.Scalar", "aten.scalar_tensor.default", "aten.new_ones.default"))
 _split, _split_with_sizes = map(overload, ("aten.unsafe_split.Tensor", "aten.unsafe_split_with_sizes.default"))
+_singular, _zeros = map(overload, ("aten._linalg_svd.default", "aten.zeros.default"))
 _fft, _rfft = map(overload, ("aten._fft_c2c.default", "aten._fft_r2c.default"))
 _fused = private("ops.aten._fused_rms_norm.default")
 
 
-def spelled_composite(function: Any, args: tuple) -> Callable | None:
+def spelled_composite(function: Any, args: tuple, kwargs: dict = {}) -> Callable | None:
     """What does the same as `function` of torch, or a method of a tensor's class, in other ops; None for any other.
-    Recurrent layers are spelled out on a CPU only: a GPU has an op for each."""
+    Recurrent layers are spelled out on a CPU only: a GPU has an op for each; of norms those of singular values."""
     made = _COMPOSITES.get(function) if type(function) in _KINDS else None
+    if made in (matrix_norm, norm) and kwargs.get("ord", args[1] if len(args) > 1 else None) not in (2, -2):
+        return None
     is_elsewhere = made is not None and function in CELLS and args and isinstance(args[0], torch.Tensor) and not args[0].is_cpu
     return None if is_elsewhere else made
 
@@ -113,7 +117,40 @@ def _chain(tensors: list) -> Any:
         before = a.shape[0] * b.shape[1] * (a.shape[1] + c.shape[1])
         behind = a.shape[1] * c.shape[1] * (a.shape[0] + b.shape[1])
         return torch.mm(torch.mm(a, b), c) if before <= behind else torch.mm(a, torch.mm(b, c))
-    raise NotImplementedError("an order of more products than two")
+    return _product(tensors, _order([*(x.shape[0] for x in tensors), tensors[-1].shape[1]]), 0, len(tensors) - 1)
+
+
+def _order(sizes: list) -> dict[tuple[int, int], int]:
+    """Behind which matrix each run of them is cut in two: that costs the fewest multiplications."""
+    count, cost, cut = len(sizes) - 1, {}, {}
+    for length in range(count):
+        for first in range(count - length):
+            last = first + length
+            cost[first, last] = 0
+            for k in range(first, last):
+                found = cost[first, k] + cost[k + 1, last] + sizes[first] * sizes[k + 1] * sizes[last + 1]
+                if k == first or found < cost[first, last]:
+                    cost[first, last], cut[first, last] = found, k
+    return cut
+
+
+def _product(tensors: list, cut: dict[tuple[int, int], int], first: int, last: int) -> Any:
+    if first == last:
+        return tensors[first]
+    behind = _product(tensors, cut, cut[first, last] + 1, last)  # C computes its last argument first
+    return torch.mm(_product(tensors, cut, first, cut[first, last]), behind)
+
+
+def matrix_norm(A: Any, ord: Any, dim: Any = (-2, -1), keepdim: bool = False, *, dtype: None = None, out: None = None) -> Any:
+    """The largest (2) or the smallest (-2) singular value of matrices over two axes of A: [.., M, N]."""
+    if dtype is not None or out is not None or type(dim) not in (tuple, list) or len(dim) != 2:
+        raise NotImplementedError("a vector, or another dtype")
+    rank = A.dim()
+    axes = [axis % rank for axis in dim]
+    order = [*(k for k in range(rank) if k not in axes), *axes]
+    values = _singular(A.permute(order))[1]
+    made = values.amax([-1], keepdim) if ord > 0 else values.amin([-1], keepdim)
+    return made.unsqueeze(-1).permute([order.index(k) for k in range(rank)]) if keepdim else made
 
 
 def stft(
@@ -124,11 +161,15 @@ def stft(
     """input: [N, L] or [L] to spectra [.., F, T] of windows that begin each `hop_length`."""
     hop = n_fft // 4 if hop_length is None else hop_length
     x = input.unsqueeze(0) if input.dim() == 1 else input
-    if align_to_window or x.shape[1] < n_fft or window is None or win_length not in (None, n_fft):
-        raise NotImplementedError("a shorter window, or none")
+    if align_to_window or x.shape[1] < n_fft:
+        raise NotImplementedError("what C refuses, or aligns otherwise")
+    length = n_fft if win_length is None else win_length
+    if length != n_fft:
+        window = _widened(window, n_fft, length, x)
     count, steps = 1 + (x.shape[1] - n_fft) // hop, x.stride()
-    x = x.as_strided((x.shape[0], count, n_fft), (steps[0], hop * steps[1], steps[1])).mul(window)
-    if x.is_complex() or window.is_complex():
+    x = x.as_strided((x.shape[0], count, n_fft), (steps[0], hop * steps[1], steps[1]))
+    x = x if window is None else x.mul(window)
+    if x.is_complex():
         made = _fft(x, [2], int(normalized), True)
     else:
         made = _rfft(x, [2], int(normalized), True if onesided is None else onesided)
@@ -137,7 +178,25 @@ def stft(
     return made if return_complex else torch.view_as_real(made)
 
 
+def norm(A: Any, ord: Any, dim: Any = None, keepdim: bool = False, *, dtype: None = None, out: None = None) -> Any:
+    """As `matrix_norm`, of one matrix or over two axes."""
+    return matrix_norm(A, ord, (0, 1) if dim is None and A.dim() == 2 else dim, keepdim, dtype=dtype, out=out)
+
+
+def _widened(window: Any, size: int, length: int, like: Any) -> Any:
+    """A window, or ones, in the middle of zeros."""
+    dtype = like.dtype if window is None else window.dtype
+    made, before = _zeros([size], dtype=dtype, layout=like.layout, device=like.device), (size - length) // 2
+    part = made.narrow(0, before, length)
+    part.fill_(1) if window is None else part.copy_(window)
+    return made
+
+
 _COMPOSITES: dict[Any, Callable] = CELLS | {
+    **dict.fromkeys((torch.quantile, torch.Tensor.quantile), quantile),
+    **dict.fromkeys((torch.nanquantile, torch.Tensor.nanquantile), nanquantile),
+    **dict.fromkeys((torch.take_along_dim, torch.Tensor.take_along_dim), take_along_dim),
+    torch.linalg.matrix_norm: matrix_norm, torch.linalg.norm: norm,
     torch.unsafe_chunk: unsafe_chunk, torch.Tensor.unsafe_chunk: unsafe_chunk,
     torch.linalg.multi_dot: multi_dot,
     torch._VF.stft: stft,

@@ -26,7 +26,7 @@ class Operator(NamedTuple):
 _MODULES = {
     "preheat.uniform.default": "uniform",
     "preheat.recurrent.default": "recurrent", "preheat.recurrent_backward.default": "recurrent",
-    "preheat.steps.default": "steps",
+    "preheat.steps.default": "steps", "preheat.made.default": "factories",
 }
 _LIBRARY = torch.library.Library("preheat", "DEF")
 _LOCK = Lock()

@@ -20,7 +20,8 @@ from preheat.bridge.calls import BY_TYPES, Call
 from preheat.bridge.composed import asks_of_sizes, below_autograd
 from preheat.bridge.composites import spelled_composite
 from preheat.bridge.overloads import facts_of
-from preheat.bridge.resizing import TENSORS_OF_NUMBERS, full, spelled_out
+from preheat.bridge.factories import made_of_numbers
+from preheat.bridge.resizing import full, spelled_out
 from preheat.bridge.steps import whole_layer
 from preheat.bridge.symint import is_available, is_safe, plain, reshaped_copy, show, unboxed
 from preheat.bridge.tensors import Parameter, Size, Tensor, tensor_facts
@@ -216,8 +217,8 @@ class Boxing(Observer):
         if row.kind == "pure" and function in _BY_TYPES:
             args = tuple(numbers.bare(arg) for arg in args)
         elif row.kind in _TAKES_BOXES and self._is_open(_owner(function), args, kwargs):
-            function, args = self._spelled_out(function, args, kwargs)
-            product = self._product(function, args)
+            function, args, kwargs = self._spelled_out(function, args, kwargs)
+            product = self._product(function, args, kwargs)
 
             def twice(refused: str = "") -> Any:
                 plain, named = tuple(map(numbers.plain, args)), named_of(kwargs, numbers.plain)
@@ -250,24 +251,24 @@ class Boxing(Observer):
             self.read_whole(given)
         return tuple(given)
 
-    def _spelled_out(self, function: Any, args: tuple, kwargs: dict) -> tuple[Any, tuple]:
+    def _spelled_out(self, function: Any, args: tuple, kwargs: dict) -> tuple[Any, tuple, dict]:
         """The call itself, or one that does the same and takes numbers that are symbols."""
-        if function in TENSORS_OF_NUMBERS and len(args) == 1 and not kwargs:
-            if id(args[0]) in self.numbers and type(args[0]) is not str:
-                return full, ((), args[0])
+        made = made_of_numbers(function, args, kwargs, self.numbers)
+        if made is not None:
+            return made
         shown = self.symbolic_type(args[0]) if args and not kwargs else None
         layer = whole_layer(function, args, shown.sizes) if shown is not None else None
         if layer is not None:
-            return layer
+            return *layer, kwargs
         found = spelled_out(function, args, shown.sizes) if shown is not None else None
         if found is None:
-            return function, args
+            return function, args, kwargs
         op, sizes, others = found
         numbers = self.guards.numbers
         made = args[1] if sizes is None else [numbers.of_size(numbers.normal(n)) for n in sizes]
-        return op, (args[0], made, *others)
+        return op, (args[0], made, *others), kwargs
 
-    def _product(self, function: Any, args: tuple) -> Callable | None:
+    def _product(self, function: Any, args: tuple, kwargs: dict) -> Callable | None:
         """Of what C makes of other ops, a product, a norm, a recurrent layer: given what turns an argument into
         what C shall see, what spells it out, or the function itself where `folding.py` does."""
         if self.recorder.rules is None:
@@ -275,7 +276,7 @@ class Boxing(Observer):
         owner = _owner(function)
         is_method = issubclass(type(owner), Tensor)
         function = getattr(type(owner), function.__name__, None) if is_method else function
-        made = spelled_composite(function, args) or (function if asks_of_sizes(function) else None)
+        made = spelled_composite(function, args, kwargs) or (function if asks_of_sizes(function) else None)
         if made is None:
             return None
         return lambda boxed: partial(made, boxed(owner)) if is_method else made
@@ -285,7 +286,7 @@ class Boxing(Observer):
     ) -> Any:
         """A method of a tensor with symbols."""
         numbers, owner = self.guards.numbers, function.__self__
-        product = self._product(function, args)
+        product = self._product(function, args, kwargs)
 
         def method(boxed: Callable) -> tuple:
             boxes, named = tuple(map(boxed, args)), named_of(kwargs, boxed)
@@ -341,7 +342,7 @@ class Boxing(Observer):
             return run(function, args)
         numbers = self.guards.numbers
         made = spelled_subscript(function, args[0], numbers.boxed(args[1])) if is_cut else None
-        made, product = made or function, self._product(function, args)
+        made, product = made or function, self._product(function, args, {})
 
         def twice(refused: str = "") -> Any:
             plain = tuple(map(numbers.plain, args))

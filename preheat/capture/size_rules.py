@@ -69,6 +69,37 @@ def _eye(call: Call) -> list[Shape]:
     return [((rows, call.arg("m", rows)), None)]
 
 
+def _made(call: Call) -> list[Shape]:
+    """Windows, frequencies, and rows and columns of triangles: see `bridge/factories.py`."""
+    name, sizes, others = (call.arg(key) for key in ("name", "sizes", "others"))
+    if name == "fft.rfftfreq":
+        return [((normal(apply("floordiv", sizes[0], 2) + 1),), None)]
+    if "_indices" not in name:
+        return [(tuple(sizes), None)]
+    rows, columns = sizes
+    (offset,) = others
+    if name == "tril_indices":
+        return [((2, _below(call, rows, columns, offset)), None)]
+    return [((2, normal(rows * columns - _below(call, rows, columns, offset - 1))), None)]
+
+
+def _below(call: Call, rows: Dim, columns: Dim, offset: int) -> Dim:
+    """The elements on the diagonal `offset` and below it. Source: `get_tril_size` of ATen/native/TensorFactories.h."""
+    if call.equal(rows, 0) or call.equal(columns, 0):
+        return 0
+    if offset > 0:
+        first = call.smaller(columns, 1 + offset)
+    else:
+        first = int(call.holds("gt", normal(rows + offset), 0))
+    reach = normal(rows + offset)
+    last = call.smaller(columns, reach) if call.holds("gt", reach, 0) else 0
+    some = call.smaller(rows, reach) if call.holds("gt", reach, 0) else 0
+    sloped = normal(last - first + 1)
+    size = apply("floordiv", normal((first + last) * sloped), 2)
+    over = normal(some - sloped)
+    return normal(size + over * columns) if call.holds("gt", over, 0) else normal(size)
+
+
 # ---------------------------------------------------------------------------- indexing
 def _embedding(call: Call) -> list[Shape]:
     indices = call.type("indices")
@@ -182,6 +213,7 @@ def _rolled(call: Call) -> list[Shape]:
 _OTHERS: dict[Rule, str] = {
     _filled: "zeros ones empty full scalar_tensor new_zeros new_ones new_empty new_full rand randn randint",
     _arange: "arange",
+    _made: "made",
     _eye: "eye",
     _embedding: "embedding",
     _gather: "gather take",

@@ -108,13 +108,15 @@ class SizedNested(Nested):
         return self._shown(tangent, type)
 
     def _strides(self, sizes: tuple, type: TensorType, result: Shown) -> tuple:
-        dense = tuple(map(normal, contiguous_strides(sizes)))
-        kept = iter(contiguous_strides(tuple(
-            n for n, step in zip(sizes, type.strides) if step != 0)))
-        repeated = tuple(normal(next(kept)) if step != 0 else 0 for step in type.strides)
-        for strides in (type_of_shown(result).strides, dense, repeated):
-            if tuple(map(self.numbers.value, strides)) == type.strides:
-                return strides
+        """Those of the result, or dense in some order of the axes: of a result that is seen turned, the tangent comes
+        turned back. Zero strides have no say."""
+        kept = [axis for axis, step in enumerate(type.strides) if step != 0]
+        turned = sorted(kept, key=lambda axis: -type.strides[axis])
+        for order in (kept, turned):
+            dense = dict(zip(order, map(normal, contiguous_strides(tuple(sizes[axis] for axis in order)))))
+            for strides in (type_of_shown(result).strides, tuple(dense.get(axis, 0) for axis in range(len(sizes)))):
+                if tuple(map(self.numbers.value, strides)) == type.strides:
+                    return strides
         return type.strides
 
     def _plain(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -160,8 +162,20 @@ def _block_diagonal(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     return torch.cat(rows)
 
 
+def _windows(x: torch.Tensor, size: Sequence, stride: Sequence, offset: Any = None) -> torch.Tensor:
+    """`as_strided` of the windows that `stft` takes of signals [.., L], as what it is: [N, count, length]."""
+    is_plain = offset in (None, 0) and len(size) == 3 and x.dim() > 1 and x.is_contiguous()
+    if is_plain and type(size[2]) is type(stride[1]) is int and (stride[2], stride[0]) == (1, x.shape[-1]):
+        made = x.view(size[0], x.shape[-1]).unfold(1, size[2], stride[1])
+        if made.shape[1] == size[1]:
+            return made
+    return overload("aten.as_strided.default")(x, size, stride, offset)
+
+
 # Besides those of `joint.py`: ops whose derivative is written for plain sizes.
-_MEANINGS: dict[str, Callable] = MEANINGS | {"aten.block_diag.default": _block_diagonal}
+_MEANINGS: dict[str, Callable] = MEANINGS | {
+    "aten.block_diag.default": _block_diagonal, "aten.as_strided.default": _windows,
+}
 
 
 def type_of_shown(tensor: torch.Tensor) -> TensorType | None:

@@ -63,12 +63,18 @@ class SizedRecorder:
         args, attrs = (map_refs(a, lambda value: self.scalars.get(value, Ref(value)))
                        for a in (args, attrs))
         op = Op(name, args, (), (), attrs)
-        if not self.is_boxed and name not in WITHOUT_SIZES:
+        if not self.is_boxed and name not in WITHOUT_SIZES and not self._is_of_parts(op):
             for ref in op.refs():  # C++ has computed with the sizes of this call, unseen
                 self.rules.pin(self.builder.type_of[ref])
         types = self.rules.types(
             op, self.builder.type_of.__getitem__, list(map(type_of, made)), facts.is_pointwise)
         self.found = {id(tensor): type for tensor, type in zip(made, types)}
+
+    def _is_of_parts(self, op: Op) -> bool:
+        """Whether `op` is the second half of `z.real` or `z.imag`, whatever the sizes of z."""
+        before = self.builder.ops[-1] if self.builder.ops else op
+        return (op.name, before.name) == ("aten.select.int", "aten.view_as_real.default") and (
+            op.args[0] == Ref(before.results[0]))
 
     def number_of(self, box: Any) -> Arg:
         """The input that gives the number of `box`, or a number that is known."""

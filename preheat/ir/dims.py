@@ -184,6 +184,10 @@ def decide(op: str, first: Number, second: Number) -> bool | None:
     if terms is None:
         return None
     low, high = _bounds(_without_common(terms))
+    if low is None or high is None or low < 0 < high:
+        by_rest = _bounds(_without_common(_by_remainders(terms)))
+        low = max((n for n in (low, by_rest[0]) if n is not None), default=None)
+        high = min((n for n in (high, by_rest[1]) if n is not None), default=None)
     if op in ("eq", "ne"):
         if low == high == 0:
             return op == "eq"
@@ -210,6 +214,24 @@ def _without_common(terms: _Polynomial) -> _Polynomial:
                 divided_terms[tuple(rest)] = count
             return _without_common(divided_terms)
     return terms
+
+
+def _by_remainders(terms: _Polynomial) -> _Polynomial:
+    """`terms` with n - n % 3 for n // 3 * 3, so that n - n // 3 * 3 has bounds."""
+    total = dict(terms)
+    for key, count in terms.items():
+        atom = next((a for a in key if a.op == "floordiv" and type(a.args[1]) is int and a.args[1] > 0), None)
+        if atom is None or count % atom.args[1]:
+            continue
+        rest = list(key)
+        rest.remove(atom)
+        whole = _polynomial(apply("sub", atom.args[0], apply("mod", *atom.args)))
+        made = whole and _times(whole, {tuple(rest): count // atom.args[1]})
+        if made:
+            _put(total, key, 0)
+            for other, more in made.items():
+                _put(total, other, total.get(other, 0) + more)
+    return total
 
 
 def _bounds(terms: _Polynomial) -> tuple[int | None, int | None]:

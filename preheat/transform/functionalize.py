@@ -51,6 +51,8 @@ _OVERWRITES = frozenset((
 # In-place draws of a CPU that go through dense memory as it lies; their functional forms go through elements.
 _DRAWN_IN_MEMORY_ORDER = frozenset(
     ("aten.bernoulli_.float", "aten.uniform_.default", "aten.exponential_.default"))
+_AS_REALS = "aten.view_as_real.default"
+_PARTS = {"complex64": "float32", "complex128": "float64"}
 # Views that begin a history of their own.
 _CUT_OFF = frozenset(("aten.detach.default",))
 
@@ -402,6 +404,7 @@ class _State:
         outputs = [self.read(v) for v in graph.outputs]
         aliases = [OutputAlias()] * len(outputs)
         home: dict[int, int] = {}  # base: the output that it is
+        reals: dict[int, int] = {}  # complex root: the output that is its memory as real numbers
         for place, (value, base) in enumerate(zip(graph.outputs, bases)):
             if value == base and value not in inputs:
                 home.setdefault(value, place)
@@ -419,6 +422,13 @@ class _State:
             is_only = root not in inputs and roots.count(root) == 1 and not self._is_lazy(value)
             if is_only and (self._offset(value) is None or self._is_all_detached(value)):
                 continue  # a view that nobody can tell from memory of its own
+            if self._offset(value) is None and self._is_all_real(root, graph.outputs):
+                if root not in reals:
+                    reals[root] = len(outputs)
+                    outputs.append(self._as_reals(root))
+                    aliases.append(OutputAlias())
+                aliases[place] = OutputAlias("output", reals[root], self._offset_in_reals(value))
+                continue
             if root == base:
                 if home.get(root) != place:
                     aliases[place] = at(root, self._known_offset(value))
@@ -434,9 +444,7 @@ class _State:
             if home[base] == place:
                 aliases[place] = replace(at(root, start), is_detached=True)
             else:
-                inside = self._known_offset(value) - start
-                aliases[place] = OutputAlias(
-                    "output", home[base], normal(inside) if is_unhinted(inside) else inside)
+                aliases[place] = OutputAlias("output", home[base], _plain(self._known_offset(value) - start))
         writes = [(v, self.roots[v].current) for v in inputs if self.roots[v].current != v]
         return Graph(
             "aten",
@@ -455,6 +463,34 @@ class _State:
         while value in self.views and self.views[value].op.name not in _CUT_OFF:
             value = self.views[value].parent
         return value
+
+    def _is_all_real(self, root: int, outputs: tuple[int, ...]) -> bool:
+        """Whether `root` is complex memory made here, of which only real and imaginary parts are `outputs`."""
+        is_made_here = not any(i.id == root for i in self.graph.inputs)
+        return is_made_here and all(
+            self._offset_in_reals(value) is not None and self._base(value) == root
+            for value in outputs if self._root_of(value) == root)
+
+    def _offset_in_reals(self, value: int) -> Dim | None:
+        """Of a real view in its complex root, in real numbers; None if it is none."""
+        inside: Dim = 0
+        while value in self.views:
+            view = self.views[value]
+            if view.op.name == _AS_REALS:
+                start = self._offset(view.parent)
+                return None if start is None else _plain(inside + start * 2)
+            step = offset_of(view.op, self.types[view.parent], self.types[value])
+            if step is None:
+                return None
+            inside, value = inside + step, view.parent
+        return None
+
+    def _as_reals(self, root: int) -> int:
+        """All of a complex root: [.., 2] of its real and imaginary parts."""
+        type = self.types[root]
+        dtype = _PARTS[type.dtype]
+        made = replace(type, dtype=dtype, sizes=(*type.sizes, 2), strides=(*(n * 2 for n in type.strides), 1))
+        return self.emit(_AS_REALS, (Ref(self.roots[root].current),), made)
 
     def _is_all_detached(self, value: int) -> bool:
         """Whether `value` is all of its root, detached, and autograd has nothing to do with that."""
@@ -550,3 +586,7 @@ def overlaps_itself(type: Type) -> bool:
             return True
         reach = reach + stride * (size - 1)
     return False
+
+
+def _plain(offset: Dim) -> Dim:
+    return normal(offset) if is_unhinted(offset) else offset

@@ -45,6 +45,11 @@ def both(x: torch.Tensor) -> torch.Tensor:
     return torch.complex(x, x + 1)
 
 
+def parts(x: torch.Tensor) -> tuple:
+    z = torch.fft.fft(x)
+    return z.real, z.imag, z.real[:, ::2].t()
+
+
 FOURIER = {
     "rfft": Row(lambda x: torch.fft.rfft(x), lambda b, n: (randn(b, n),)),
     "rfft over the first axis": Row(lambda x: torch.fft.rfft(x, dim=0), lambda b, n: (randn(b, n),)),
@@ -67,6 +72,7 @@ FOURIER = {
     "fftn over the outer axes": Row(lambda x: torch.fft.fftn(both(x), dim=(0, 1)), lambda b, n: (randn(b, n, 3),)),
     "fftn over the outer axes, turned": Row(
         lambda x: torch.fft.fftn(both(x), dim=(2, 0)), lambda b, n: (randn(b, 3, n),)),
+    "parts of a spectrum": Row(parts, lambda b, n: (randn(b, n),)),
     "hfft, of conjugates": Row(
         lambda x: torch.fft.hfft(both(x)), lambda b, n: (randn(b, n + 1),), has_gradient=False),
     "ihfft": Row(lambda x: torch.fft.ihfft(x).resolve_conj(), lambda b, n: (randn(b, n),), has_gradient=False),
@@ -202,10 +208,42 @@ LAYERS = {
         lambda x: F.pad(x, (1, 2, 0, 2), mode="circular"), lambda b, n: (randn(b, 2, n + 1, n + 3),)),
     "spectra": Row(
         lambda x: torch.stft(x, 8, 3, window=SPAN, return_complex=True, pad_mode="constant"),
-        lambda b, n: (randn(b, 5 * n),), has_gradient=False),
+        lambda b, n: (randn(b, 5 * n),)),
     "spectra of one signal": Row(
         lambda x: torch.stft(x, 8, center=False, window=SPAN, return_complex=False),
-        lambda b, n: (randn(b * n + 8),), has_gradient=False),
+        lambda b, n: (randn(b * n + 8),), has_gradient=False),  # windows of an input as it is: op by op
+    "spectra of a shorter window": Row(
+        lambda x: torch.stft(x, 8, 3, 6, SPAN[:6], return_complex=True, pad_mode="constant"),
+        lambda b, n: (randn(b, 5 * n),)),
+    "spectra without a window": Row(
+        lambda x: torch.stft(x, 8, 3, 6, return_complex=False), lambda b, n: (randn(b, 5 * n),)),
+    "windows": Row(
+        lambda x: x * torch.hann_window(x.shape[1]) + torch.hamming_window(x.shape[1], False, alpha=0.5)
+        + torch.kaiser_window(window_length=x.shape[1]) + torch.bartlett_window(x.shape[1], dtype=torch.float64)
+        + torch.blackman_window(x.shape[1] + 1)[1:],
+        lambda b, n: (randn(b, n),)),
+    "frequencies": Row(
+        lambda x: (x * torch.fft.fftfreq(x.shape[1], 0.5), x.sum() * torch.fft.rfftfreq(x.shape[1], d=2.0)),
+        lambda b, n: (randn(b, n),)),
+    "rows and columns of triangles": Row(
+        lambda x: (torch.tril_indices(x.shape[0], x.shape[1], -1), torch.triu_indices(x.shape[1], x.shape[1], 1)),
+        lambda b, n: (randn(b, n),), 6, WIDE_OR_TALL, has_gradient=False),
+    "a quantile": Row(lambda x: torch.quantile(x, 0.3, 1), lambda b, n: (randn(b, n),)),
+    "quantiles": Row(
+        lambda x, q: (x.quantile(q, 0, True), torch.nanquantile(x, q, 1), torch.quantile(x, q, interpolation="lower")),
+        lambda b, n: (randn(b, n), torch.tensor([0.3, 0.9])), 4, ONE_ROW),
+    "a quantile of all": Row(
+        lambda x: (x.quantile(0.25, keepdim=True), x.nanquantile(0.5, 1, interpolation="midpoint")),
+        lambda b, n: (randn(b, n),)),
+    "elements along an axis": Row(
+        lambda x: (torch.take_along_dim(x, x.argsort(1), 1), torch.take_along_dim(x, x.argmax(0, keepdim=True), 0)),
+        lambda b, n: (randn(b, n),), 3, ONE_ROW),
+    "norms of matrices": Row(
+        lambda x: (torch.linalg.matrix_norm(x, 2), torch.linalg.norm(x, -2, (0, 2), True)),
+        lambda b, n: (randn(b, n, 3),), 6, WIDE_OR_TALL, is_exact=False),  # eager computes no vectors
+    "a product of four": Row(
+        lambda x, y: torch.linalg.multi_dot([x[0], y, x, y]), lambda b, n: (randn(b, n), randn(n, b)), 7,
+        "which two are multiplied first follows from the sizes"),
     "a product of three": Row(
         lambda x, y: torch.linalg.multi_dot([x, y, x]), lambda b, n: (randn(b, n), randn(n, b)), 3,
         "which two are multiplied first follows from the sizes"),

@@ -120,6 +120,12 @@ def test_solutions_of_any_size_and_layout():
             same("aten.linalg_ldl_solve.default", (*torch.ops.aten.linalg_ldl_factor_ex(a)[:2], b))
 
 
+def test_rows_and_columns_of_triangles():
+    for rows, columns, offset in itertools.product(range(6), range(6), range(-7, 8)):
+        for name in ("tril_indices", "triu_indices"):
+            same("preheat.made.default", (), (name, (rows, columns), (offset,)), dtype=None, device=None)
+
+
 def test_layers_of_any_size():
     chance = random.Random(2)
     for _ in range(40):
@@ -234,7 +240,6 @@ GRU, LSTM = torch.nn.GRU(4, 5), torch.nn.LSTM(4, 5)
 PINNED = {
     "aten.unbind.int": (lambda x: GRU(x.unflatten(1, (-1, 4)))[0], True),
     "aten.mkldnn_rnn_layer.default": (lambda x: LSTM(x.unflatten(1, (-1, 4)))[0], True),
-    "linalg_matrix_norm": (lambda x: torch.linalg.matrix_norm(x, 2), False),
 }
 
 
