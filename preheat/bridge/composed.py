@@ -9,7 +9,7 @@ whole, those within others, too, as in inference mode, where no tensor requires 
 
 import contextlib
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -29,6 +29,24 @@ _KINDS = frozenset(map(type, _ASKING))
 
 below_autograd: Callable[[], contextlib.AbstractContextManager] | None = private("_C._AutoDispatchBelowADInplaceOrView")
 """A block in which ops come without autograd; grad mode and `requires_grad` stay as they are. None: this torch has none."""
+
+
+_guard, _included, _excluded = (private(f"_C.{name}") for name in (
+    "_ForceDispatchKeyGuard", "_dispatch_tls_local_include_set", "_dispatch_tls_local_exclude_set"))
+_ABOVE = [key for key in map(private, (
+    f"_C.DispatchKey.{name}" for name in ("AutogradFunctionality", "AutogradOther", "ADInplaceOrView"))) if key is not None]
+can_come_back = below_autograd is not None and None not in (_guard, _included, _excluded)
+"""Whether this torch has what `with_autograd` needs."""
+
+
+@contextlib.contextmanager
+def with_autograd() -> Iterator[None]:
+    """A block, within an operator that autograd does not see into, in which it sees all."""
+    excluded = _excluded()
+    for key in _ABOVE:
+        excluded = excluded.remove(key)
+    with _guard(_included(), excluded), torch.enable_grad():
+        yield
 
 
 def asks_of_sizes(function: Any) -> bool:

@@ -15,18 +15,20 @@ import torch
 
 
 class Operator(NamedTuple):
-    """schema: without the library's name; key: where torch dispatches to `function`."""
+    """schema: without the library's name; key: where torch dispatches to `function`; autograd: what autograd does."""
 
     schema: str
     function: Callable
     key: str = "CompositeExplicitAutograd"
     tags: tuple[torch.Tag, ...] = ()
+    autograd: Callable | None = None
 
 
 _MODULES = {
     "preheat.uniform.default": "uniform",
     "preheat.recurrent.default": "recurrent", "preheat.recurrent_backward.default": "recurrent",
-    "preheat.steps.default": "steps", "preheat.made.default": "factories",
+    "preheat.steps.default": "steps", "preheat.steps_backward.default": "steps",
+    "preheat.made.default": "factories",
 }
 _LIBRARY = torch.library.Library("preheat", "DEF")
 _LOCK = Lock()
@@ -45,4 +47,6 @@ def register(name: str) -> None:
         made, short = make(), name.split(".")[1]
         _LIBRARY.define(made.schema, tags=made.tags)
         _LIBRARY.impl(short, made.function, made.key)
+        if made.autograd is not None:
+            _LIBRARY.impl(short, made.autograd, "Autograd")
         _registered.add(name)

@@ -1,9 +1,11 @@
 """Recurrent layers of a CPU as one operator of ours, where the number of their steps changes.
 
-    steps("gru", input, [h], weights, ...)  ->  [output, last states]
+    steps("gru", input, [h], weights, ...)                      ->  [output, last states]
+    steps_backward("gru", [gradients], input, [h], weights, ..) ->  [those of the input, the states and the weights]
 
 Of such a layer eager makes ops for each step, which would be a graph for each length. The operator makes them on each
-call, by torch itself. It has no derivative: it stands only where nothing asks for one, and for no layer that drops out.
+call, by torch itself, and so does its derivative, which computes the layer once more. It stands for no layer that
+drops out.
 """
 
 from collections.abc import Sequence
@@ -12,6 +14,7 @@ from typing import Any
 import torch
 
 from preheat.bridge.cells import is_of_mkldnn
+from preheat.bridge.composed import below_autograd, can_come_back, with_autograd
 from preheat.bridge.operators import Operator
 from preheat.bridge.ops import overload
 from preheat.bridge.symint import is_safe
@@ -29,32 +32,95 @@ def whole_layer(function: Any, args: tuple, sizes: Sequence[Dim]) -> tuple[Any, 
         return None
     input, states, weights, has_biases, num_layers, dropout, train, bidirectional, batch_first = args
     states = [states] if isinstance(states, _Tensor) else list(states)
-    is_known = not isinstance(sizes[1 if batch_first else 0], Scalar)
-    if is_known or not input.is_cpu or dropout and train or not is_safe(input, states, weights):
-        return None
+    is_trained = not is_safe(input, states, weights)
     is_projected = kind == "lstm" and states[0].shape[2] != states[1].shape[2]
-    if kind == "lstm" and is_of_mkldnn(input) and not is_projected or torch.is_autocast_enabled("cpu"):
+    is_by_layers = kind == "lstm" and is_of_mkldnn(input) and not is_projected
+    moving = [isinstance(n, Scalar) for n in sizes]
+    is_asked = any(moving) if is_by_layers else moving[1 if batch_first else 0]
+    if not is_asked or not input.is_cpu or dropout and train or torch.is_autocast_enabled("cpu"):
         return None
-    return _as_tuple, (kind, input, states, list(weights), has_biases, num_layers, bidirectional, batch_first)
+    if not can_come_back if is_trained else is_by_layers:
+        return None
+    return _as_tuple, (kind, input, states, list(weights), has_biases, num_layers, train, bidirectional, batch_first)
 
 
 def _as_tuple(*args: Any) -> tuple:
     return tuple(overload("preheat.steps.default")(*args))
 
 
+def _known_to_autograd(
+    kind: str, input: _Tensor, states: Sequence[_Tensor], weights: Sequence[_Tensor], *rest: Any,
+) -> list[_Tensor]:
+    tensors = (input, *states, *weights)
+    if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
+        return list(_Steps.apply(kind, rest, len(states), *tensors))
+    with below_autograd():
+        return overload("preheat.steps.default")(kind, input, states, weights, *rest)
+
+
+class _Steps(torch.autograd.Function):
+    """The operator and its derivative, which is differentiable as often as torch's own."""
+
+    @staticmethod
+    def forward(ctx: Any, kind: str, rest: tuple, count: int, input: _Tensor, *others: _Tensor) -> tuple:
+        ctx.save_for_backward(input, *others)
+        ctx.set_materialize_grads(False)
+        ctx.call = kind, rest, count
+        with torch.set_grad_enabled(any(ctx.needs_input_grad)), below_autograd():
+            return tuple(overload("preheat.steps.default")(kind, input, list(others[:count]), list(others[count:]), *rest))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: _Tensor | None) -> tuple:
+        kind, rest, count = ctx.call
+        input, *others = ctx.saved_tensors
+        wanted = list(ctx.needs_input_grad[3:])
+        args = kind, list(grads), input, others[:count], others[count:], *rest, wanted
+        made = _differentiated(*args, True) if torch.is_grad_enabled() else overload("preheat.steps_backward.default")(*args)
+        found = iter(made)
+        return None, None, None, *(next(found) if is_wanted else None for is_wanted in wanted)
+
+
 def _steps(
     kind: str, input: _Tensor, states: Sequence[_Tensor], weights: Sequence[_Tensor], has_biases: bool,
-    num_layers: int, bidirectional: bool, batch_first: bool,
+    num_layers: int, train: bool, bidirectional: bool, batch_first: bool,
 ) -> list[_Tensor]:
     hidden = states if kind == "lstm" else states[0]
     made = getattr(torch, kind)(
-        input, hidden, weights, has_biases, num_layers, 0.0, False, bidirectional, batch_first)
+        input, hidden, weights, has_biases, num_layers, 0.0, train, bidirectional, batch_first)
     return list(made)
 
 
+def _steps_backward(*args: Any) -> list[_Tensor]:
+    with with_autograd():
+        return _differentiated(*args, False)
+
+
+def _differentiated(
+    kind: str, grads: Sequence[_Tensor | None], input: _Tensor, states: Sequence[_Tensor], weights: Sequence[_Tensor],
+    has_biases: bool, num_layers: int, train: bool, bidirectional: bool, batch_first: bool, wanted: Sequence[bool],
+    is_kept: bool,
+) -> list[_Tensor]:
+    """The gradients of the tensors that are `wanted`, those that nothing reaches as zeros."""
+    tensors = [input, *states, *weights]
+    if not is_kept:
+        tensors = [t.detach().requires_grad_(is_wanted) for t, is_wanted in zip(tensors, wanted)]
+    count = 1 + len(states)
+    made = _steps(
+        kind, tensors[0], tensors[1:count], tensors[count:], has_biases, num_layers, train, bidirectional, batch_first)
+    given = [k for k, grad in enumerate(grads) if grad is not None]
+    leaves = [t for t, is_wanted in zip(tensors, wanted) if is_wanted]
+    found = torch.autograd.grad(
+        [made[k] for k in given], leaves, [grads[k] for k in given], create_graph=is_kept, allow_unused=True)
+    return [torch.zeros_like(t) if grad is None else grad for t, grad in zip(leaves, found)]
+
+
+_TENSORS = "Tensor input, Tensor[] states, Tensor[] weights"
+_FACTS = "bool has_biases, int num_layers, bool train, bool bidirectional, bool batch_first"
 OPERATORS = {
     "preheat.steps.default": lambda: Operator(
-        "steps(str kind, Tensor input, Tensor[] states, Tensor[] weights, bool has_biases, int num_layers, "
-        "bool bidirectional, bool batch_first) -> Tensor[]", _steps),
+        f"steps(str kind, {_TENSORS}, {_FACTS}) -> Tensor[]", _steps,
+        autograd=_known_to_autograd if can_come_back else None),
+    "preheat.steps_backward.default": lambda: Operator(
+        f"steps_backward(str kind, Tensor?[] grads, {_TENSORS}, {_FACTS}, bool[] wanted) -> Tensor[]", _steps_backward),
 }
 _BUILTIN = type(torch.gru)

@@ -7,7 +7,7 @@ Rules of `size_rules.py`. Source: the shape functions of aten/src/ATen/native.
 from typing import Any
 
 from preheat.capture.size_call import (
-    Call, NoRule, Rule, Shape, images, is_channels_last, preserved,
+    Call, NoRule, Rule, Shape, images, is_channels_last, preserved, row_major,
 )
 from preheat.capture.size_compute import pointwise
 from preheat.ir.dims import divided, normal
@@ -229,6 +229,22 @@ def _steps(call: Call) -> list[Shape]:
     return [(sizes, strides), *((state.sizes, None) for state in states)]
 
 
+def _steps_backward(call: Call) -> list[Shape]:
+    """As the input, whose gradient may lie by steps, the states and the weights; of each what is wanted."""
+    operands = call.of((call.args["input"], *call.arg("states", ()), *call.arg("weights", ())))
+    wanted = [type for type, is_wanted in zip(operands, call.arg("wanted", ())) if is_wanted]
+    made: list[Shape] = []
+    for type, real in zip(wanted, call.real):
+        order = list(range(type.rank))
+        if type is operands[0] and call.arg("batch_first"):
+            order[:2] = [1, 0]
+        elif type.rank == 2 and not real.is_contiguous:
+            order = [1, 0]
+        dense = dict(zip(order, row_major(tuple(type.sizes[axis] for axis in order))))
+        made.append((type.sizes, tuple(dense[axis] for axis in range(type.rank))))
+    return made
+
+
 def _encoder_layer(call: Call) -> list[Shape]:
     """A whole layer of torch.nn.TransformerEncoder in one op, [B, T, E] to the same."""
     type = call.type("src")
@@ -330,6 +346,7 @@ LAYERS: dict[Rule, str] = {
     _encoder_layer: "_transformer_encoder_layer_fwd",
     _heads: "_native_multi_head_attention",
     _steps: "steps",
+    _steps_backward: "steps_backward",
     _grid: "affine_grid_generator",
     _as_strided: "as_strided",
     _strided: "new_empty_strided empty_strided",

@@ -236,11 +236,8 @@ def test_sizes_by_a_factor_are_those_of_torch(factor):
 
 
 # What pins sizes, and what is named for it.
-GRU, LSTM = torch.nn.GRU(4, 5), torch.nn.LSTM(4, 5)
-PINNED = {
-    "aten.unbind.int": (lambda x: GRU(x.unflatten(1, (-1, 4)))[0], True),
-    "aten.mkldnn_rnn_layer.default": (lambda x: LSTM(x.unflatten(1, (-1, 4)))[0], True),
-}
+GRU = torch.nn.GRU(4, 5, 2, dropout=0.5)  # of one that drops out each step stays an op of the graph
+PINNED = {"aten.unbind.int": (lambda x: GRU(x.unflatten(1, (-1, 4)))[0], True)}
 
 
 @pytest.mark.parametrize("name", PINNED)
@@ -252,4 +249,5 @@ def test_what_pins_sizes_is_right_and_named(name):
         compiled = preheat.compile(program, options={"cache": False, "recompile_limit": 30})
         for b in (3, 4, 5, 3, 6, 4):
             x = torch.randn(b, 8)
-            torch.testing.assert_close(compiled(x), program(x))
+            found, expected = (torch.manual_seed(b) and f(x) for f in (compiled, program))
+            torch.testing.assert_close(found, expected)
