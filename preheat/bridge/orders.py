@@ -32,7 +32,7 @@ def _quantile(input: Any, q: Any, dim: int | None, keepdim: bool, interpolation:
     if not isinstance(q, torch.Tensor):
         q = _number(q, dtype=input.dtype, layout=torch.strided, device=input.device)
     if _ASKS_RANGE and input.is_cpu:
-        inside = q.ge(0).logical_and(q.le(1)).all()
+        inside = q.ge(0).logical_and_(q.le(1)).all()
         torch.equal(inside, _ones(inside, (), dtype=torch.bool, layout=q.layout, device=q.device))
     ordered = _ordered(input, dim, keepdim)
     ranks = _ranks(ordered, q, is_without)

@@ -29,6 +29,7 @@ class Unit:
     dtypes     of every value;  scratch: where kept values lie
     sizes      the arguments that expressions of the kernel are
     covers     how vectors cover an axis whose extent is one (`stages.cover`);  masks: of its pieces
+    known      sizes that are known where code is being written
     """
 
     b: Builder
@@ -43,6 +44,7 @@ class Unit:
     sizes: dict[Scalar, Value] = field(default_factory=dict)
     covers: dict[Scalar, tuple] = field(default_factory=dict)
     masks: dict[tuple, Value] = field(default_factory=dict)
+    known: dict[str, int] = field(default_factory=dict)
 
 
 class At(NamedTuple):

@@ -21,9 +21,10 @@ from preheat.generate.elementwise import memory_element
 from preheat.generate.llvm import Builder, Value
 from preheat.generate.nest import COST, SHORT_VECTORS, Piece, StageNest, pieces, turned, widths
 from preheat.generate.reduction import State
+from preheat.ir.dims import substitute
 from preheat.ir.hinted import estimate
 from preheat.ir.loop import FLAGS, Index, LoopOp
-from preheat.ir.scalar import Scalar, type_of
+from preheat.ir.scalar import Scalar, apply, type_of
 from preheat.ir.types import DTYPES
 
 BLOCK = 16
@@ -80,6 +81,18 @@ def ways(unit: Unit) -> Iterator[Value | None]:
         return
     (extent,), end = extents, access.number(unit, extents[0])
     low, general = b.integer(0), unit.covers[extent]
+    others: list[Value] = []  # whether the row is none of those that are covered already
+    for count in _WHOLE if _is_light(unit) and _divides_by_size(unit, extent) else ():
+        width = unit.lanes * count
+        unit.covers[extent], unit.known = (Piece(width, 0, width),), {extent.args[0]: width}
+        others = [b.binary("and", b.compare("ne", end, b.integer(width)), one) for one in others] or [
+            b.compare("ne", end, b.integer(width))]
+        yield b.compare("eq", end, b.integer(width))
+    unit.known = {}
+
+    def is_left(is_meant: Value) -> Value:
+        return b.binary("and", is_meant, others[0]) if others else is_meant
+
     for whole, masked in _FEW if _is_light(unit) else ((0, SHORT_VECTORS),):
         first, lanes = unit.lanes * whole, unit.lanes * masked
         last = Piece(lanes, b.integer(first), end, True, 1)
@@ -89,12 +102,23 @@ def ways(unit: Unit) -> Iterator[Value | None]:
         is_meant = b.compare("ule", end, high)
         if low.text != "0":
             is_meant = b.binary("and", is_meant, b.compare("ugt", end, low))
-        yield is_meant
+        yield is_left(is_meant)
         low = high
     unit.covers[extent] = general
-    yield b.compare("ugt", end, low)
+    yield is_left(b.compare("ugt", end, low))
 
 
+def _divides_by_size(unit: Unit, extent: Scalar) -> bool:
+    """Whether something is divided by the length of a row: by a power of two that is a product, which waits less."""
+    if extent.op != "sym":
+        return False
+    ops = [op for stage in unit.kernel.stages for op in stage.body]
+    counts = {op.id for op in ops if op.op == "const" and op.other == apply("float", extent)}
+    return any(op.op == "div" and op.args[1] in counts for op in ops)
+
+
+# Vectors of a row that has no others, and is as long as one that is known.
+_WHOLE = (1, 2, SHORT_VECTORS, 2 * SHORT_VECTORS)
 # Vectors of a row, whole and masked ones, where more code costs little.
 _FEW = tuple((whole, masked) for whole in (0, SHORT_VECTORS) for masked in (1, 2, SHORT_VECTORS))
 _LIGHT = 30
@@ -348,6 +372,9 @@ def _elementwise(unit: Unit, nest: StageNest, at: At, op: LoopOp) -> Value:
 def _constant(unit: Unit, nest: StageNest, at: At, op: LoopOp) -> Value:
     if not isinstance(op.other, Scalar):
         return elementwise.number(op.dtype, op.other, 1, unit.b)
+    known = substitute(op.other, unit.known)
+    if not isinstance(known, Scalar):
+        return elementwise.number(op.dtype, known, 1, unit.b)
     given, dtype = unit.sizes[op.other], "int64"
     if type_of(op.other) == "float":
         given, dtype = unit.b.from_bits(given, "double"), "float64"

@@ -22,7 +22,7 @@ TARGETS = {
     "avx2": cpu_target("x86_64", ("avx2", "fma", "f16c")) if "avx2" in HOST.features else None,
     "baseline": cpu_target(HOST.arch, ()),
 }
-SIZES = (1, 2, 3, 5, 8, 15, 16, 17, 31, 64, 65, 100, 257, 1030)
+SIZES = (1, 2, 3, 5, 8, 15, 16, 17, 31, 32, 64, 65, 100, 128, 257, 1030)
 HINTS = ((37, 19), (53, 7))
 WEIGHT = torch.linspace(-1, 1, 24 * 40).view(24, 40)
 
@@ -33,6 +33,11 @@ def softmax(x):
 
 def normalised(x):
     return F.layer_norm(x, x.shape[-1:]), x.var(0), x.mean()
+
+
+def residual(x):
+    y = F.layer_norm(x * 2, x.shape[-1:]) + x
+    return y, y.mean(-1), (y - y.mean(-1, True)) / x.shape[1]
 
 
 def chain(x):
@@ -72,7 +77,7 @@ def batched(x):
 
 
 PROGRAMS = (
-    softmax, normalised, chain, halves, extrema, truths, moved, counted, masked, batched)
+    softmax, normalised, residual, chain, halves, extrema, truths, moved, counted, masked, batched)
 
 
 def template(program, target):
