@@ -21,7 +21,7 @@ from preheat.base.dataclass import dataclass
 from preheat.base.errors import InternalError
 from preheat.bridge.operators import register
 from preheat.ir.graph import Arg, Graph, Item, Op, Ref, Token
-from preheat.ir.scalar import Scalar
+from preheat.ir.scalar import Scalar, type_of
 from preheat.ir.types import NoneType, ScalarType, TensorType, Type, tensor
 
 
@@ -314,6 +314,8 @@ def _asked(arg: Arg, types: Callable[[int], Type]) -> Any:
     """`arg` as far as the dtype of a result hangs on it."""
     if isinstance(arg, tuple):
         return tuple([_asked(part, types) for part in arg])
+    if isinstance(arg, Scalar):  # made of sizes
+        return _Operand(type_of(arg), -1)
     if not isinstance(arg, (Ref, Item)):
         return _Number(type(arg), arg)
     given = types(arg.id)

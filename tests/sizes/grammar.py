@@ -294,6 +294,32 @@ ROWS = """
     GRU({3}.transpose(0, 1)[:3])[0] if {3}.shape[2] == 8 else {3}
     LSTM({3})[0] if {3}.shape[2] == 8 else {3}
     CELL({2}[:, :1] + torch.zeros(8))
+    {f} * torch.hann_window({f}.shape[-1])
+    {f} + torch.hamming_window({n} + {k}, periodic=False).sum()
+    {f} * torch.kaiser_window({f}.shape[-1], False, beta={k}.5)
+    {f} * torch.fft.fftfreq({f}.shape[-1], d={k}.0)
+    {f} + torch.fft.rfftfreq({n} + 1).sum()
+    {f} + torch.tril_indices({f}.shape[0], {n} + 1, {k}).sum()
+    {f} + torch.triu_indices({f}.shape[0], {f}.shape[-1], -1).float().mean()
+    torch.quantile({f}, 0.3, -1)
+    torch.quantile({f}, 0.7, 0, keepdim=True, interpolation="nearest")
+    {f}.nanquantile(0.5)
+    {f}.quantile(torch.tensor([0.2, 0.9]), dim=0)
+    torch.take_along_dim({f}, {f}.argsort(-1), -1)
+    torch.take_along_dim({f}, {f}.argmax(0, keepdim=True), 0)
+    torch.linalg.matrix_norm({3}.tanh(), 2)
+    torch.linalg.norm({2}, -2, keepdim=True)
+    torch.linalg.multi_dot([{2}, {2}.t(), {2}, {2}.t()]) if {2}.shape[0] > 1 else {2}
+    torch.stft({2}, 4, 2, return_complex=True, center=False, window=W1[:4]).abs() if {2}.shape[1] > 4 else {2}
+    torch.stft({2}, 6, 2, 4, W1[:4], return_complex=True, pad_mode="constant").real if {2}.shape[1] > 0 else {2}
+    torch.fft.fft({f}).imag
+    torch.fft.fft({f} + 1j * {f}).real.contiguous()
+    F.max_pool3d({4}.unsqueeze(1).to(memory_format=torch.channels_last_3d), 1, 1).relu().squeeze(1)
+    F.interpolate({4}.unsqueeze(0).contiguous(memory_format=torch.channels_last_3d), scale_factor=2)[0]
+    F.avg_pool2d({4}.contiguous(memory_format=torch.channels_last), 1) + {4}
+    F.layer_norm({f}, {f}.shape[-1:])
+    {f} - {f}.mean(-1, keepdim=True)
+    GRU({3}.contiguous())[0] if {3}.shape[2] == 8 else {3}
     {f} * min({f}.shape)
     {f} + 1 if {f}.shape[0] > 4 else {f} - 1
     {f} if {n} % 2 else {f} * 2

@@ -306,6 +306,8 @@ LAYERS = {
         lambda x: DOUBLE(x.double())[1], lambda b, n: (randn(n, b, 4),), has_gradient=False),
     "lstm with a projection, of any length": Row(
         lambda x: (NARROW(x)[0], *NARROW(x)[1]), lambda b, n: (randn(n, b, 4),), has_gradient=False),
+    "a loss whose targets have gradients": Row(
+        lambda x: F.binary_cross_entropy_with_logits(x, x.sigmoid()), lambda b, n: (randn(b, n),)),
     "the least size": Row(
         lambda x: x * min(x.shape) + max(x.shape), lambda b, n: (randn(b, n),), 3, "which it is, is a way each"),
 }
