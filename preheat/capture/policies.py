@@ -61,7 +61,7 @@ import _thread
 
 from preheat.base import marks
 from preheat.base.names import raw_attribute
-from preheat.bridge.calls import ENGINE, NATIVE, PROFILER_MARKS, Call, torch_call
+from preheat.bridge.calls import ENGINE, HOOKS, NATIVE, PROFILER_MARKS, Call, torch_call
 from preheat.bridge.checkpoints import (
     CHECKPOINT, close_checkpoint, open_checkpoint, whole_checkpoint,
 )
@@ -172,6 +172,7 @@ _NATIVE: dict[Any, Call] = {
         traceback.format_exception, traceback.print_tb, traceback.format_tb, traceback.extract_tb,
     )},
     **{f: Call("refuse", "backward") for f in ENGINE},
+    **{f: HOST for f in HOOKS},
     logging.Logger._log: HOST,  # it looks at its caller's line, the time and the thread
     logging.Logger.isEnabledFor: AGAIN, logging.Logger.getEffectiveLevel: AGAIN,
     open_checkpoint: Call("checkpoint"), close_checkpoint: Call("end_checkpoint"),

@@ -446,3 +446,24 @@ def test_a_step_that_reads_its_gradients_at_every_size():
     for size in (2, 3, 4, 5, 3, 3, 3, 7):
         assert compiled(torch.ones(size, 3)).item() == 3 * size
         assert w.grad.tolist() == [size] * 3
+
+
+def test_hooks_within_the_function_are_one_break_at_any_size():
+    seen = []
+
+    def program(x, w):
+        h = (x * w).relu()
+        h.register_hook(lambda grad: seen.append(tuple(grad.shape)) or grad * 2)
+        return (h @ w).sum()
+
+    compiled = preheat.compile(program, options={"cache": False})
+    before, w = preheat.counters(), torch.randn(4, requires_grad=True)
+    for length in (3, 4, 5, 6, 7, 8, 1, 12):
+        x, grads = torch.randn(length, 4), []
+        for function in (compiled, program):
+            grads += torch.autograd.grad(function(x, w), w)
+        torch.testing.assert_close(*grads)
+        assert seen[-2:] == [(length, 4)] * 2
+    after = preheat.counters()
+    assert after["captures"] - before["captures"] <= 4
+    assert after["breaks"] - before["breaks"] <= 3
