@@ -56,7 +56,7 @@ def rungs(kernel: Kernel, target: Target) -> list[Rung]:
     if not walked:
         return [Rung(square(kernel) or _elements(kernel, device))]
     if kernel.lane is not None:
-        return [Rung(_columns(kernel, walked, device))]
+        return _short_columns(kernel, walked, device)
     return _rows(kernel, walked, device)
 
 
@@ -93,6 +93,18 @@ def _rows(kernel: Kernel, walked: tuple[Axis, ...], device: Device) -> list[Rung
         return [*found, Rung(short)]
     is_far = not is_known and lengths[-1] < longest  # rows much longer than in the real call, but not long
     return [*found, *([Rung(short, 0, longest)] if is_far else []), Rung(long)]
+
+
+def _short_columns(kernel: Kernel, walked: tuple[Axis, ...], device: Device) -> list[Rung]:
+    """Of sums down columns, as the second step of longer ones is, short ones are taken at once, by fewer threads: of 64
+    parts a tile of 256 would be masked but for a quarter."""
+    tile = _columns(kernel, walked, device)
+    found = []
+    if tile.is_looped and tile.columns > DEEP and isinstance(extent_of(walked), Scalar):
+        for deep in (DEEP, 4 * DEEP):
+            warps = warps_of(tile.rows * deep, 16, device)
+            found.append(Rung(Tile(tile.grid, tile.down, walked, tile.rows, deep, False, warps), 0, deep))
+    return [*found, Rung(tile)]
 
 
 def _columns(kernel: Kernel, walked: tuple[Axis, ...], device: Device) -> Tile:

@@ -69,8 +69,18 @@ def test_rows_that_begin_anywhere_are_taken_several_at_a_time():
     """Of any length: their number makes each a multiple of what a thread loads."""
     made = planned(lambda x: x.sum(0), (torch.randn(600, 37).bfloat16(),))
     first, _ = made.plan.kernels
-    (source,) = made.sources[first.name]
+    *_, source = made.sources[first.name]
     assert str(source.tile.down[0].extent) == "(n3 * 8)" and 8 in source.multiples[len(first.params):]
+
+
+def test_few_parts_of_columns_are_taken_at_once():
+    """The second step of 64 parts is not a tile of 256, masked but for a quarter."""
+    made = planned(lambda x: (x * 2).sum(0), (torch.randn(32767, 1021),))
+    _, second = made.plan.kernels
+    sources = made.sources[second.name]
+    served = [first(second, sources, n2=rows, n3=columns).tile for rows, columns in ((32767, 1021), (262141, 67))]
+    assert [(tile.columns, tile.is_looped) for tile in (*served, sources[-1].tile)] == [(64, False), (256, False), (256, True)]
+    assert served[0].warps < served[1].warps
 
 
 def test_lines_where_a_size_would_divide_each_position():
