@@ -5,7 +5,7 @@
     rows.append(n)          carried: C stores the object and looks at nothing
     print(n)                a host call: its recipe gives the number
     x[n], x[:n]             boxed, in the parts that C takes it apart into (`subscripts.py`)
-    divmod(n, 2), rows[n]   pinned: the program is captured for this value
+    rows[n]                 pinned: the program is captured for this value
 
 What no row here allows pins every runtime number that C could reach. See `numbers.py` for what they
 are, `bridge/symint.py` for the boxes.
@@ -26,6 +26,7 @@ from preheat.bridge.steps import whole_layer
 from preheat.bridge.symint import is_available, is_safe, plain, reshaped_copy, show, unboxed
 from preheat.bridge.tensors import Parameter, Size, Tensor, tensor_facts
 from preheat.bridge.weights import as_tensor, number_beside
+from preheat.capture.calculations import spelled_calculation
 from preheat.capture.elements import is_followed
 from preheat.capture.guards import Guards
 from preheat.capture.native import CALLS
@@ -205,8 +206,8 @@ class Boxing(Observer):
             if row.kind in _TAKES_BOXES:
                 return self._boxed_method(row, function, args, kwargs, call)
             self.pin_sizes(function.__self__)
-        if function in _EXTREMES and len(args) == 1 and not kwargs:
-            args = self._spread_out(args)
+        if not kwargs:
+            function, args = spelled_calculation(function, args, self.numbers, self._read_known)
         is_arithmetic = not kwargs and any(id(arg) in self.numbers for arg in args)
         if is_arithmetic and function in _EXTREMES and len(args) > 2:
             return reduce(lambda a, b: numbers.calculate(function, (a, b), self.perform), args)
@@ -242,14 +243,9 @@ class Boxing(Observer):
             self.pin_sizes((*args, *kwargs.values()))
         return call(self, function, args, kwargs, row)
 
-    def _spread_out(self, args: tuple) -> tuple:
-        """The ints in the tuple or list that is the only argument, if any of them changes: min(x.shape)."""
-        (given,) = args
-        if not _holds_ints(given) or len(given) < 2 or not any(id(part) in self.numbers for part in given):
-            return args
-        if id(given) in self.known:
-            self.read_whole(given)
-        return tuple(given)
+    def _read_known(self, value: Any) -> None:
+        if id(value) in self.known:
+            self.read_whole(value)
 
     def _spelled_out(self, function: Any, args: tuple, kwargs: dict) -> tuple[Any, tuple, dict]:
         """The call itself, or one that does the same and takes numbers that are symbols."""

@@ -24,7 +24,8 @@ from preheat.base.numbers import copied, has_copies, joined
 from preheat.bridge.symint import Shown, box, combined, is_box, plain, scalar_of
 from preheat.bridge.tensors import Size
 from preheat.ir.dims import is_size, size_symbol, solved, source_of, substitute
-from preheat.ir.scalar import Number, Scalar, apply, evaluate, symbols
+from preheat.ir.functions import CALLS
+from preheat.ir.scalar import Number, Scalar, apply, evaluate, symbols, type_of
 
 NUMBERS = frozenset((int, float))
 TOLD = NUMBERS | {str}  # kinds of values that may be told apart
@@ -56,12 +57,30 @@ PREDICATES: dict[Callable, Callable[[Scalar], Number]] = {
     math.isfinite: lambda x: apply("eq", apply("sub", x, x), 0.0),
     math.isinf: lambda x: apply("and", apply("eq", x, x), apply("ne", apply("sub", x, x), 0.0)),
 }
-_COUNTS = {"min": (2, 2), "max": (2, 2), "log": (1, 1), "pow": (2, 2), "atan2": (2, 2)}
+_COUNTS = {
+    "min": (2, 2), "max": (2, 2), "log": (1, 1), "pow": (2, 2), "atan2": (2, 2), "round": (1, 1), "int": (1, 1),
+}
 # Operations that raise outside their domain: the operand that decides, and its test against 0.
 _DOMAINS: dict[str, tuple[int, str]] = {
     **dict.fromkeys(("truediv", "floordiv", "mod"), (1, "ne")),
     **dict.fromkeys(("log", "log2", "log10"), (0, "gt")), "sqrt": (0, "ge"),
 }
+# What Python computes on each call (`ir/functions.py`).
+CALLED: dict[Callable, str] = {
+    **{row.compute: name for name, row in CALLS.items()},
+    operator.iand: "bitand", operator.ior: "bitor", operator.ixor: "bitxor",
+    operator.ilshift: "lshift", operator.irshift: "rshift",
+}
+# Of these each part.
+TUPLES: dict[Callable, tuple[str, ...]] = {
+    math.modf: ("modf_0", "modf_1"), math.frexp: ("frexp_0", "frexp_1"),
+    int.as_integer_ratio: ("ratio_0", "ratio_1"), float.as_integer_ratio: ("ratio_0", "ratio_1"),
+}
+# Each value of one operand gives another one.
+_ONE_TO_ONE = frozenset("add sub neg float str repr format join".split())
+# Raise where an operand is no finite number, or where no finite number comes of one.
+_OF_FINITE = frozenset("floor ceil trunc int round sin cos tan".split())
+_TO_FINITE = frozenset("exp expm1 sinh cosh pow fpow".split())
 _WALKED = frozenset((
     list, tuple, Size, dict, set, frozenset, deque, slice, OrderedDict, defaultdict,
 ))
@@ -184,13 +203,25 @@ class Numbers:
             self.pin_scalar(known[1])
 
     def pin_scalar(self, scalar: Number) -> None:
-        """What `scalar` came from must stay, and what that is by the guards; so does what follows."""
+        """`scalar` must stay what it is: what it came from must, and what that is by the guards; so does what follows.
+        Of what many numbers give, as n % 3, only that is asked."""
+        if self._is_of_many(scalar):
+            value = self.value(scalar)
+            if type(value) is not float or value == value and value != 0.0:  # of -0.0 another one is equal
+                self.test(apply("eq", scalar, value), True)
+                return
         for name in dict.fromkeys((*symbols(scalar), *symbols(self.normal(scalar)))):
             source = source_of(name)
             self._claim(source, self._values[source])
             if name in self.sizes and name not in self.same:
                 self._is_wanted(name, "it is used in a way that needs its value")
                 self._put(name, self._values[source] + 0)  # a number like any other
+
+    def _is_of_many(self, scalar: Number) -> bool:
+        """Whether other numbers than the present ones may give the same; of sizes, which are pinned one by one, no."""
+        if not isinstance(scalar, Scalar) or self._has_sizes(scalar) or self._has_sizes(self.normal(scalar)):
+            return False
+        return not _is_one_to_one(scalar) or len(list(symbols(scalar))) > 1
 
     def test(self, scalar: Number, answer: bool) -> None:
         """The program, or C, has asked whether the expression holds: it does so, or does not."""
@@ -277,9 +308,7 @@ class Numbers:
             return tuple([self.calculate(part, args, run) for part in (operator.floordiv, operator.mod)])
         op = OPERATIONS.get(function)
         if op is None or not self._fits(op, args):
-            for arg in args:
-                self.pin_all(arg)
-            return run(function, args, {})
+            return self._called(function, args, run)
         if op in ("min", "max") and len({type(arg) for arg in args}) > 1:
             return self._smaller(operator.lt if op == "min" else operator.gt, *args)
         try:
@@ -294,6 +323,7 @@ class Numbers:
             made = self._power(scalars, args, result)
         if op in _DOMAINS and not self._is_defined(op, scalars, args):
             made = None
+        self._stays_finite(op, scalars, result)
         if made is None:
             for arg in args:
                 self.pin(arg)
@@ -309,6 +339,48 @@ class Numbers:
             return False
         self.test(apply(test, scalars[place], 0), True)
         return True
+
+    def _stays_finite(self, op: str, scalars: list[Number], result: int | float) -> None:
+        """Guards that a float is finite, or is not, where Python raises for it, even if nobody needs the result."""
+        for number in scalars if op in _OF_FINITE else (apply(op, *scalars),) if op in _TO_FINITE else ():
+            if isinstance(number, Scalar) and number.type == "float" and not _is_always_finite(number):
+                test = apply("eq", apply("sub", number, number), 0.0)
+                self.test(test, self.value(test))
+
+    def _called(self, function: Callable, args: tuple, run: Callable) -> Any:
+        """What Python computes on each call, and nothing else knows; where it might raise, that it does not is a
+        guard."""
+        ops = TUPLES.get(function) or (CALLED.get(function),)
+        kinds = {type(arg).__name__ for arg in args}
+        row = CALLS.get(ops[0])
+        if row is None or not row.least <= len(args) <= row.most or not kinds <= row.takes:
+            for arg in args:
+                self.pin_all(arg)
+            return run(function, args, {})
+        try:
+            result = run(function, args, {})
+        except Exception:  # as in `calculate`
+            self.pin_all(list(args))
+            raise
+        scalars = [self._scalar_or_value(arg) for arg in args]
+        parts = result if function in TUPLES else (result,)
+        made = [self.normal(apply(op, *scalars)) for op in ops]
+        if any(type_of(scalar) != type(part).__name__ for scalar, part in zip(made, parts, strict=True)):
+            self.pin_all(list(args))
+            return result
+        if not row.is_total:
+            self.test(apply("defined", ops[0], *scalars), True)
+        seen = tuple([self._seen(scalar, part) for scalar, part in zip(made, parts)])
+        return seen if function in TUPLES else seen[0]
+
+    def _seen(self, scalar: Number, value: Any) -> Any:
+        """`value`, which is `scalar`, as the program sees it."""
+        if not isinstance(scalar, Scalar):
+            return value
+        if scalar.type == "bool":
+            self.test(scalar, value)
+            return value
+        return self.make(scalar, value) if has_copies(value) else value
 
     def divides(self, scalar: Scalar) -> bool:
         """Whether `scalar` is not 0, which is guarded then."""
@@ -327,6 +399,8 @@ class Numbers:
             op = "percent"
         elif function in _TESTS and kinds <= _SPELLED:
             return self._test(function, args, run)
+        if op is None and function in CALLED:
+            return self._called(function, args, run)
         try:
             result = run(function, args, {})
         except Exception:  # as in `calculate`
@@ -448,9 +522,24 @@ class _Present(Mapping):
 def is_operation(function: Any) -> bool:
     """Whether `Numbers.calculate` knows what `function` makes of runtime numbers."""
     try:
-        return function in OPERATIONS or function in PREDICATES or function is divmod
+        return function in OPERATIONS or function in PREDICATES or function is divmod or (
+            function in CALLED or function in TUPLES)
     except TypeError:  # a callable object that cannot be hashed
         return False
+
+
+def _is_one_to_one(number: Number) -> bool:
+    """Whether each value of the one symbol in `number` gives another value."""
+    if not isinstance(number, Scalar) or number.op == "sym":
+        return True
+    if number.op == "format" and number.args[1] != "" or type_of(number.args[0]) == "float":
+        return False
+    return number.op in _ONE_TO_ONE and all(map(_is_one_to_one, number.args))
+
+
+def _is_always_finite(number: Scalar) -> bool:
+    """Whether a float is one whatever its operands are: it is made of integers, or Python has raised."""
+    return number.op in ("float", "truediv") and all(type_of(arg) != "float" for arg in number.args)
 
 
 def _as_it_is(value: Any) -> Any:

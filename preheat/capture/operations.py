@@ -373,8 +373,7 @@ def length(m, value: Any) -> Any:
             return result if number is None else number
         return result
     if cls in PLAIN:
-        look_at(m, value)
-        return len(value)
+        return calculate(m, len, value) if m.numbers else len(value)
     return operate(m, len, value)
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias, Union
 
 from preheat.base.dataclass import dataclass
+from preheat.ir.functions import CALLS, is_defined, type_of_result
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +81,9 @@ EVALUATE: dict[str, Callable] = {
     "atan2": math.atan2,
     "str": str, "repr": repr, "format": format, "join": lambda *parts: "".join(parts),
     "percent": operator.mod, "float32": lambda value: ctypes.c_float(value).value,
+    "defined": is_defined, **{name: row.compute for name, row in CALLS.items()},
 }
-_BOOL = {"eq", "ne", "lt", "le", "gt", "ge", "not", "and", "or", "bool"}
+_BOOL = {"eq", "ne", "lt", "le", "gt", "ge", "not", "and", "or", "bool", "defined"}
 _FLOAT = {
     "truediv", "float", "sqrt", "exp", "log", "log2", "log10", "sin", "cos", "tan", "tanh", "fpow",
     "float32", "atan", "sinh", "cosh", "expm1", "atan2",
@@ -106,6 +108,8 @@ def apply(op: str, *args: Number) -> Number:
         return EVALUATE[op](*args)
     if op in _STR:
         return Scalar(op, tuple(args), "str")
+    if op in CALLS:
+        return Scalar(op, tuple(args), type_of_result(op, [type_of(a) for a in args]))
     is_integer = all(type_of(a) != "float" for a in args)
     if len(args) == 2 and is_integer:
         a, b = args
