@@ -21,7 +21,7 @@ from typing import Any
 from preheat.capture import attributes, generators, items, operations, polyfills, texts
 from preheat.capture.answers import judged
 from preheat.capture.attributes import OBJECT_DELETE, OBJECT_GET, OBJECT_SET
-from preheat.capture.callbacks import by_greater, by_less, iterates_in_python, tester, trampoline
+from preheat.capture.callbacks import by_greater, by_less, holds_numbers, iterates_in_python, tester, trampoline
 from preheat.capture.calls import c_call, invoke, mutate
 from preheat.capture.classes import common
 from preheat.capture.frames import Frame, and_then, attempt
@@ -52,6 +52,8 @@ def with_callback(
         args = list(args)
         if keyword in kwargs:
             kwargs[keyword] = trampoline(m, kwargs[keyword], decide)
+        elif function is sorted and holds_numbers(m, args):
+            kwargs = {**kwargs, keyword: lambda value: by_less(m, value)}
         if at is not None and at < len(args):
             args[at] = trampoline(m, args[at], decide)
         args[iterables] = [iterable(m, value) for value in args[iterables]]

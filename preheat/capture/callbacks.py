@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from preheat.capture import operations
+from preheat.capture.numbers import is_operation
 from preheat.capture.observer import ABSENT
 
 C_CALLABLES = (
@@ -29,9 +30,8 @@ def trampoline(m, callback: Any, decide: Callable | None = None) -> Any:
     if (
         not m.is_watching
         or callback is None
-        or cls in C_CALLABLES
-        or cls is type
-        and not m.view(callback).is_heap
+        or not (m.numbers and is_operation(callback))
+        and (cls in C_CALLABLES or cls is type and not m.view(callback).is_heap)
     ):
         return callback
 
@@ -96,6 +96,13 @@ def _is_known_to_c(m, value: Any) -> bool:
     if type(value) is tuple and id(value) not in m.known:
         return all(_is_known_to_c(m, part) for part in value)
     return type(value) in operations.PLAIN and id(value) not in m.numbers
+
+
+def holds_numbers(m, args: list) -> bool:
+    """Whether the only argument is a list or tuple that the call made, with a number in it that changes."""
+    if len(args) != 1 or type(args[0]) not in (list, tuple) or id(args[0]) in m.known:
+        return False
+    return any(id(part) in m.numbers for part in args[0])
 
 
 def is_true(m, value: Any) -> bool:

@@ -69,7 +69,7 @@ class Guards:
 
     def __init__(self, sources: Sources, limit: int) -> None:
         self.sources = sources
-        self.numbers = Numbers(sources.numbers, self._look, self._test)
+        self.numbers = Numbers(sources.numbers, self._look, self._test, sources.number)
         self.dynamic: frozenset[str] = frozenset()  # paths of sources whose numbers change
         self.carried: dict[int, Any] = {}  # runtime numbers of the node before, by id
         self.moving_lists: dict[int, Any] = {}  # lists whose length changes from call to call, by id
@@ -387,7 +387,7 @@ class Guards:
             return True
         path = self.dynamic and items_path(
             source_path(self.sources, self.sources.known[id(container)]))
-        if not path or path not in self.dynamic or not all(type(e) is Tensor for e in container):
+        if path not in self.dynamic or not all(type(e) is Tensor for e in container):
             return False
         self.moving_lists[id(container)] = container
         return True

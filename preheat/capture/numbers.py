@@ -24,7 +24,7 @@ from preheat.base.numbers import copied, has_copies, joined
 from preheat.bridge.symint import Shown, box, combined, is_box, plain, scalar_of
 from preheat.bridge.tensors import Size
 from preheat.ir.dims import is_size, size_symbol, solved, source_of, substitute
-from preheat.ir.functions import CALLS
+from preheat.ir.functions import CALLS, is_defined, power
 from preheat.ir.scalar import Number, Scalar, apply, evaluate, symbols, type_of
 
 NUMBERS = frozenset((int, float))
@@ -68,6 +68,7 @@ _DOMAINS: dict[str, tuple[int, str]] = {
 # What Python computes on each call (`ir/functions.py`).
 CALLED: dict[Callable, str] = {
     **{row.compute: name for name, row in CALLS.items()},
+    math.factorial: "factorial", math.comb: "comb", math.perm: "perm", operator.lshift: "lshift",
     operator.iand: "bitand", operator.ior: "bitor", operator.ixor: "bitxor",
     operator.ilshift: "lshift", operator.irshift: "rshift",
 }
@@ -99,19 +100,32 @@ class Numbers:
     table    id of a number -> (the number, its expression); whoever is in it is kept alive
     claim    told (source, value) of each number that the program has looked at
     tested   told (expression, answer) of each test that the program has made
+    source_for   gives a source to a number, where there are sources
     """
 
     def __init__(
         self, table: dict[int, tuple[int | float, Scalar]],
         claim: Callable[[int, int | float], None], tested: Callable[[Number, bool], None],
+        source_for: Callable[[Scalar], int] | None = None,
     ) -> None:
-        self.table, self._claim, self._tested = table, claim, tested
+        self.table, self._claim, self._tested, self._source_for = table, claim, tested, source_for
         self._values: dict[int, int | float] = {}  # source -> its number
         self.same: dict[str, Number] = {}  # what a symbol is, by the guards
         self.sizes: dict[str, Scalar] = {}  # symbols of sizes and strides by name
         self.shown: Callable[[Any], Any] = _as_it_is  # a tensor as C shall see it
         self.wanted: dict[str, str] = {}  # sizes that have to be symbols, and their paths
         self.fixed: Callable[[str, str], None] = lambda path, why: None  # told of one that is not
+
+    def symbol_for(self, scalar: Scalar) -> Number:
+        """The symbol of a number that is computed on each call, `scalar`; its value, pinned, where there are no
+        sources."""
+        value = self.value(scalar)
+        if self._source_for is None:
+            self.pin_scalar(scalar)
+            return value
+        source = self._source_for(scalar)
+        self.of_source(source, value)
+        return symbol_of(source, value)
 
     def of_source(self, source: int, value: int | float) -> int | float:
         """The number that source `source` gives, whose value now is `value`: always one object."""
@@ -324,6 +338,8 @@ class Numbers:
         if op in _DOMAINS and not self._is_defined(op, scalars, args):
             made = None
         self._stays_finite(op, scalars, result)
+        if op == "pow" and type(result) is int and not _has_power(*args):
+            made = None
         if made is None:
             for arg in args:
                 self.pin(arg)
@@ -345,7 +361,10 @@ class Numbers:
         for number in scalars if op in _OF_FINITE else (apply(op, *scalars),) if op in _TO_FINITE else ():
             if isinstance(number, Scalar) and number.type == "float" and not _is_always_finite(number):
                 test = apply("eq", apply("sub", number, number), 0.0)
-                self.test(test, self.value(test))
+                if op in _OF_FINITE and not self.value(test):  # NaN does not raise, an infinity does
+                    self.pin_scalar(number)
+                else:
+                    self.test(test, self.value(test))
 
     def _called(self, function: Callable, args: tuple, run: Callable) -> Any:
         """What Python computes on each call, and nothing else knows; where it might raise, that it does not is a
@@ -362,6 +381,9 @@ class Numbers:
         except Exception:  # as in `calculate`
             self.pin_all(list(args))
             raise
+        if not (row.is_total or is_defined(ops[0], *args)):  # it takes too long to be done at each check
+            self.pin_all(list(args))
+            return result
         scalars = [self._scalar_or_value(arg) for arg in args]
         parts = result if function in TUPLES else (result,)
         made = [self.normal(apply(op, *scalars)) for op in ops]
@@ -535,6 +557,15 @@ def _is_one_to_one(number: Number) -> bool:
     if number.op == "format" and number.args[1] != "" or type_of(number.args[0]) == "float":
         return False
     return number.op in _ONE_TO_ONE and all(map(_is_one_to_one, number.args))
+
+
+def _has_power(base: int, exponent: int) -> bool:
+    """Whether a power is computed on each call, see `ir.functions.power`."""
+    try:
+        power(base, exponent)
+    except OverflowError:
+        return False
+    return True
 
 
 def _is_always_finite(number: Scalar) -> bool:

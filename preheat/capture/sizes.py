@@ -25,7 +25,7 @@ from preheat.capture.size_compute import pointwise
 from preheat.capture.size_views import can_view, whole_size
 from preheat.ir.dims import normal, substitute
 from preheat.ir.graph import Graph, Input, Op
-from preheat.ir.scalar import Dim, Number, Scalar, apply, symbol, symbols
+from preheat.ir.scalar import Dim, Number, Scalar, apply, symbol, symbols, type_of
 from preheat.ir.text_trace import EVERY_SIZE, axis_path, equal_sizes, known_tensor, source_path
 from preheat.ir.types import ScalarType, TensorType, Type, contiguous_strides
 
@@ -108,9 +108,17 @@ class SizeRules:
         self.numbers, self.missed = numbers, missed
 
     def size_of(self, box: Any) -> Number:
-        """The expression that a box holds; its value, pinned, where it follows from a float."""
+        """The expression that a box holds. What follows from a float is a number of its own there."""
         scalar = self.numbers.normal(scalar_of(box))
-        return scalar if _is_of_ints(scalar) else pin(box)
+        return scalar if _is_of_ints(scalar) else self.numbers.normal(self._of_ints(scalar))
+
+    def _of_ints(self, scalar: Number) -> Number:
+        """`scalar`, an integer, with a symbol for each integer in it that is made of floats."""
+        if _is_of_ints(scalar):
+            return scalar
+        if all(type_of(arg) == "int" for arg in scalar.args):
+            return apply(scalar.op, *map(self._of_ints, scalar.args))
+        return self.numbers.symbol_for(scalar)
 
     def answer(self, question: Callable, type: TensorType, memory_format: str) -> bool | None:
         """What C is told that asks about the layout of a tensor; None: it looks itself."""

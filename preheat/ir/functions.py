@@ -17,6 +17,8 @@ from typing import Any
 from preheat.base.dataclass import dataclass
 
 _ANY = 1 << 16
+MOST = 1 << 10  # factors of a product, places of a shift
+_MOST_BITS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,23 @@ def _of(module: Any, names: str, type: str, **facts: Any) -> dict[str, Function]
     return {name: Function(getattr(module, name), type, **facts) for name in names.split() if hasattr(module, name)}
 
 
+def _bounded(function: Callable, place: int = 0) -> Callable:
+    """`function`, which takes long where the argument at `place` is large: then it raises an OverflowError."""
+    def compute(*args: int) -> int:
+        if args[min(place, len(args) - 1)] > MOST:
+            raise OverflowError("too large to be computed on each call")
+        return function(*args)
+
+    return compute
+
+
+def power(base: float, exponent: float) -> float:
+    """`base ** exponent`; an OverflowError where it is an int of more bits than are computed on each call."""
+    if type(base) is int and type(exponent) is int and base.bit_length() * exponent > _MOST_BITS:
+        raise OverflowError("too large to be computed on each call")
+    return base ** exponent
+
+
 def _part(function: Callable, place: int) -> Callable:
     return lambda *args: function(*args)[place]
 
@@ -51,8 +70,8 @@ def _dist(*ends: float) -> float:
 
 CALLS: Mapping[str, Function] = {
     **_of(math, "gcd lcm", "int", least=0, most=_ANY, is_total=True, takes=_INTS),
-    **_of(math, "isqrt factorial", "int", takes=_INTS),
-    **_of(math, "comb perm", "int", least=2, most=2, takes=_INTS),
+    "isqrt": Function(math.isqrt, "int", takes=_INTS), "factorial": Function(_bounded(math.factorial), "int", takes=_INTS),
+    **{name: Function(_bounded(getattr(math, name), 1), "int", 2, 2, takes=_INTS) for name in ("comb", "perm")},
     **_of(math, "log1p exp2 asin acos atanh acosh gamma lgamma erf erfc asinh cbrt degrees radians ulp", "float"),
     **_of(math, "copysign fmod remainder nextafter", "float", least=2, most=2),
     **_of(math, "ldexp", "float", least=2, most=2),
@@ -68,7 +87,8 @@ CALLS: Mapping[str, Function] = {
     **{f"bit{name}": Function(getattr(operator, f"{name}_"), "int", 2, 2, True, _INTS) for name in ("and", "or")},
     "bitxor": Function(operator.xor, "int", 2, 2, True, _INTS),
     "invert": Function(operator.invert, "int", 1, 1, True, _INTS),
-    **_of(operator, "lshift rshift", "int", least=2, most=2, takes=_INTS),
+    "lshift": Function(_bounded(operator.lshift, 1), "int", 2, 2, takes=_INTS),
+    "rshift": Function(operator.rshift, "int", 2, 2, takes=_INTS),
     **_of(int, "bit_length bit_count conjugate", "int", is_total=True, takes=_INTS),
     "hash": Function(hash, "int", 1, 1, True, frozenset(("int", "float", "bool"))),
     **{name: Function(getattr(builtins, name), "str", 1, 1, True, _INTS) for name in ("bin", "hex", "oct")},

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias, Union
 
 from preheat.base.dataclass import dataclass
-from preheat.ir.functions import CALLS, is_defined, type_of_result
+from preheat.ir.functions import CALLS, is_defined, power, type_of_result
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ INFIX = {
 }
 EVALUATE: dict[str, Callable] = {
     "add": operator.add, "sub": operator.sub, "mul": operator.mul, "truediv": operator.truediv,
-    "floordiv": operator.floordiv, "mod": operator.mod, "pow": operator.pow, "neg": operator.neg,
+    "floordiv": operator.floordiv, "mod": operator.mod, "pow": power, "neg": operator.neg,
     "abs": abs, "min": min, "max": max, "eq": operator.eq, "ne": operator.ne, "lt": operator.lt,
     "le": operator.le, "gt": operator.gt, "ge": operator.ge, "not": operator.not_,
     "and": lambda a, b: a and b, "or": lambda a, b: a or b, "float": float, "int": int,
