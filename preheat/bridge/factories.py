@@ -13,7 +13,6 @@ import torch
 from preheat.base.dataclass import dataclass
 from preheat.bridge.operators import Operator
 from preheat.bridge.ops import overload
-from preheat.bridge.resizing import TENSORS_OF_NUMBERS, full
 
 _TYPES = frozenset(("dtype", "device"))
 
@@ -51,8 +50,6 @@ def made_of_numbers(
 
     numbers   holds the ids of the objects that are runtime numbers
     """
-    if function in TENSORS_OF_NUMBERS and len(args) == 1 and not kwargs:
-        return (full, ((), args[0]), {}) if id(args[0]) in numbers and type(args[0]) is not str else None
     factory = _FACTORIES.get(function) if type(function) in _KINDS else None
     if factory is None or not any(id(arg) in numbers for arg in (*args, *kwargs.values())):
         return None

@@ -60,7 +60,5 @@ def _scaled(size: Dim, factor: float) -> Dim | None:
 
 
 _LARGEST_TERM = 1 << 16
-TENSORS_OF_NUMBERS = frozenset((torch.tensor, torch.as_tensor))
-"""Of one number, they are `full` without sizes, which takes symbolic ones."""
 full = torch.full
 _KINDS = frozenset(map(type, _FUNCTIONS))

@@ -13,29 +13,24 @@ are, `bridge/symint.py` for the boxes.
 
 import operator
 from collections.abc import Callable
-from functools import partial, reduce
+from functools import reduce
 from typing import Any
 
 from preheat.bridge.calls import BY_TYPES, Call
-from preheat.bridge.composed import asks_of_sizes, below_autograd
-from preheat.bridge.composites import spelled_composite
+from preheat.bridge.composed import below_autograd
 from preheat.bridge.overloads import facts_of
-from preheat.bridge.factories import made_of_numbers
-from preheat.bridge.resizing import full, spelled_out
-from preheat.bridge.steps import whole_layer
-from preheat.bridge.symint import is_available, is_safe, plain, reshaped_copy, show, unboxed
+from preheat.bridge.symint import is_available, is_safe, plain, show, unboxed
 from preheat.bridge.tensors import Parameter, Size, Tensor, tensor_facts
-from preheat.bridge.weights import as_tensor, number_beside
-from preheat.capture.calculations import spelled_calculation
+from preheat.capture.calculations import moves_elements, spelled_calculation
 from preheat.capture.elements import is_followed
 from preheat.capture.guards import Guards
-from preheat.capture.native import CALLS
 from preheat.capture.numbers import is_operation
 from preheat.capture.observer import NOT_DONE, GiveUp, Observer
-from preheat.capture.policies import is_bound, policy
+from preheat.capture.policies import is_bound
 from preheat.capture.recorder import Recorder
 from preheat.capture.rehearsal import Rehearsal, merged
 from preheat.capture.sizes import SizeRules, is_symbolic, now
+from preheat.capture.spelling import SUBSCRIPTS, Spelling, owner_of
 from preheat.capture.subscripts import spelled_subscript
 from preheat.ir.scalar import Scalar
 from preheat.ir.trace import Point
@@ -58,10 +53,9 @@ _BY_TYPES = frozenset(BY_TYPES)
 _TAKES_BOXES = frozenset(("op", "reader", "metadata"))
 _SHOWN_CLASSES = frozenset((Tensor, Parameter))
 _NO_BOXES = frozenset((operator.getitem, operator.delitem, operator.contains))
-_SUBSCRIPTS = frozenset((operator.getitem, operator.setitem))
 
 
-class Boxing(Observer):
+class Boxing(Spelling, Observer):
     """The part of the watcher that stands between runtime numbers and C."""
 
     numbers: dict[int, Any]
@@ -178,7 +172,7 @@ class Boxing(Observer):
 
     def _is_cut(self, container: Any, key: Any) -> bool:
         """Whether a number that changes says which part of a tensor is meant."""
-        return type(container) in _SHOWN_CLASSES and is_available() and self._holds_int(key)
+        return type(container) in _SHOWN_CLASSES and is_available() and self.holds_int(key)
 
     def pin_sizes(self, value: Any) -> None:
         """C looks at the sizes of the tensors in `value`, and nobody sees at which."""
@@ -201,13 +195,13 @@ class Boxing(Observer):
     ) -> Any:
         """`call(self, function, args, kwargs, row)`, when the node has runtime numbers."""
         numbers = self.guards.numbers
-        args = args if kwargs else self._as_tensors(function, args)
+        args = args if kwargs else self.as_tensors(function, args)
         if is_bound(function) and self.symbolic_type(function.__self__) is not None:
             if row.kind in _TAKES_BOXES:
                 return self._boxed_method(row, function, args, kwargs, call)
             self.pin_sizes(function.__self__)
         if not kwargs:
-            function, args = spelled_calculation(function, args, self.numbers, self._read_known)
+            function, args = spelled_calculation(function, args, self.numbers, self.read_known)
         is_arithmetic = not kwargs and any(id(arg) in self.numbers for arg in args)
         if is_arithmetic and function in _EXTREMES and len(args) > 2:
             return reduce(lambda a, b: numbers.calculate(function, (a, b), self.perform), args)
@@ -217,9 +211,9 @@ class Boxing(Observer):
             return NotImplemented  # n - x: only the class of x knows
         if row.kind == "pure" and function in _BY_TYPES:
             args = tuple(numbers.bare(arg) for arg in args)
-        elif row.kind in _TAKES_BOXES and self._is_open(_owner(function), args, kwargs):
-            function, args, kwargs = self._spelled_out(function, args, kwargs)
-            product = self._product(function, args, kwargs)
+        elif row.kind in _TAKES_BOXES and self._is_open(owner_of(function), args, kwargs):
+            function, args, kwargs = self.spelled_out(function, args, kwargs)
+            product = self.product(function, args, kwargs)
 
             def twice(refused: str = "") -> Any:
                 plain, named = tuple(map(numbers.plain, args)), named_of(kwargs, numbers.plain)
@@ -229,7 +223,7 @@ class Boxing(Observer):
                         *map(boxed, args), **named_of(kwargs, boxed)),
                     (args, kwargs), not any(map(_is_foreign, (function, *args[:1]))), refused)
 
-            if product is not None or not is_safe(_owner(function), args, kwargs):
+            if product is not None or not is_safe(owner_of(function), args, kwargs):
                 return twice()
             boxes = [numbers.boxed(arg) for arg in args]
             named = {name: numbers.boxed(arg) for name, arg in kwargs.items()}
@@ -243,46 +237,16 @@ class Boxing(Observer):
             self.pin_sizes((*args, *kwargs.values()))
         return call(self, function, args, kwargs, row)
 
-    def _read_known(self, value: Any) -> None:
+    def read_known(self, value: Any) -> None:
         if id(value) in self.known:
             self.read_whole(value)
-
-    def _spelled_out(self, function: Any, args: tuple, kwargs: dict) -> tuple[Any, tuple, dict]:
-        """The call itself, or one that does the same and takes numbers that are symbols."""
-        made = made_of_numbers(function, args, kwargs, self.numbers)
-        if made is not None:
-            return made
-        shown = self.symbolic_type(args[0]) if args and not kwargs else None
-        layer = whole_layer(function, args, shown.sizes) if shown is not None else None
-        if layer is not None:
-            return *layer, kwargs
-        found = spelled_out(function, args, shown.sizes) if shown is not None else None
-        if found is None:
-            return function, args, kwargs
-        op, sizes, others = found
-        numbers = self.guards.numbers
-        made = args[1] if sizes is None else [numbers.of_size(numbers.normal(n)) for n in sizes]
-        return op, (args[0], made, *others), kwargs
-
-    def _product(self, function: Any, args: tuple, kwargs: dict) -> Callable | None:
-        """Of what C makes of other ops, a product, a norm, a recurrent layer: given what turns an argument into
-        what C shall see, what spells it out, or the function itself where `folding.py` does."""
-        if self.recorder.rules is None:
-            return None
-        owner = _owner(function)
-        is_method = issubclass(type(owner), Tensor)
-        function = getattr(type(owner), function.__name__, None) if is_method else function
-        made = spelled_composite(function, args, kwargs) or (function if asks_of_sizes(function) else None)
-        if made is None:
-            return None
-        return lambda boxed: partial(made, boxed(owner)) if is_method else made
 
     def _boxed_method(
         self, row: Call, function: Any, args: tuple, kwargs: dict, call: Callable,
     ) -> Any:
         """A method of a tensor with symbols."""
         numbers, owner = self.guards.numbers, function.__self__
-        product = self._product(function, args, kwargs)
+        product = self.product(function, args, kwargs)
 
         def method(boxed: Callable) -> tuple:
             boxes, named = tuple(map(boxed, args)), named_of(kwargs, boxed)
@@ -305,30 +269,18 @@ class Boxing(Observer):
             return twice()
         return self._boxed(lambda: call(self, *method(numbers.boxed), row), twice, looked_at, function)
 
-    def reshaping(self, owner: Any, shown: Any, boxes: tuple, named: dict) -> tuple | None:
-        """The method, and its arguments, by which C reshapes `owner`, a view or a copy: which one
-        it is, the rules ask less of the sizes for than C does. None: let it ask."""
-        wanted = named.get("shape", boxes[0] if len(boxes) == 1 else boxes)
-        wanted = wanted if type(wanted) in (tuple, list) else (wanted,)
-        found = self.recorder.rules.reshaped(self.symbolic_type(owner), wanted)
-        if found is None:
-            return None
-        is_view, sizes = found
-        return (shown.view, (sizes,), {}) if is_view else (reshaped_copy, (shown, sizes), {})
-
     def operate_with_numbers(self, function: Any, args: tuple, run: Callable) -> Any:
         """`run(function, args)`, an operator on objects of which some may be runtime numbers."""
-        args = self._as_tensors(function, args)
-        if function is operator.add and all(
-                type(arg) in _PUT_TOGETHER and not self.guards.is_moving_list(arg) for arg in args):
-            return self.perform(function, args, {})  # their elements are moved, and not looked at
+        args = self.with_indices(function, self.as_tensors(function, args))
+        if moves_elements(function, args, self.numbers) and not any(map(self.guards.is_moving_list, args)):
+            return self.perform(function, args, {})
         if function in _OF_SIZES and all(map(_holds_ints, args)):
             return self._compare_sizes(function, *args)
         is_tensors = any(issubclass(type(arg), Tensor) for arg in args)
         has_symbols = any(self.symbolic_type(arg) is not None for arg in args)
         if has_symbols and function is len:
             return self.guards.numbers.of_size(self.symbolic_type(args[0]).sizes[0])
-        is_cut = function in _SUBSCRIPTS and self._is_cut(*args[:2])
+        is_cut = function in SUBSCRIPTS and self._is_cut(*args[:2])
         if is_cut:
             self.begin_sizes()
         is_indexed = function in _NO_BOXES and self.recorder.rules is None
@@ -338,7 +290,7 @@ class Boxing(Observer):
             return run(function, args)
         numbers = self.guards.numbers
         made = spelled_subscript(function, args[0], numbers.boxed(args[1])) if is_cut else None
-        made, product = made or function, self._product(function, args, {})
+        made, product = made or function, self.product(function, args, {})
 
         def twice(refused: str = "") -> Any:
             plain = tuple(map(numbers.plain, args))
@@ -355,14 +307,6 @@ class Boxing(Observer):
         if all(box is arg for box, arg in zip(boxes, args)):
             return run(function, args)
         return self._boxed(lambda: run(function, boxes, made), twice, args[kept:], function)
-
-    def _as_tensors(self, function: Any, args: tuple) -> tuple:
-        """`args` with a tensor for a number that is computed with a tensor that requires grad."""
-        place, beside = number_beside(function, args, self.numbers)
-        if beside is None or self.regions.present:
-            return args
-        call = partial(self.call_with_numbers, policy(full), call=CALLS["op"])
-        return (*args[:place], as_tensor(call, args[place], beside), *args[place + 1:])
 
     def _compare_sizes(self, function: Callable, first: tuple, second: tuple) -> bool:
         """`x.shape == y.shape`, size by size."""
@@ -422,18 +366,18 @@ class Boxing(Observer):
         where it is made again for that."""
         if is_safe(*values):
             return True
-        if is_available() and any(map(self._holds_int, values)):
+        if is_available() and any(map(self.holds_int, values)):
             self.begin_sizes()
         return self.recorder.rules is not None and is_available()
 
-    def _holds_int(self, value: Any) -> bool:
+    def holds_int(self, value: Any) -> bool:
         """Whether an int that changes is in `value`."""
         if type(value) is dict:
             value = tuple(value.values())
         if type(value) is slice:
             value = (value.start, value.stop, value.step)
         if type(value) in _PUT_TOGETHER:
-            return any(map(self._holds_int, value))
+            return any(map(self.holds_int, value))
         return type(value) is int and id(value) in self.numbers
 
     def _twice(
@@ -550,7 +494,7 @@ class Boxing(Observer):
             numbers.pin(function.__self__)
         everything = (*args, *kwargs.values())
         if kind not in _MOVING:
-            for arg in (_owner(function), *everything):
+            for arg in (owner_of(function), *everything):
                 numbers.pin_all(arg)
         elif kind not in _STORING and not _stores(kind, function):
             for arg in everything:
@@ -578,7 +522,7 @@ def _stores(kind: str, function: Any) -> bool:
 
 def _of_boxed(function: Any, boxed: Callable) -> Callable:
     """`function`; a method of a tensor, of what C shall see for that."""
-    owner = _owner(function)
+    owner = owner_of(function)
     if not issubclass(type(owner), Tensor):
         return function
     return getattr(boxed(owner), function.__name__)
@@ -589,8 +533,3 @@ def _is_foreign(function: Any) -> bool:
     if type(function).__module__ != "torch._ops":
         return False
     return not str(function).startswith(("aten.", "prims."))
-
-
-def _owner(function: Any) -> Any:
-    """The object of a bound method of C."""
-    return function.__self__ if is_bound(function) else None

@@ -52,8 +52,11 @@ def with_callback(
         args = list(args)
         if keyword in kwargs:
             kwargs[keyword] = trampoline(m, kwargs[keyword], decide)
-        elif function is sorted and holds_numbers(m, args):
-            kwargs = {**kwargs, keyword: lambda value: by_less(m, value)}
+        elif function is sorted and holds_numbers(m, args) and kwargs.keys() <= {"reverse"}:
+            made = sorted(*args, key=lambda value: by_less(m, value), **kwargs)  # C compares by the machine alone
+            if m.born is not None:
+                m.born(made, "result")
+            return made
         if at is not None and at < len(args):
             args[at] = trampoline(m, args[at], decide)
         args[iterables] = [iterable(m, value) for value in args[iterables]]

@@ -6,9 +6,11 @@
 """
 
 import math
+import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from preheat.bridge.tensors import Size
 from preheat.capture.numbers import NUMBERS, is_operation
 from preheat.capture.policies import is_bound
 from preheat.ir.functions import CALLS
@@ -41,12 +43,20 @@ def spelled_calculation(
     return (function, args) if parts is None else (_OF_LISTS[function], (*start, *parts))
 
 
+def moves_elements(function: Callable, args: tuple, table: Mapping[int, Any]) -> bool:
+    """Whether an operator puts lists or tuples together, or repeats one, and looks at none of their elements."""
+    kinds = [type(arg) in _LISTS or type(arg) is Size for arg in args]
+    if function is operator.mul and any(kinds):
+        return any(type(arg) is int and id(arg) not in table for arg in args)
+    return function is operator.add and all(kinds)
+
+
 def _parts(
     args: tuple, table: Mapping[int, Any], read: Callable[[Any], None], least: int = 0, is_needed: bool = True,
 ) -> tuple | None:
     """The numbers in lists and tuples, None if there are others than these, fewer than `least`, or none that is
     in `table` where one is needed."""
-    if not all(type(arg) in _LISTS or type(arg).__name__ == "Size" for arg in args):
+    if not all(type(arg) in _LISTS or type(arg) is Size for arg in args):
         return None
     parts = tuple([part for arg in args for part in arg])
     if len(parts) < least or not all(type(part) in NUMBERS for part in parts):

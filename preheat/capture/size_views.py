@@ -206,16 +206,21 @@ def _bound(call: Call, given: Any, size: Dim, default: Dim) -> Dim:
     return given if call.holds("le", given, size) else size
 
 
+_LARGEST_STEP = 1 << 31  # beyond it strides are no words
+
+
 def _slice(call: Call) -> list[Shape]:
     type, axis = call.type("self"), call.axis()
-    size, step = type.sizes[axis], call.known(call.arg("step", 1))
+    size, step = type.sizes[axis], call.arg("step", 1)
+    if not (call.holds("gt", step, 0) and call.holds("le", step, _LARGEST_STEP)):
+        step = call.known(step)
     start = _bound(call, call.args.get("start"), size, 0)
     end = _bound(call, call.args.get("end"), size, size)
     if not call.holds("ge", end, start):
         end = start
     length = normal(apply("sub", end, start))
-    if step != 1:
-        length = normal(apply("floordiv", length + (step - 1), step))
+    if not type_is(step, 1):
+        length = normal(apply("floordiv", apply("add", length, step) - 1, step))
     sizes, strides = list(type.sizes), list(type.strides)
     sizes[axis], strides[axis] = length, normal(strides[axis] * step)
     return [(tuple(sizes), tuple(strides))]

@@ -16,7 +16,7 @@ from typing import Any
 
 from preheat.base.later import later
 from preheat.bridge.ops import arguments
-from preheat.bridge.symint import box, is_box, pin, scalar_of
+from preheat.bridge.symint import box, is_box, scalar_of
 from preheat.capture.numbers import Numbers
 from preheat.capture.sources import Sources
 from preheat.capture.size_attention import NUMBERS

@@ -25,6 +25,7 @@ from preheat.ir.graph import Graph
 from preheat.ir.hinted import estimate
 from preheat.ir.ops import REDUCE
 from preheat.ir.plan import Target
+from preheat.ir.scalar import Scalar
 from preheat.ir.types import TensorType
 from preheat.rules.raising import can_raise
 from preheat.schedule import cost
@@ -158,9 +159,10 @@ class _Fusion:
             found = self._operands_to_store(root)
             missing.update(found)
             if not found and root not in self.problem.written:
-                raise InternalError(
-                    f"value {root} = {self.problem.ops[root].name} fits no loop nest"
-                )
+                op = self.problem.ops[root]
+                if any(isinstance(value, Scalar) for _, value in op.attrs):  # a step that changes
+                    raise Unsupported("symbolic", f"{op.name} in steps of a number that changes")
+                raise InternalError(f"value {root} = {op.name} fits no loop nest")
             if not found:
                 knotted.append(root)
         return frozenset(missing), min(knotted, default=None)
