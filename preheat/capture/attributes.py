@@ -138,12 +138,20 @@ def load_generic(m, owner: Any, cls: type, name: str) -> Any:
             return load_member(m, owner, cls, name) if namespace is None else ABSENT
         if is_python(getter):
             return invoke(m, getter, (raw, owner, cls))
+    other = number_of_class(m, cls, name, kind)
+    if other is not None:
+        return other
     if kind is FunctionType or not m.view(kind).is_heap:
         mark_by_c(m, cls, name)
     value = OBJECT_GET(owner, name)
     if m.born is not None and type(value) in BOUND_ON_READ:
         m.born(value, "method")
     return value
+
+
+def number_of_class(m, cls: type, name: str, kind: type) -> Any:
+    """What the program shall see for an int or float found on `cls`, None where that is the object itself."""
+    return m.observer.class_number(cls, name) if m.numbers and (kind is int or kind is float) else None
 
 
 def mark_by_c(m, cls: type, name: str) -> None:
@@ -240,7 +248,8 @@ def load_of_class(m, owner: type, cls: type, name: str) -> Any:
         value = type.__getattribute__(owner, name)
         if m.born is not None and value is not raw:
             m.born(value, "method")
-        return value
+        other = number_of_class(m, owner, name, kind)
+        return value if other is None else other
     if type(meta) is not FunctionType and is_python(meta_getter):
         return invoke(m, meta_getter, (meta, owner, cls))
     return load_member(m, owner, cls, name)

@@ -70,6 +70,11 @@ class Effects:
             self._values[id(container), "keys"] = True
         self.targets.setdefault(id(container), container)
 
+    def class_written(self, cls: type, name: str, value: Any) -> None:
+        """`cls.name` is now `value`, or gone if ABSENT."""
+        self.class_names.add(name)
+        self.entry(cls, name, value)
+
     def changed(self, container: Any) -> None:
         """Any part of `container` may have changed."""
         self._changed[id(container)] = container

@@ -15,7 +15,6 @@ and a read that would see both ends the node first (`watch.py`).
 """
 
 import builtins
-import enum
 import functools
 import re
 import types
@@ -24,14 +23,14 @@ from dataclasses import replace
 from typing import Any
 
 from preheat.base.digest import code_digest
-from preheat.base.names import instance_dict, is_function_type, is_heap_type, mro_of, raw_attribute
+from preheat.base.names import instance_dict, is_heap_type, mro_of, raw_attribute
 from preheat.base.numbers import has_copies
-from preheat.bridge.calls import IDENTITY_TYPES, VALUE_TYPES
+from preheat.bridge.calls import VALUE_TYPES
 from preheat.bridge.symint import is_available
 from preheat.bridge.tensors import Tensor, has_marks, is_plain, marks_of, tensor_facts
-from preheat.capture.numbers import TOLD, Numbers, symbol_of
+from preheat.capture.identities import has_identity
+from preheat.capture.numbers import NUMBERS, TOLD, Numbers, symbol_of
 from preheat.capture.observer import ABSENT, GiveUp
-from preheat.capture.policies import is_bound
 from preheat.capture.sizes import is_symbolic, moving_axes, now, shown_type
 from preheat.capture.sources import PRIMITIVES, Sources
 from preheat.ir.dims import is_size, size_symbol, stride_symbol
@@ -42,12 +41,6 @@ from preheat.ir.types import TensorType
 
 _BUILTINS = builtins.__dict__
 _BOUND_TO_C = (types.BuiltinFunctionType, types.MethodWrapperType)
-_ALWAYS_ONE = frozenset((
-    type, types.FunctionType, types.ModuleType, property, classmethod, staticmethod,
-    types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType,
-    types.MemberDescriptorType, types.ClassMethodDescriptorType, functools._lru_cache_wrapper,
-    *IDENTITY_TYPES,
-))
 _BY_ATTRIBUTES: dict[type, tuple[str, ...]] = {
     re.Pattern: ("pattern", "flags"),
     slice: ("start", "stop", "step"), range: ("start", "stop", "step"),
@@ -484,6 +477,9 @@ class Guards:
             self.claim(source, "class", (name, "<absent>"), name)
             return
         kind = type(raw)
+        if self.dynamic and kind in NUMBERS and f"{source_path(self.sources, source)}.{name}" in self.dynamic:
+            self._read_at(place, self.meet(self.sources.step(source, "class", name), raw))
+            return
         if kind in PRIMITIVES and raw != "<absent>":
             self.claim(source, "class", (name, raw), name)
             return
@@ -498,6 +494,10 @@ class Guards:
                     self.sources.know(function, self.sources.step(step, "attr", part))
         else:
             self.meet(step, raw, hint)
+
+    def class_number(self, cls: type, name: str) -> int | float | None:
+        """The runtime number that the program sees for a number of a class."""
+        return self._replaced.get((cls, name, "class"))
 
     def _hint(self, cls: type, name: str) -> tuple[str, str]:
         named = self.sources.name(cls)
@@ -585,16 +585,3 @@ class Guards:
             sources.know(_BUILTINS, sources.step(sources.of(builtins), "dict"))
         else:
             self.meet(sources.step(source, "attr", "__builtins__"), function.__builtins__)
-
-
-def has_identity(value: Any, kind: type) -> bool:
-    """Whether `value` is pinned by being itself: a class, function, dtype, enum member, ..."""
-    if kind is types.BuiltinFunctionType:
-        return not is_bound(value)
-    return _has_identity(kind)
-
-
-@functools.lru_cache(maxsize=None)
-def _has_identity(kind: type) -> bool:
-    return kind in _ALWAYS_ONE or is_function_type(kind) or issubclass(
-        kind, (type, enum.Enum, types.ModuleType))

@@ -19,7 +19,8 @@ from typing import Any
 from preheat.base.names import raw_attribute
 from preheat.bridge.symint import is_box
 from preheat.bridge.tensors import Device, Parameter, Size, Tensor
-from preheat.capture.guards import Guards, has_identity
+from preheat.capture.guards import Guards
+from preheat.capture.identities import has_identity
 from preheat.capture.observer import GiveUp
 from preheat.capture.policies import is_fresh_iterator
 from preheat.capture.sources import PRIMITIVES

@@ -21,7 +21,7 @@ from typing import Any
 from preheat.bridge.ambient import AMBIENT, WHEN_READ
 from preheat.bridge.calls import Call, reads_memory
 from preheat.bridge.tensors import Tensor
-from preheat.capture.guards import has_identity
+from preheat.capture.identities import has_identity
 from preheat.capture.modes import SameInferenceMode
 from preheat.capture.observer import GiveUp
 from preheat.capture.policies import CALLING_BACK, CALLING_C, is_bound, is_fresh_iterator, policy

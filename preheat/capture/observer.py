@@ -169,6 +169,10 @@ class Observer:
         Dunder lookups for operators are told too. Told once per class, name and state of the class.
         """
 
+    def class_number(self, cls: type, name: str) -> int | float | None:
+        """What the program shall see for the number `name` of a class: another object, or None."""
+        return None
+
     def read_super(self, owner: Any, cls: type, after: type, name: str, raw: Any) -> None:
         """`super(after, owner).name`: lookup along the MRO of `cls`, behind `after`, gave `raw` or
         `ABSENT`.

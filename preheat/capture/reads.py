@@ -80,11 +80,16 @@ class Reads(Observer):
         if is_bookkeeping(cls):
             return
         if name in self.effects.class_names:
+            if raw is not ABSENT and self.effects.value(cls, name) is raw:
+                return  # the first class that is asked has it from this node
             self.go_on("own_write_read", f"reads the class attribute {name}, which it wrote")
         if id(cls) in self.made:
             self._read_bases(mro_of(cls), name)
         else:
             self.guards.class_attribute(owner, cls, name, raw)
+
+    def class_number(self, cls: type, name: str) -> int | float | None:
+        return None if name in self.effects.class_names else self.guards.class_number(cls, name)
 
     def read_super(self, owner: Any, cls: type, after: type, name: str, raw: Any) -> None:
         if name in self.effects.class_names:

@@ -28,7 +28,7 @@ from preheat.bridge.tensors import Device, Size, Tensor
 from preheat.capture import exceptions
 from preheat.capture.bytecode import OWN_FOLDER
 from preheat.capture.effects import Effect
-from preheat.capture.guards import has_identity
+from preheat.capture.identities import has_identity
 from preheat.capture.iterators import BY_REDUCE, OVER_DICTS, VIEWS, dict_of, viewed
 from preheat.capture.observer import GiveUp
 from preheat.capture.policies import is_bound

@@ -25,7 +25,7 @@ from typing import Any
 from preheat.bridge.tensors import Tensor
 from preheat.capture import generators
 from preheat.capture.frames import NULL, Frame, Within
-from preheat.capture.guards import has_identity
+from preheat.capture.identities import has_identity
 from preheat.capture.iterators import feeds
 from preheat.capture.liveness import live_before
 from preheat.capture.machine import DECODE

@@ -25,7 +25,8 @@ from preheat.bridge.tensors import Tensor
 from preheat.capture.boxing import Boxing
 from preheat.capture.effects import BLIND, Effects, consumed
 from preheat.capture.frames import Frame
-from preheat.capture.guards import Guards, has_identity
+from preheat.capture.guards import Guards
+from preheat.capture.identities import has_identity
 from preheat.capture.iterators import feeds
 from preheat.capture.looks import TAKING_ALL, Looks
 from preheat.capture.loops import Loops
@@ -56,12 +57,11 @@ _NOT_HOSTED = frozenset((
     "modified_saved", "own_gradient", "limit_ops", "limit_guards", "limit_nodes", "bytecodes", "fault", "foreign_state",
     "inference_mode_inside", "no_snapshot", "host_raised", "impure_region",
 ))
-_COMPARING = frozenset(("sort", "remove"))  # mutating methods that compare elements
+_COMPARING = frozenset(("sort", "remove"))  # methods that compare elements
 _HASHING = frozenset((
     "add", "discard", "remove", "pop", "setdefault", "__setitem__", "__delitem__", "move_to_end",
 ))
 _HASHED_DISPLAYS = frozenset(("dict", "set"))
-_CLASSES_AND_FUNCTIONS = frozenset(("class", "function"))
 
 
 class Watcher(Reads, Raises, Looks, Loops, Boxing, Observer):
@@ -200,7 +200,7 @@ class Watcher(Reads, Raises, Looks, Loops, Boxing, Observer):
     # ------------------------------------------------------------------ births and writes
     def born(self, value: Any, kind: str) -> None:
         self.regions.born(value)
-        if kind in _CLASSES_AND_FUNCTIONS:
+        if kind in ("class", "function"):
             maker = self.machine.frame.function if kind == "function" else None
             self.made[id(value)] = value, maker
         elif kind in _HASHED_DISPLAYS:
@@ -213,7 +213,7 @@ class Watcher(Reads, Raises, Looks, Loops, Boxing, Observer):
             return
         namespace = self.guards.own_namespace(owner, name)
         if issubclass(type(owner), type):
-            self.effects.class_names.add(name)
+            self.effects.class_written(owner, name, value)
         elif namespace is not None:
             self.effects.entry(namespace, name, value, name not in namespace)
         elif issubclass(type(owner), Tensor) and name != "grad":
@@ -227,7 +227,7 @@ class Watcher(Reads, Raises, Looks, Loops, Boxing, Observer):
             return
         namespace = self.guards.own_namespace(owner, name)
         if issubclass(type(owner), type):
-            self.effects.class_names.add(name)
+            self.effects.class_written(owner, name, ABSENT)
         elif namespace is not None:
             self._must_have(namespace, name, lambda: self.read_attribute(
                 owner, namespace, name, namespace[name]))

@@ -8,6 +8,7 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence, Sized
 from typing import Any
 
+from preheat.base.names import raw_attribute
 from preheat.bridge.tensors import Parameter, Tensor, is_plain
 from preheat.ir.dims import source_of
 from preheat.ir.scalar import symbols
@@ -22,7 +23,7 @@ def moved_numbers(
     checker: Checker, args: Sequence[Any], kwargs: Mapping[str, Any],
 ) -> frozenset[str]:
     """The paths of ints and floats that a `value` guard expects and that are others in a call with
-    these arguments, of the same type; of lengths, and of texts that are arguments."""
+    these arguments, of the same type, attributes of classes among them; of lengths, and of texts that are arguments."""
     trace = checker.trace
     call = Call(checker.target, args, kwargs, checker.objects)
     found: list[Any] = [None] * len(trace.sources)
@@ -35,8 +36,13 @@ def moved_numbers(
     values = {
         source_path(trace, guard.source) for guard in checker.guards
         if guard.kind == "value" and _may_move(trace, guard)
-        and type(found[guard.source]) is type(guard.expected)
-        and not same(found[guard.source], guard.expected)
+        and _is_other(found[guard.source], guard.expected)
+    }
+    values |= {
+        f"{source_path(trace, guard.source)}.{name}" for guard in checker.guards if guard.kind == "class"
+        for name, expected in (guard.expected,) if type(expected) in (int, float)
+        and isinstance(found[guard.source], type)
+        and _is_other(raw_attribute(found[guard.source], name, None), expected)
     }
     lengths = {
         f"len({source_path(trace, guard.source)})" for guard in checker.guards
@@ -45,6 +51,10 @@ def moved_numbers(
     }
     return frozenset(
         values | lengths | set(_tested_lengths(checker, found)) | set(_moved_axes(checker, found)))
+
+
+def _is_other(now: Any, expected: int | float) -> bool:
+    return type(now) is type(expected) and not same(now, expected)
 
 
 def _tested_lengths(checker: Checker, found: Sequence[Any]) -> Iterator[str]:

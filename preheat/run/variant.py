@@ -508,7 +508,7 @@ def _moved(checker: Checker, failure: Failure, args: tuple, kwargs: dict) -> fro
         return frozenset((_COUNT,))
     is_test = guard is not None and guard.kind == "is" and (
         checker.trace.sources[guard.source].kind == "number")
-    if is_test or guard is not None and guard.kind in ("value", "len", "tensor"):
+    if is_test or guard is not None and guard.kind in ("value", "len", "tensor", "class"):
         return moved_numbers(checker, args, kwargs)
     return frozenset()
 

@@ -65,11 +65,12 @@ def split_reductions(
     pending = list(reversed(graph.ops))
     while pending:
         op = pending.pop()
-        largest = largest_of.get(op.results[0])
+        first = op.results[0] if op.results else -1  # a library call may give nothing
+        largest = largest_of.get(first)
         if largest in cuts:
             write_parts(builder, op, cuts[largest], largest)
             continue
-        total, mean = mean_of.get(op.results[0], (-1, -1))
+        total, mean = mean_of.get(first, (-1, -1))
         if total in cuts and cuts[total].each:
             write_squares(builder, op, cuts[total], mean)
             continue

@@ -241,6 +241,8 @@ class _State:
 
     def _append_pure(self, op: Op) -> None:
         """An op that makes new memory. Results that are known already are the op's own operands."""
+        if not op.results and op.name in SPLITS:
+            return  # the parts of an axis without elements
         fresh = [r for r in op.results if r != -1 and not self._is_known(r)]
         if not fresh and op.results and any(r != -1 for r in op.results):
             return  # it handed back its operand, as `contiguous` may

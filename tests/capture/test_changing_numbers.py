@@ -108,3 +108,81 @@ def test_a_counter_by_an_object_counts_on():
         for call in range(1, 7):
             torch.testing.assert_close(compiled(X), X * call)
     assert COUNTED[CHILD] == 6
+
+
+class Counted:
+    steps = 0
+    scale = 0.5
+
+
+class CountedChild(Counted):
+    pass
+
+
+def class_counter(x):
+    Counted.steps += 1
+    return x * Counted.steps
+
+
+def class_counter_of_instance(x):
+    type(CHILD).count = getattr(type(CHILD), "count", 0) + 1
+    return x * CHILD.count
+
+
+def class_counter_of_child(x):
+    Counted.steps += 1
+    return x * CountedChild.steps
+
+
+def shadowed(x):
+    CountedChild.scale = Counted.scale * 1.5
+    Counted.scale = CountedChild.scale + 1
+    return x * CountedChild.scale
+
+
+def read_before_written(x):
+    y = x * Counted.steps
+    Counted.steps = Counted.steps + 2
+    return y + Counted.steps
+
+
+COUNTERS = {  # the program, its captures, whether it breaks: a read through a subclass of what was written
+    "class": (class_counter, 2, False), "instance": (class_counter_of_instance, 3, False),
+    "child": (class_counter_of_child, 4, True), "shadowed": (shadowed, 4, True), "before": (read_before_written, 2, False),
+}
+
+
+def reset_classes():
+    Counted.steps, Counted.scale = 0, 0.5
+    for cls, name in ((CountedChild, "scale"), (Child, "count")):
+        if name in cls.__dict__:
+            delattr(cls, name)
+
+
+@pytest.mark.parametrize("name", COUNTERS)
+def test_counters_of_classes(name):
+    program, most, breaks = COUNTERS[name]
+    seen = []
+    for compiled in (program, preheat.compile(program, options={"cache": False})):
+        reset_classes()
+        before = preheat.counters()
+        with torch.no_grad():
+            seen.append([compiled(X) for _ in range(12)] + [torch.tensor([Counted.steps, Counted.scale])])
+    after = preheat.counters()
+    assert all(map(torch.equal, *seen))
+    assert after["captures"] - before["captures"] <= most + 4 * breaks, after["captures"] - before["captures"]
+    assert breaks or after["breaks"] == before["breaks"]
+
+
+def test_a_number_of_a_class_that_is_looked_at_is_pinned_and_one_that_is_hidden_is_seen():
+    def program(x, n):
+        return x * (1.0, 2.0, 3.0)[Counted.steps % 3] + Counted.scale
+
+    compiled = preheat.compile(program, options={"cache": False})
+    with torch.no_grad():
+        for value in range(9):
+            Counted.steps, Counted.scale = value, value / 8
+            torch.testing.assert_close(compiled(X, 1), program(X, 1), rtol=0, atol=0)
+        for value in (True, 2.5, -7, 1 << 40):
+            Counted.scale = value
+            torch.testing.assert_close(compiled(X, 1), program(X, 1), rtol=0, atol=0)
