@@ -33,9 +33,9 @@ from preheat.capture.numbers import NUMBERS, TOLD, Numbers, symbol_of
 from preheat.capture.observer import ABSENT, GiveUp
 from preheat.capture.sizes import is_symbolic, moving_axes, now, shown_type
 from preheat.capture.sources import PRIMITIVES, Sources
-from preheat.ir.dims import is_size, size_symbol, stride_symbol
-from preheat.ir.scalar import Number, Scalar, apply
-from preheat.ir.text_trace import axis_path, items_path, source_path
+from preheat.ir.dims import is_size, size_symbol, source_of, stride_symbol
+from preheat.ir.scalar import Number, Scalar, apply, symbols
+from preheat.ir.text_trace import axis_path, items_path, range_path, source_path
 from preheat.ir.trace import At, Code, Guard, Named, Source
 from preheat.ir.types import TensorType
 
@@ -384,6 +384,13 @@ class Guards:
             return False
         self.moving_lists[id(container)] = container
         return True
+
+    def is_moving_range(self, ends: Iterable[Any]) -> bool:
+        """Whether a range is bounded by a number that has been another one in each of three calls."""
+        scalars = filter(None, map(self.numbers.scalar_of, ends))
+        return any(
+            range_path(source_path(self.sources, source_of(name))) in self.dynamic
+            for scalar in scalars for name in symbols(scalar)) and self.can_end()
 
     def meet_as_is(self, source: int, value: Any) -> None:
         """C takes what is there: no other number can stand for it, unless it is one already."""

@@ -186,6 +186,8 @@ class Looks:
         kind = type(value)
         if id(value) not in self.known:
             if kind is range and self.numbers and self.guards.numbers.holds_one(_ends(value)):
+                if self.guards.is_moving_range(_ends(value)):
+                    self.guards.moving_lists[id(value)] = value
                 if self.guards.moving_lists and self.guards.can_end():
                     raise GiveUp("list_length", "a range of a number that changes")
                 self.guards.numbers.pin_all(_ends(value))

@@ -50,8 +50,7 @@ class Loops(Observer):
         calls."""
         frame = self.machine.frame
         follows = frame.code.instructions[frame.pc + 1][0]
-        return bool(self.guards.moving_lists) and self.guards.can_end() and (
-            follows is HANDLERS["GET_ITER"])
+        return self.guards.can_end() and follows is HANDLERS["GET_ITER"]
 
     def is_counted(self, number: Any) -> bool:
         return id(number) in self.numbers or id(number) in self.counters

@@ -36,6 +36,7 @@ from preheat.ir.trace import (
 
 rewrites = later("preheat.base.rewrites")
 _PYTHON = ".".join(platform.python_version_tuple()[:2])
+_RANGES = (range, type(iter(range(0))))
 _OF_LISTS = frozenset(("list_length", "outside_iterator"))
 Outputs: TypeAlias = dict[int, tuple[int, Any]]  # value -> its place and tensor
 
@@ -223,10 +224,10 @@ class Nodes:
 
 
 def moving_lists(point: Point, values: Sequence[Any]) -> dict[int, Any]:
-    """The lists of tensors among the slots of `point`, by id, whose length changes from call to call."""
+    """The lists of tensors among the slots of `point`, by id, whose length changes from call to call, and ranges."""
     slots = [values[place] for place in point.moving]
     return {id(slot): slot for slot in slots
-            if type(slot) in (list, tuple) and all(type(part) is Tensor for part in slot)}
+            if type(slot) in _RANGES or type(slot) in (list, tuple) and all(type(part) is Tensor for part in slot)}
 
 
 def own_float(answer: Any) -> Any:

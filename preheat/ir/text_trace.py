@@ -113,9 +113,14 @@ def items_path(container: str) -> str:
     return f"{container}{_ITEMS}"
 
 
+def range_path(number: str) -> str:
+    """Ranges that a number bounds which has been another one in each of three calls."""
+    return f"range({number})"
+
+
 def without_items(paths: frozenset[str]) -> frozenset[str]:
-    """`paths` where a list whose length changes may not end the graph."""
-    return frozenset(path for path in paths if not path.endswith(_ITEMS))
+    """`paths` where a list, or a range, whose length changes may not end the graph."""
+    return frozenset(path for path in paths if not path.endswith(_ITEMS) and not path.startswith("range("))
 
 
 def has_lists(paths: frozenset[str]) -> bool:

@@ -58,14 +58,14 @@ def _is_other(now: Any, expected: int | float) -> bool:
 
 
 def _tested_lengths(checker: Checker, found: Sequence[Any]) -> Iterator[str]:
-    """The lengths in tests that go the other way."""
+    """The lengths in tests that go the other way, and what gives a number that was looked at."""
     trace = checker.trace
     for guard in checker.guards:
         source = trace.sources[guard.source] if guard.source >= 0 else None
         if guard.kind != "is" or source.kind != "number" or found[guard.source] is guard.expected:
             continue
         for name in symbols(source.key):
-            if trace.sources[source_of(name)].kind == "len":
+            if trace.sources[source_of(name)].kind == "len" or source.key.op == "eq":
                 yield source_path(trace, source_of(name))
 
 

@@ -31,7 +31,7 @@ from preheat.ir.hinted import Book
 from preheat.ir.plan import Image, Plan
 from preheat.ir.records import REASONS
 from preheat.ir.sized import trace_at
-from preheat.ir.text_trace import ARGUMENTS, items_path
+from preheat.ir.text_trace import ARGUMENTS, items_path, range_path
 from preheat.ir.trace import Recipe, Step, Trace
 from preheat.ir.training import Backward, Training
 from preheat.run.buffers import device_of
@@ -490,13 +490,14 @@ def moved_for(
     variants: Sequence[Variant], waiting: Iterable[frozenset[str]], args: Sequence, kwargs: Mapping,
 ) -> frozenset[str]:
     """What moved for any of several variants: see `moved.py`; `waiting`: for those that could not be bound.
-    At its third length all of a list moves: "log[:]"."""
+    At its third length all of a list moves, "log[:]", and so does a range by a number that was pinned: "range(n)"."""
     moved = [one.moved_numbers(tuple(args), dict(kwargs)) for one in variants]
     found = collections.Counter(path for paths in (*moved, *waiting) for path in paths)
     if any(one.artifact.trace.signature.rest >= 0 for one in variants):
         found[_COUNT] += 2
     lists = (path for path, count in found.items() if count > 1 and path.startswith("len("))
-    return frozenset(found).union(items_path(path[len("len("):-1]) for path in lists)
+    bounds = (range_path(path) for path, count in found.items() if count > 1 and not path.startswith("len("))
+    return frozenset(found).union((items_path(path[len("len("):-1]) for path in lists), bounds)
 
 
 _COUNT = f"len({ARGUMENTS})"
