@@ -65,7 +65,8 @@ def _tested_lengths(checker: Checker, found: Sequence[Any]) -> Iterator[str]:
         if guard.kind != "is" or source.kind != "number" or found[guard.source] is guard.expected:
             continue
         for name in symbols(source.key):
-            if trace.sources[source_of(name)].kind == "len" or source.key.op == "eq":
+            kind = trace.sources[source_of(name)].kind
+            if kind == "len" or source.key.op == "eq" and kind not in _AXES:
                 yield source_path(trace, source_of(name))
 
 
@@ -99,6 +100,7 @@ def _moved_axes(checker: Checker, found: Sequence[Any]) -> Iterator[str]:
         yield from (*map(equal_sizes, before), *known)
 
 
+_AXES = frozenset(("size", "stride"))
 _TENSORS = frozenset((Tensor, Parameter))
 
 
