@@ -519,6 +519,11 @@ step(x, [1, 2, 3])
         "pass one tensor, or lists of few lengths",
         "host",
     ),
+    "changing_key": Reason(
+        "takes an item by a number, or a text made of one, that has been another one in each of three calls ({detail})",
+        "take it outside and pass it, or stack what is in the list to one tensor",
+        "host",
+    ),
     "foreign_state": Reason(
         "runs where Preheat cannot watch ({detail})",
         "call it without that state",

@@ -385,11 +385,13 @@ class Guards:
         self.moving_lists[id(container)] = container
         return True
 
-    def is_moving_range(self, ends: Iterable[Any]) -> bool:
-        """Whether a range is bounded by a number that has been another one in each of three calls."""
-        scalars = filter(None, map(self.numbers.scalar_of, ends))
+    def is_looked_at_often(self, values: Iterable[Any]) -> bool:
+        """Whether one of `values` follows from a number that was looked at, and another one in each of three calls; but
+        for numbers that this node has looked at in another way."""
+        scalars = filter(None, map(self.numbers.scalar_of, values))
         return any(
             range_path(source_path(self.sources, source_of(name))) in self.dynamic
+            and (source_of(name), "value", None) not in self._claimed
             for scalar in scalars for name in symbols(scalar)) and self.can_end()
 
     def meet_as_is(self, source: int, value: Any) -> None:

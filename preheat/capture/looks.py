@@ -39,6 +39,7 @@ TAKING_ALL = frozenset((
 _TAKEN_BY = ("__iter__", "__next__", "__getitem__", "__index__")
 _BY_KEY = frozenset((operator.getitem, operator.setitem, operator.delitem))
 KEYS_BY_IDENTITY = frozenset((Tensor, Parameter))
+_KEYED = frozenset((list, tuple, dict))
 _MAX_DEPTH = 50
 
 
@@ -147,6 +148,8 @@ class Looks:
     def compare_all(self, function: Callable, args: tuple) -> None:
         """C compares `args`, or finds an item of the first by the second: of no dict, an index is a
         number that C asks an object for."""
+        if function is operator.getitem and self.is_keyed(*args):
+            raise GiveUp("changing_key", f"{args[1]!r}")
         self.compare(args[0])
         if function in _BY_KEY and not issubclass(type(args[0]), dict):
             self.look(args[1], 0)
@@ -180,13 +183,18 @@ class Looks:
                 if type(part) is not str:
                     self.compare(part)
 
-    def shallow(self, value: Any) -> None:
+    def is_keyed(self, container: Any, key: Any) -> bool:
+        """Whether `container[key]` is to be a host call: of one from outside, by a number that is often another one."""
+        return type(container) in _KEYED and id(container) in self.known and id(key) in self.numbers and (
+            self.guards.is_looked_at_often((key,)))
+
+    def shallow(self, value: Any, is_iterated: bool = False) -> None:
         """C moves the elements of `value` without looking at them."""
         value = self.behind(value, type(value))
         kind = type(value)
         if id(value) not in self.known:
             if kind is range and self.numbers and self.guards.numbers.holds_one(_ends(value)):
-                if self.guards.is_moving_range(_ends(value)):
+                if is_iterated and self.guards.is_looked_at_often(_ends(value)):
                     self.guards.moving_lists[id(value)] = value
                 if self.guards.moving_lists and self.guards.can_end():
                     raise GiveUp("list_length", "a range of a number that changes")

@@ -46,7 +46,7 @@ OPERATIONS: dict[Callable, str] = {
 }
 # Texts made of runtime numbers are told apart as they are.
 TEXTS: dict[Callable, str] = {str: "str", repr: "repr", format: "format", joined: "join"}
-_SAME = frozenset((operator.pos,))
+_SAME: dict[Callable, frozenset] = {operator.pos: NUMBERS, operator.index: frozenset((int,))}
 # Tests: which way they go is guarded, not the numbers themselves.
 _TESTS: dict[Callable, str] = {
     getattr(operator, name): name for name in ("eq", "ne", "lt", "le", "gt", "ge")
@@ -308,7 +308,7 @@ class Numbers:
 
         run    run(function, args, {}) makes the call
         """
-        if function in _SAME and type(args[0]) in NUMBERS:
+        if function in _SAME and type(args[0]) in _SAME[function]:
             return args[0]
         if function in TEXTS or str in map(type, args):
             return self._text(function, args, run)
@@ -544,8 +544,8 @@ class _Present(Mapping):
 def is_operation(function: Any) -> bool:
     """Whether `Numbers.calculate` knows what `function` makes of runtime numbers."""
     try:
-        return function in OPERATIONS or function in PREDICATES or function is divmod or (
-            function in CALLED or function in TUPLES)
+        return function is divmod or any(
+            function in table for table in (OPERATIONS, PREDICATES, CALLED, TUPLES, _SAME))
     except TypeError:  # a callable object that cannot be hashed
         return False
 

@@ -169,6 +169,10 @@ class Observer:
         Dunder lookups for operators are told too. Told once per class, name and state of the class.
         """
 
+    def is_keyed(self, container: Any, key: Any) -> bool:
+        """Whether `container[key]` is to be a host call, done again on every call."""
+        return False
+
     def class_number(self, cls: type, name: str) -> int | float | None:
         """What the program shall see for the number `name` of a class: another object, or None."""
         return None

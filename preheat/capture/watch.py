@@ -404,7 +404,7 @@ class Watcher(Reads, Raises, Looks, Loops, Boxing, Observer):
 
     def _operate(self, function: Any, args: tuple, made: Callable | None = None) -> Any:
         if function in _MOVERS:
-            self.shallow(args[0])
+            self.shallow(args[0], function is iter)
         elif function in _COMPARERS:
             if function in _WRITERS and not issubclass(type(args[0]), Tensor):
                 self.refuse_write(args[0], f"an item of {type(args[0]).__name__}")
