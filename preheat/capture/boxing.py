@@ -187,6 +187,12 @@ class Boxing(Spelling, Observer):
     def calculate(self, function: Callable, args: tuple) -> Any:
         return self.guards.numbers.calculate(function, args)
 
+    def is_operation(self, function: Any) -> bool:
+        return is_operation(function)
+
+    def has_sizes(self, value: Any) -> bool:
+        return type(value) is Tensor
+
     def look_at(self, value: Any) -> None:
         self.guards.numbers.pin_all(value)
 

@@ -18,7 +18,6 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from preheat.bridge.tensors import Tensor
 from preheat.capture import attributes, generators, items, operations, polyfills, texts
 from preheat.capture.answers import judged
 from preheat.capture.attributes import OBJECT_DELETE, OBJECT_GET, OBJECT_SET
@@ -124,14 +123,14 @@ for row in ((list, polyfills.list_of), (tuple, polyfills.tuple_of), (any, polyfi
 @models(sum)
 def model_sum(m, args, kwargs):
     if kwargs or len(args) not in (1, 2) or not (
-            type(args[0]) is types.GeneratorType or m.is_watching and is_made_of_tensors(m, args[0])):
+            type(args[0]) is types.GeneratorType or m.is_watching and is_added_in_machine(m, args[0])):
         return c_call(m, sum, [iterable(m, value) for value in args[:1]] + list(args[1:]), kwargs)
     return invoke(m, polyfills.sum_of, tuple(args))
 
 
-def is_made_of_tensors(m, value: Any) -> bool:
-    """Whether a list or tuple that the call made holds tensors: C would add them up unseen, at the sizes they have."""
-    return type(value) in (list, tuple) and id(value) not in m.known and any(type(part) is Tensor for part in value)
+def is_added_in_machine(m, value: Any) -> bool:
+    """Whether a list or tuple that the call made holds what C would add up unseen, at the sizes that it has."""
+    return type(value) in (list, tuple) and id(value) not in m.known and any(map(m.observer.has_sizes, value))
 
 
 def extremum(function: Callable, decide: Callable) -> None:

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import Any
 
 from preheat.capture import operations
-from preheat.capture.numbers import is_operation
 from preheat.capture.observer import ABSENT
 
 C_CALLABLES = (
@@ -30,7 +29,7 @@ def trampoline(m, callback: Any, decide: Callable | None = None) -> Any:
     if (
         not m.is_watching
         or callback is None
-        or not (m.numbers and is_operation(callback))
+        or not (m.numbers and m.observer.is_operation(callback))
         and (cls in C_CALLABLES or cls is type and not m.view(callback).is_heap)
     ):
         return callback

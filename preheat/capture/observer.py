@@ -169,6 +169,14 @@ class Observer:
         Dunder lookups for operators are told too. Told once per class, name and state of the class.
         """
 
+    def is_operation(self, function: Any) -> bool:
+        """Whether `calculate` knows what `function` makes of a number that is told apart."""
+        return False
+
+    def has_sizes(self, value: Any) -> bool:
+        """Whether C looks at sizes of `value` where it computes with it."""
+        return False
+
     def is_keyed(self, container: Any, key: Any) -> bool:
         """Whether `container[key]` is to be a host call, done again on every call."""
         return False

@@ -66,5 +66,5 @@ def test_the_report_says_what_missed_and_what_to_do(name):
 def test_the_miss_that_came_most_often_is_told():
     """Of three misses two were the flag's; the last one was not."""
     calls = [(X, "a"), (X, "b"), (X, "c"), (X.double(), "c")]
-    text, _ = told(lambda x, flag: x * len(flag), calls)
+    text, _ = told(lambda x, flag: x * len(flag.upper()), calls)
     assert "because of arg1: expected 'b', found 'c' (2 of 3 times)" in text
