@@ -280,7 +280,7 @@ class Boxing(Spelling, Observer):
         args = self.with_indices(function, self.as_tensors(function, args))
         if moves_elements(function, args, self.numbers) and not any(map(self.guards.is_moving_list, args)):
             return self.perform(function, args, {})
-        if function in _OF_SIZES and all(map(_holds_ints, args)):
+        if function in _OF_SIZES and (all(map(_holds_ints, args)) or all(map(_lists_ints, args))):
             return self._compare_sizes(function, *args)
         is_tensors = any(issubclass(type(arg), Tensor) for arg in args)
         has_symbols = any(self.symbolic_type(arg) is not None for arg in args)
@@ -315,7 +315,7 @@ class Boxing(Spelling, Observer):
         return self._boxed(lambda: run(function, boxes, made), twice, args[kept:], function)
 
     def _compare_sizes(self, function: Callable, first: tuple, second: tuple) -> bool:
-        """`x.shape == y.shape`, size by size."""
+        """`x.shape == y.shape`, or of two lists of ints, size by size."""
         for arg in (first, second):
             if id(arg) in self.known:
                 self.read_whole(arg)
@@ -513,6 +513,10 @@ def named_of(kwargs: dict, change: Callable) -> dict:
 
 def _holds_ints(value: Any) -> bool:
     return type(value) in _SIZES and all(type(part) is int for part in value)
+
+
+def _lists_ints(value: Any) -> bool:
+    return type(value) is list and all(type(part) is int for part in value)
 
 
 def _is_refused(table: dict[int, Any], function: Any, args: tuple) -> bool:

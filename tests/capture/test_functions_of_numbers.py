@@ -121,6 +121,8 @@ DECISIONS = {
     "key": (lambda x, n: x * {"0": 1.5, "1": 2.5}[str(n % 2)], 2), "bit": (lambda x, n: x * 2 if n & 1 else x, 2),
     "turns": (lambda x, n: functools.reduce(lambda y, i: y * 1.5 + i, range(n // 4), x), 4),
     "text": (lambda x, n: x * {"%d" % 0: 1, "%d" % 1: 2}["%d" % (n // 7)], 2),
+    "equal lists": (lambda x, n: x * 2 if [n // 7, 1] == [1, 1] else x, 2),
+    "equal tuples": (lambda x, n: x * 2 if (n // 7, 1) == (1, 1) else x, 2), "other kinds": (lambda x, n: x * 2 if [n] == (n,) else x, 12),
     "float": (lambda x, n: x * {0.5: 2, 1.5: 3, 2.5: 4}[n // 5 + 0.5], 3),
 }
 
