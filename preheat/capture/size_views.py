@@ -219,6 +219,8 @@ def _slice(call: Call) -> list[Shape]:
     if not call.holds("ge", end, start):
         end = start
     length = normal(apply("sub", end, start))
+    if isinstance(step, Scalar) and not call.holds("gt", length, 0):
+        step = call.known(step)  # strides of what has no elements follow from it, and those of what is made of that
     if not type_is(step, 1):
         length = normal(apply("floordiv", apply("add", length, step) - 1, step))
     sizes, strides = list(type.sizes), list(type.strides)
