@@ -47,11 +47,11 @@ from preheat.run.limits import Miss, Misses, counted, miss_at
 from preheat.run.load import machine_name
 from preheat.run.recipes import has_effects
 from preheat.run.replays import Graphs, trim
-from preheat.run.variant import MISS, CannotBind, Variant, moved_for
 from preheat.run.shims import verify
+from preheat.run.variant import MISS, CannotBind, Variant, moved_for
 from preheat.run.walk import (
     DONE, Bound, Finished, Onward, Place, Points, Unbound, follow, is_host, leads_to, why_not_opened)
-from preheat.runtime import begin_runtime, runtime_image
+from preheat.runtime import runtime_image
 from preheat.store.calls import call_hint, call_key
 from preheat.store.disk import Disk, default_folder
 from preheat.store.key import Key
@@ -219,8 +219,7 @@ class Compiled:
         # the one lazy import: a warm process has no compiler
         with paused_collector(is_lasting=True):
             from preheat.compiler import Request, compile_call, resume_call
-        if self.backend == "preheat":
-            begin_runtime(self._disk)
+
         may_wait = self.told is None and not wants("stage")  # of who asks for code it is made
         request = Request(
             self.name, self.backend, self._limits(), self._is_known(place),
