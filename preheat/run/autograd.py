@@ -246,7 +246,7 @@ class _Joining:
 
     def __init__(self, join: Join, inputs: Mapping[int, Any], values: list):
         self.join, self.inputs, self.values = join, inputs, values
-        self.before = {place: Before.apply(inputs[place]) for place in join.before}
+        self.before = {place: Before.apply(_unhooked(inputs[place])) for place in join.before}
         self.exits: list[torch.Tensor | None] = [None] * len(join.exits)
 
     def find(self, given: Given) -> torch.Tensor:
@@ -268,6 +268,15 @@ class _Joining:
                 tensor = view(tensor)
             self.exits[place] = tensor
         return self.exits[place]
+
+
+def _unhooked(tensor: torch.Tensor) -> torch.Tensor:
+    """`tensor`, which is about to be written to. Of a view with hooks another one: gradients from before the write
+    reach its base, but no more its own node, as in eager."""
+    base = tensor._base if tensor._is_view() and tensor._backward_hooks else None
+    if base is None or base.dtype != tensor.dtype or tensor.is_conj() or tensor.is_neg():
+        return tensor
+    return base.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
 
 
 def view_function(exit: Exit) -> Callable[[torch.Tensor], torch.Tensor]:
