@@ -299,7 +299,7 @@ def _channels(kernel: Kernel, device: Device) -> Tile | None:
 
 
 def square(kernel: Kernel) -> Tile | None:
-    """A square of the axis along which is stored and another along which memory is consecutive."""
+    """A square of the axes along which is stored and others along which memory is consecutive."""
     stores = [op.index for op in accesses(kernel) if op.op == "store"]
     others = [op.index for op in accesses(kernel) if op.op == "load"] + stores[1:]
     along = _consecutive(kernel, stores[0]) if stores else None
@@ -308,11 +308,26 @@ def square(kernel: Kernel) -> Tile | None:
     for index in others:
         down = _consecutive(kernel, index)
         if down is not None and down != along and abs(estimate(index.stride(along.name))) >= FAR_ELEMS:
-            if min(estimate(down.extent), estimate(along.extent)) < SQUARE // 2:
+            columns = _chain(kernel, stores[0], along, (down,))
+            rows = _chain(kernel, index, down, columns)
+            if min(estimate(extent_of(rows)), estimate(extent_of(columns))) < SQUARE // 2:
                 return None
-            grid = tuple(axis for axis in kernel.axes if axis not in (down, along))
-            return Tile(grid, (down,), (along,), SQUARE, SQUARE, False, 4)
+            grid = tuple(axis for axis in kernel.axes if axis not in (*rows, *columns))
+            return Tile(grid, rows, columns, SQUARE, SQUARE, False, 4)
     return None
+
+
+def _chain(kernel: Kernel, index: Index, last: Axis, taken: tuple[Axis, ...]) -> tuple[Axis, ...]:
+    """`last`, and where it is short those before it that go on in memory where it ends: channels in groups."""
+    chain, extent = [last], last.extent
+    while estimate(extent) < SQUARE:
+        free = (axis for axis in kernel.axes if axis not in taken and axis not in chain and axis.extent != 1)
+        before = next((axis for axis in free if index.stride(axis.name) == extent), None)
+        if before is None:
+            break
+        chain.insert(0, before)
+        extent = extent * before.extent
+    return tuple(chain)
 
 
 def _consecutive(kernel: Kernel, index: Index) -> Axis | None:

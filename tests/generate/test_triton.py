@@ -218,6 +218,17 @@ def test_the_turned_copy_goes_through_squares():
     assert (source.tile.rows, source.tile.columns) == (32, 32)
 
 
+def test_channels_in_groups_are_one_side_of_the_square():
+    m = Make()
+    x = m.op("sub", m.input(4, 32, 10, 4096), m.expand(m.input(4, 32, 1, 1), 4, 32, 10, 4096))
+    x = m.reshape(x, 4, 320, 4096)
+    turned = replace(m.type(x), strides=(320 * 4096, 1, 320))
+    (source,) = sources(m.graph(m.add("neg", [x], turned)))
+    tile = source.tile
+    assert (tile.rows, tile.columns) == (32, 32)
+    assert [[axis.extent for axis in axes] for axes in (tile.grid, tile.down, tile.along)] == [[4], [4096], [32, 10]]
+
+
 def x_type(m, x):
     type = m.type(x)
     return replace(type, strides=contiguous_strides(type.sizes))

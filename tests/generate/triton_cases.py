@@ -71,6 +71,12 @@ def movement() -> Iterator[Graph]:
         turned = m.add("cast", [m.permute(m.op("exp", x), 1, 0)],
                        tensor("float32", sizes[::-1]), dtype="float32")
         yield m.graph(turned, m.op("neg", x))
+    for channels in (10, 7):  # channels in groups of few, made neighbours in memory
+        m = Make()
+        x = m.input(2, 6, channels, 70)
+        x = m.reshape(m.op("sub", x, m.expand(m.input(2, 6, 1, 1), 2, 6, channels, 70)), 2, 6 * channels, 70)
+        turned = tensor("float32", (2, 6 * channels, 70), (420 * channels, 1, 6 * channels))
+        yield m.graph(m.add("neg", [x], turned))
     m = Make()
     yield m.graph(m.op("neg", m.permute(m.input(64, 16, 3), 2, 1, 0)))
     m = Make()
