@@ -5,7 +5,9 @@
     %5: f16[8, 64, 56, 56] = library(%0, %1, None, ...)
     %3: f16[8, 64, 56, 56] = add(%5, expand(reshape(%2)));  %4 = relu(%3)         one kernel
 
-Grouped convolutions stay whole: kernels of theirs add the bias themselves.
+So they are of grouped ones: ConvNeXt's depthwise convolutions, 32 images in 16 bits, had 180 us of such passes of 2468
+(H200). Only those of one group a channel whose images are not channels last stay whole: they have a kernel that adds
+the bias itself.
 
 Requires and gives level core. Guarantees: the result of the convolution is rounded before the
 addition, and the sum after it, as in the library.
@@ -34,11 +36,18 @@ def biases_apart(graph: Graph, target: Target) -> Graph:
 def _has_bias(op: Op, types: dict[int, TensorType]) -> bool:
     if op.name != "library" or op.attr("op") != CONVOLUTION or len(op.args) != 9:
         return False
-    bias, groups = op.args[2], op.args[8]
-    if not isinstance(bias, Ref) or groups != 1 or op.type.dtype not in DTYPES:
+    bias = op.args[2]
+    if not isinstance(bias, Ref) or op.type.dtype not in DTYPES or _adds_itself(op, types):
         return False
     is_known = not any(isinstance(n, Scalar) for n in op.type.sizes)
     return is_known and op.type.rank > 2 and types[bias.id].sizes == op.type.sizes[1:2]
+
+
+def _adds_itself(op: Op, types: dict[int, TensorType]) -> bool:
+    """The library has a kernel for a convolution of one group a channel, which adds the bias: `_conv_depthwise2d`."""
+    x, groups = types[op.args[0].id], op.args[8]
+    is_last = x.rank == 4 and x.strides[1] == 1 and x.sizes[1] != 1
+    return groups != 1 and groups == x.sizes[1] and not is_last
 
 
 def _append(builder: Builder, op: Op) -> None:

@@ -8,8 +8,9 @@
     %3: f16[8, 64, 56, 56]{200704, 1, 3584, 64} = relu(%2)      the next one takes it as it is
 
 For 16-bit floats the library itself computes in this layout: given another one it turns operands and
-result around on each call. What is elementwise, pooling or joining takes the layout of its operands,
-so that a network turns its input and its last result only. In training that is decided for both halves at once: what
+result around on each call. What is elementwise, pooling or joining takes the layout of its operands, and so do views,
+so that a network turns its input and its last result only: tokens that are the pixels of an image have
+their channels next to each other. In training that is decided for both halves at once: what
 the forward keeps, and gradients, lie so too. Weights are turned on each call: their
 values may change without a trace that could be checked (through `.data`), and it moves far fewer
 bytes than activations do.
@@ -31,6 +32,7 @@ from preheat.ir.plan import Target
 from preheat.ir.scalar import Scalar
 from preheat.ir.types import HALVES, TensorType, Type
 from preheat.schedule.biases import CONVOLUTION, biases_apart
+from preheat.schedule.views import view_of
 
 MOST_ELEMS = 1 << 31  # of a tensor: beyond, the library may go another way
 # Library calls that give their results in the layout of their operand.
@@ -38,9 +40,14 @@ KEEPING = frozenset((
     "aten.max_pool2d_with_indices.default", "aten.avg_pool2d.default",
     "aten._adaptive_avg_pool2d.default", "aten.upsample_nearest2d.default",
     "aten.upsample_bilinear2d.default"))
+# Products: their results lie one way whatever the strides of their operands.
+PRODUCTS = frozenset((
+    "aten.mm.default", "aten.bmm.default", "aten.addmm.default", "aten.baddbmm.default",
+    "aten._addmm_activation.default"))
 POOLING_BACKWARD = "aten.max_pool2d_with_indices_backward.default"  # in that of what was pooled, its second operand
 CONVOLUTION_BACKWARD = "aten.convolution_backward.default"
 JOINING = ELEMENTWISE | {"cat", "pad"}
+VIEWS = frozenset(("reshape", "permute", "expand", "slice"))
 
 
 def channels_last(graph: Graph, target: Target) -> Graph:
@@ -68,6 +75,21 @@ def is_channels_last(type: TensorType) -> bool:
     wanted = channels_last_strides(type.sizes) if type.rank == 4 else ()
     return bool(wanted) and all(
         a == b for n, a, b in zip(type.sizes, type.strides, wanted) if n != 1)
+
+
+def _is_image(type: TensorType) -> bool:
+    """Channels are neighbours in memory, whatever part of an image it is."""
+    return type.rank == 4 and type.strides[1] == 1
+
+
+def is_dense(type: TensorType) -> bool:
+    """Each place from the first to the last element of `type` holds one element."""
+    step = 1
+    for stride, size in sorted((stride, n) for n, stride in zip(type.sizes, type.strides) if n != 1):
+        if stride != step:
+            return False
+        step *= size
+    return type.elems > 0
 
 
 def _is_chosen(op: Op, types: dict[int, TensorType]) -> bool:
@@ -118,12 +140,14 @@ class _Layouts:
                 self._retyped(op)
             elif op.name == "library" and op.attr("op") == POOLING_BACKWARD and op.args[1].id in self.given:
                 self._made_last(op, op.args)
+            elif op.name in ELEMENTWISE and self._may_lie_as_operand(op):
+                self._as_operand(op)
             elif op.name in JOINING and self._may_follow(op):
                 self._retyped(op)
-            elif op.name == "slice" and self._may_follow(op):
-                self._sliced(op)
+            elif op.name in VIEWS and op.args[0].id in self.given and op.result not in self.kept:
+                self._viewed(op)
             else:
-                is_exact = op.name in ("library", "matmul")
+                is_exact = op.name == "library" and op.attr("op") not in PRODUCTS
                 self.ops.append(self._with_recorded_operands(op) if is_exact else op)
         return replace(self.source, ops=tuple(self.ops))
 
@@ -132,13 +156,26 @@ class _Layouts:
         types = [t for t in op.types if isinstance(t, TensorType)]
         if self.kept.intersection(op.results) or any(t.rank != 4 for t in types):
             return False
-        return any(value in self.given for value in op.refs())
+        return any(value in self.given and _is_image(self.builder.type_of[value]) for value in op.refs())
 
-    def _sliced(self, op: Op) -> None:
-        """Views carry the strides that their operand gives them."""
-        strides = list(self.builder.type_of[op.args[0].id].strides)
-        strides[op.attr("axis")] *= op.attr("step")
-        self._typed(op, (replace(op.type, strides=tuple(strides)),))
+    def _may_lie_as_operand(self, op: Op) -> bool:
+        """The result may lie in memory as the first operand that has been laid out anew, without gaps, does."""
+        return op.result not in self.kept and self._leader(op) is not None
+
+    def _leader(self, op: Op) -> int | None:
+        known = (value for value in op.refs() if value in self.given)
+        return next((v for v in known if is_dense(self.builder.type_of[v])), None)
+
+    def _as_operand(self, op: Op) -> None:
+        strides = self.builder.type_of[self._leader(op)].strides
+        self._typed(op, (replace(op.type, strides=strides),))
+
+    def _viewed(self, op: Op) -> None:
+        """Views carry the strides that their operand gives them; what is none of it lies as it was recorded."""
+        value = op.args[0].id
+        view = view_of(op.result, {op.result: op}, {**self.builder.type_of}, lambda v: v == value)
+        strides = op.type.strides if view is None else view.strides
+        self._typed(op, (replace(op.type, strides=strides),))
 
     def _retyped(self, op: Op) -> None:
         self._typed(op, tuple(

@@ -133,6 +133,44 @@ def test_joined_channels_and_larger_images():
     turned(half(Dense()), image(2, 3, 8, 8))
 
 
+class Tokens(Block):
+    """The pixels of an image as tokens: two residual layers between convolutions, as in a diffusion model's block."""
+
+    def __init__(self, c=8):
+        super().__init__(c)
+        self.norms = nn.ModuleList(nn.LayerNorm(c) for _ in range(2))
+        self.layers = nn.ModuleList(nn.Linear(c, c) for _ in range(2))
+
+    def forward(self, x):
+        image = self.second(self.first(x))
+        h = image.flatten(2).transpose(1, 2)
+        for norm, layer in zip(self.norms, self.layers):
+            h = h + F.gelu(layer(norm(h)))
+        return image + self.second(h.transpose(1, 2).unflatten(2, image.shape[2:]))
+
+
+class Normed(Block):
+    """A layer norm over the channels of an image, before and behind a depthwise convolution, as in ConvNeXt."""
+
+    def __init__(self, c=8):
+        super().__init__(c, bias=True)
+        self.norm, self.deep = nn.LayerNorm(c), nn.Conv2d(c, c, 3, padding=1, groups=c)
+
+    def forward(self, x):
+        h = self.norm(self.first(x).permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+        return h + self.norm(self.deep(h).permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+
+@pytest.mark.parametrize("net", [Tokens, Normed])
+def test_what_is_made_of_the_pixels_keeps_channels_next_to_each_other(net):
+    plan = turned(half(net()), image(2, 3, 12, 10))
+    made = [b.type for b in plan.buffers if b.kind in ("arena", "owned") and b.type.sizes[0] == 2 and 8 in b.type.sizes]
+    assert len(made) > 2 and all(type.strides[type.sizes.index(8)] == 1 for type in made)
+    for call in plan.calls:
+        if getattr(call, "op", "") == CONVOLUTION:
+            assert call.args[2] is None
+
+
 def test_channels_last_of_the_user_stays():
     net = half(Block()).to(memory_format=torch.channels_last)
     plan = turned(net, image(2, 3, 16, 16).to(memory_format=torch.channels_last))
@@ -170,9 +208,12 @@ def test_a_bias_joins_the_kernel_behind(net, x):
     turned(net, x)
 
 
-def test_the_bias_of_a_grouped_convolution_stays():
-    plan = turned(nn.Sequential(nn.Conv2d(4, 4, 3, groups=4), nn.ReLU()), image(2, 4, 8, 8, dtype=torch.float32))
-    assert plan.calls[0].args[2] is not None
+@pytest.mark.parametrize("groups, is_last", [(4, False), (4, True), (2, False)])
+def test_the_bias_of_a_grouped_convolution_stays_where_the_library_adds_it(groups, is_last):
+    x = image(2, 4, 8, 8, dtype=torch.float32)
+    x = x.to(memory_format=torch.channels_last) if is_last else x
+    plan = turned(nn.Sequential(nn.Conv2d(4, 4, 3, groups=groups), nn.ReLU()), x)
+    assert (plan.calls[0].args[2] is not None) is (groups == 4 and not is_last)
 
 
 def test_its_kernels_compile():
