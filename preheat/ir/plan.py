@@ -79,7 +79,8 @@ class KernelCall:
 
 @dataclass(frozen=True, slots=True)
 class ProductCall:
-    """out[b, m, n] = sum_k a[b, m, k] * b[b, k, n] (+ beta * out), by the BLAS.
+    """out[b, m, n] = sum_k a[b, m, k] * b[b, k, n] (+ beta * out), by the BLAS; on a GPU by the library, into memory
+    that is there (`schedule/interleave.py`).
 
     Strides of a, b and out are those of their buffers' types (the last two axes are the matrix);
     each matrix has one unit stride. Batch axes are flattened to `batch`, with one stride an operand.

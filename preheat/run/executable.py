@@ -426,8 +426,11 @@ def _holder(parameter: Parameter, values: Values) -> ctypes.c_uint64:
 
 
 def product(beta: int, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
-    """out = a @ b + beta * out, by torch."""
+    """out = a @ b + beta * out, by torch; on a GPU `out` is stored to as it lies in memory."""
     with torch.no_grad():
+        if out.is_cuda and not beta:
+            (torch.mm if out.ndim == 2 else torch.bmm)(a, b, out=out)
+            return
         result = torch.matmul(a, b)
         out.copy_(result.add_(out, alpha=beta) if beta else result)
 

@@ -14,7 +14,6 @@ Slots are numbered: the plan's buffers first, then inputs without a buffer, alia
 only the result needs, and, as they come, numbers that kernels take and what frames remember.
 """
 
-import ctypes
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -26,30 +25,26 @@ from preheat.base.dataclass import dataclass
 from preheat.base.errors import InternalError, Unsupported
 from preheat.ir.hinted import estimate, longest
 from preheat.ir.plan import KernelCall, LibraryCall, Output, ProductCall
-from preheat.ir.records import (
-    LAUNCH_ALIGN_BYTES, NUMBER_SLOT, RECORDS, SHIM_DOUBLE_LIMIT, SHIM_WORD_LIMIT, SHIM_WORDS,
-)
+from preheat.ir.records import LAUNCH_ALIGN_BYTES, RECORDS
 from preheat.ir.sized import builder, has_sizes
 from preheat.ir.types import TensorType
 from preheat.run.buffers import (
-    aligned_copy, detached_maker, empty, extent_bytes, known, library_refs, read_buffers,
+    aligned_copy, detached_maker, empty, extent_bytes, known, read_buffers,
     seen_view_maker, show_bytes, used_buffers, view_maker,
 )
 from preheat.run.call_rows import Row
 from preheat.run.device import Context, address_of, function_of
 from preheat.run.executable import KEPT_BYTES, Executable, product
 from preheat.run.launches import lower_batch, lower_host, lower_kernel
-from preheat.run.library import called
-from preheat.run.memory import Memory, flat
+from preheat.run.library_rows import lower_library, lower_stored
+from preheat.run.memory import Memory
 from preheat.run.products import blas_form, gemm_words, offsets_of
-from preheat.run.shims import SHIMS, ShimCall, shim_call
+from preheat.run.shims import SHIMS
 
 # Estimates for decisions only; a modern core, order of magnitude.
 _PRODUCT_FLOPS_PER_NS = 50
 _PRODUCT_START_NS = 300
-_RELEASE_BYTES = 256 << 10  # of a shim's operands, whose time is not known
 _CUDA = 1  # torch's number of the device type
-_NUMBER = (NUMBER_SLOT, *(0 for _ in RECORDS["output"][1:]))  # an output record
 _GROUP_FLOPS = 4 << 20  # matrices smaller than this go to the BLAS as one group
 
 
@@ -496,6 +491,9 @@ def _increment_versions(*tensors: torch.Tensor) -> None:
 
 # ---------------------------------------------------------------------------- one function a call
 def _lower_product(writer: _Writer, call: ProductCall) -> None:
+    if writer.executable.is_gpu:
+        lower_stored(writer, call)
+        return
     types = [writer.plan.buffers[b].type for b in (call.a, call.b, call.out)]
     form = blas_form(*types) if "blas" in writer.context.have else None
     if form is None:
@@ -523,60 +521,8 @@ def _lower_product(writer: _Writer, call: ProductCall) -> None:
     writer.append("products" if is_grouped else "product", words, nanoseconds, 3 * form.batch)
 
 
-def _lower_library(writer: _Writer, call: LibraryCall) -> None:
-    is_off, device = writer.executable.is_autocast_off, writer.executable.device
-    shim = None if is_off else shim_call(call, writer.context, device)
-    if shim is None or not _lower_shim(writer, call, shim):
-        buffers = writer.plan.buffers
-        types = tuple(buffers[b].type if b >= 0 else None for b in call.results)
-        writer.library(
-            called, (call, types, is_off), library_refs(call),
-            tuple(b for b in call.results if b >= 0))
-
-
-def _lower_shim(writer: _Writer, call: LibraryCall, shim: ShimCall) -> bool:
-    """The records of a call by C shim; False, and no record, if a result cannot be native."""
-    types = [writer.plan.buffers[b].type if b >= 0 else None for b in call.results]
-    records = [
-        _NUMBER if place in shim.numbers else writer.output_words(b, type)
-        for place, (b, type) in enumerate(zip(call.results, types))
-    ]
-    if None in records or (shim.takes_out and call.results[0] < 0):
-        return False
-    words = list(shim.words)
-    if shim.takes_out:
-        record = records.pop()
-        if not writer.keep(call.results[0]):
-            writer.append("make", (writer.memory.words(record),))
-            writer.made(call.results)
-        words.insert(0, ("tensor", call.results[0]))
-    tensors = [value for kind, value in words if kind in ("tensor", "optional")]
-    for slot in tensors:
-        writer.object(slot)
-    pairs = [_shim_word(writer.memory, *word) for word in words]
-    pairs += [(SHIM_WORDS.index("result"), k) for k in range(len(records))]
-    doubles = (ctypes.c_double * SHIM_DOUBLE_LIMIT)(*shim.doubles)
-    writer.memory.object(doubles)
-    moved = sum(extent_bytes(writer.plan.buffers[slot].type) for slot in tensors)
-    address_words = writer.memory.words
-    row = (
-        shim.address, address_words(flat(pairs)), len(pairs), ctypes.addressof(doubles),
-        address_words(flat(records)), len(records), int(estimate(moved) >= _RELEASE_BYTES and not writer.executable.is_gpu),  # a launch is short
-    )
-    writer.append("shim", row, scratch_words=2 * SHIM_WORD_LIMIT)
-    if not shim.takes_out:
-        writer.made(tuple(b for b in call.results if b >= 0))
-    return True
-
-
-def _shim_word(memory: Memory, kind: str, value: Any) -> tuple[int, int]:
-    if kind == "array":
-        return SHIM_WORDS.index("word"), memory.words(value)
-    return SHIM_WORDS.index(kind), value
-
-
 _LOWER: dict[type, Callable] = {
     KernelCall: lower_kernel,
     ProductCall: _lower_product,
-    LibraryCall: _lower_library,
+    LibraryCall: lower_library,
 }

@@ -24,9 +24,9 @@ from preheat.base.tally import GRAPH_REPLAYS
 from preheat.bridge.ops import draws, dtype as torch_dtype, overload, schema
 from preheat.bridge.switches import library_switches
 from preheat.ir.graph import Item
-from preheat.ir.plan import KernelCall, LibraryCall
+from preheat.ir.plan import KernelCall, LibraryCall, ProductCall
 from preheat.ir.records import LAUNCH_ALIGN_BYTES, NODES, RECORDS
-from preheat.run.buffers import extent_bytes, known, library_refs, runs_on_host, written_buffers
+from preheat.run.buffers import extent_bytes, known, library_refs, runs_on_host, used_buffers, written_buffers
 from preheat.run.call_rows import call_words
 from preheat.run.device import Context
 from preheat.run.executable import Executable
@@ -336,8 +336,10 @@ def why_direct(executable: Executable) -> str:
             if not runs_on_host(plan, call) and not told.isdisjoint(root[b] for b in call.buffers):
                 return "a kernel takes a number that the host computes"
             continue
-        if not isinstance(call, LibraryCall):
-            return "a product runs on the host"
+        if isinstance(call, ProductCall):
+            if not executable.is_gpu:
+                return "a product runs on the host"
+            continue
         if not call.op.startswith("aten."):
             return f"it calls {call.op}, an operator of the program's, which may do anything"
         if draws(call.op, call.args, call.attrs):
@@ -368,7 +370,10 @@ def uses_of(executable: Executable) -> Uses:
     used: set[int] = set()
     launches = 0
     for call in plan.calls:
-        if isinstance(call, LibraryCall):
+        if isinstance(call, ProductCall):
+            seen = {root[b] for b in used_buffers(plan, call)}
+            library |= seen
+        elif isinstance(call, LibraryCall):
             seen = {root[b] for b in (*library_refs(call), *(r for r in call.results if r >= 0))}
             library |= seen
         else:

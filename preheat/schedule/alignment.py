@@ -10,8 +10,8 @@ The tensor cores' loads and stores want rows that begin at 16 bytes. Where those
 not, the library takes a path that is several times slower: GPT-2's logits for 8 x 512 tokens cost
 more than all its layers (docs/performance.md). Joining the parts costs a pass over the result, or
 nothing where a kernel reads them; no weight is copied, as it would be to pad it. What nobody reads, a result of
-the graph, would be there twice while it is joined: %3 is made of some rows after others, each joined
-before the next.
+the graph, would be there twice while it is joined: it is stored at once by pieces that are aligned (`interleave`), or,
+where a bias is added, %3 is made of some rows after others, each joined before the next.
 
 Requires level core. Guarantees: the same sums in float32, rounded once.
 """
@@ -20,9 +20,9 @@ from preheat.ir.graph import Arg, Builder, Graph, Op, Ref, with_replaced
 from preheat.ir.plan import Target
 from preheat.ir.scalar import Scalar
 from preheat.ir.types import HALVES, TensorType, Type, tensor
+from preheat.schedule.interleave import ALIGN_ELEMS, given_values, is_interleaved
 from preheat.schedule.sums import Product, product_in, write_sum
 
-ALIGN_ELEMS = 8  # of 16 bits
 LEAST_COLUMNS = 64
 # Estimates for the decision (H200): the aligned product, what the other path adds to it, a copy.
 FLOPS_PER_US = 500_000_000
@@ -37,20 +37,10 @@ def aligned_products(graph: Graph, target: Target) -> Graph:
     """`graph` with each large product of unaligned columns in two parts."""
     if not target.is_gpu:
         return graph
-    types, given = graph.types(), _given(graph)
+    types, given = graph.types(), given_values(graph)
     return with_replaced(
-        graph, lambda op: _gains(product_in(op, types), types),
+        graph, lambda op: not is_interleaved(op, types, given) and _gains(product_in(op, types), types),
         lambda builder, op: _append(builder, product_in(op, types), op.result in given))
-
-
-def _given(graph: Graph) -> set[int]:
-    """The values that are results of the graph, whatever their shape there, and that no op reads."""
-    read = {ref for op in graph.ops if op.name != "reshape" for ref in op.refs()}
-    given = {value for value in graph.outputs if value not in read}
-    for op in reversed(graph.ops):
-        if op.name == "reshape" and op.result in given:
-            given.update(ref for ref in op.refs() if ref not in read)
-    return given
 
 
 def _gains(product: Product | None, types: dict[int, Type]) -> bool:

@@ -119,10 +119,7 @@ class _Planner:
         views: dict[View, int] = {}
         for unit in self.units:
             if isinstance(unit, CallUnit):
-                for view in (
-                    *(view for _, view in unit.operands),
-                    *([unit.out] if unit.out else []),
-                ):
+                for view in (*(view for _, view in unit.operands), *(v for piece in unit.products for v in piece)):
                     if view not in views:
                         views[view] = self._view(view, number, buffers)
         return Layout(tuple(buffers), number, views, self.kernels, arena_bytes)

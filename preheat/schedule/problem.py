@@ -21,6 +21,7 @@ from preheat.ir.ops import CORE, FUSABLE
 from preheat.ir.scalar import Dim
 from preheat.ir.types import NoneType, TensorType, contiguous_strides, tensor
 from preheat.schedule.cost import LAUNCH_BYTES
+from preheat.schedule.interleave import Piece, given_values, is_interleaved, pieces
 from preheat.schedule.library import COPIES, OVERLOADS, is_blas, product_overload
 from preheat.schedule.loops import DIVISIONS, MOVED_AS, RULES
 from preheat.schedule.views import Store, View, store_through, view_of
@@ -35,7 +36,8 @@ class CallUnit:
 
     operands   the view of memory that each value it reads is
     makes      the values whose memory it fills
-    out        where a product stores: a view of the memory of the one value that it makes
+    out        where a product stores: a view of the memory of the one value that it makes. On a GPU it does so
+               by pieces (`interleave`)
     beta       1 when the product adds to what is there
     """
 
@@ -50,6 +52,15 @@ class CallUnit:
     def reads(self) -> frozenset[int]:
         """The values whose memory it reads."""
         return frozenset(view.base for _, view in self.operands)
+
+    @property
+    def products(self) -> tuple[Piece, ...]:
+        """The products that are to be stored, in order; none of a library call."""
+        if self.out is None:
+            return ()
+        view = dict(self.operands)
+        product = (*(view[arg.id] for arg in self.op.args), self.out)
+        return tuple(pieces(*product)) if self.op.type.device != "cpu" else (product,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +171,7 @@ class _Statement:
         self.inputs = frozenset(i.id for i in graph.inputs)
         self.order = {v: n for n, op in enumerate(graph.ops) for v in op.results}
         self.next = graph.next_id()
+        self.given = given_values(graph) if device_of(graph) != "cpu" else set()
         self.read = frozenset((
             *graph.outputs, *(value for _, value in graph.writes),
             *(ref for op in graph.ops for ref in op.refs())))
@@ -408,9 +420,8 @@ class _Statement:
         for result, type in zip(op.results, op.types):
             if not isinstance(type, (TensorType, NoneType)) and result in self.read:
                 raise Unsupported("data_dependent_number", f"{op.attr('op')} yields a number")
-        views = {
-            value: self._operand(value, op.name != "matmul") for value in dict.fromkeys(op.refs())
-        }
+        is_exact = op.name != "matmul" or self._is_interleaved(op)
+        views = {value: self._operand(value, is_exact) for value in dict.fromkeys(op.refs())}
         overload = self._overload(op, views)
         makes = tuple(
             r for r, t in zip(op.results, op.types) if isinstance(t, TensorType) and r in self.read
@@ -425,7 +436,10 @@ class _Statement:
         if op.name != "matmul":
             return OVERLOADS[op.name]
         a, b = (self._view_type(views[r.id]) for r in op.args)
-        return "" if is_blas(a, b, op.type) else product_overload(op)
+        return "" if is_blas(a, b, op.type) or self._is_interleaved(op) else product_overload(op)
+
+    def _is_interleaved(self, op: Op) -> bool:
+        return is_interleaved(op, self.types, self.given)
 
     def _may_look(self, op: Op, views: Mapping[int, View]) -> bool:
         """The result of the library's view `op` may share its operand's memory: that holds what it
@@ -508,7 +522,8 @@ class _Statement:
         out = View(moved, store.offset, call.op.type.sizes, store.strides)
         views = dict(call.operands)
         a, b = (self._view_type(views[r.id]) for r in call.op.args)
-        if store.value != made or not is_blas(a, b, self._view_type(out)):
+        fits = is_blas(a, b, self._view_type(out)) or out.strides == contiguous_strides(out.sizes)
+        if store.value != made or not fits:
             return call
         self.results.remove(made)
         self.results.add(moved)

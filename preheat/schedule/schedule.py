@@ -7,7 +7,7 @@
           kernel add_1 (b4 inout, b5) over 8
 
 The steps: `layouts` takes convolutions of a GPU apart and turns them, `depthwise` makes some gradients of a CPU's sums,
-`padding` and `alignment` pad and cut a GPU's products, `sums` makes products of few rows sums, `split` cuts long reductions,
+`padding` and `alignment` pad and cut a GPU's products, `interleave` stores them by pieces, `sums` makes products of few rows sums, `split` cuts long reductions,
 `problem` names the values that need memory, `fuse` groups values into loop nests (`loops`, `forms`,
 `tile`), `order` saves memory, `batches` puts together what a GPU launches at once, `memory` gives every value a buffer; here they become the nouns of `ir.plan`.
 
@@ -87,7 +87,7 @@ def schedule(
             moved = 0 if sizes else unit.tiled.bytes  # 0: by the buffers' sizes in each call
             calls.append(KernelCall(number, buffers, unit.tiled.extent, moved, sizes))
         elif unit.overload or unit.op.type.elems != 0:  # an overload makes its result, empty or not
-            calls.append(_library_call(unit, layout))
+            calls += _library_calls(unit, layout)
     outputs = _outputs(graph, problem, layout.number)
     return Plan(
         tuple(i.type for i in graph.inputs),
@@ -125,11 +125,10 @@ class _Kernels:
         return found
 
 
-def _library_call(unit: CallUnit, layout: Layout) -> ProductCall | LibraryCall:
+def _library_calls(unit: CallUnit, layout: Layout) -> list[Call]:
     op, view = unit.op, {value: layout.views[v] for value, v in unit.operands}
     if not unit.overload:
-        a, b = op.args
-        return ProductCall(view[a.id], view[b.id], layout.views[unit.out], unit.beta)
+        return [ProductCall(*(layout.views[v] for v in piece), unit.beta) for piece in unit.products]
     args = tuple(map_refs(arg, lambda value: Ref(view[value])) for arg in op.args)
     attrs = tuple(
         (name, map_refs(arg, lambda value: Ref(view[value])))
@@ -137,7 +136,7 @@ def _library_call(unit: CallUnit, layout: Layout) -> ProductCall | LibraryCall:
         if op.name == "library" and name != "op"
     )
     results = tuple(layout.number.get(r, -1) for r in op.results)
-    return LibraryCall(unit.overload, args, attrs, results)
+    return [LibraryCall(unit.overload, args, attrs, results)]
 
 
 def _outputs(graph: Graph, problem: Problem, number: Mapping[int, int]) -> tuple[Output, ...]:

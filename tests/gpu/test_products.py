@@ -278,3 +278,33 @@ def test_the_mode(deterministic, tmp_path, monkeypatch):
             same(model, x, settings={"mode": "max-autotune-no-cudagraphs"}, captured=True)
     finally:
         stop()
+
+
+@pytest.mark.parametrize("mode", ("default", "reduce-overhead"))
+@pytest.mark.parametrize("dtype", ("bfloat16", "float16"))
+@pytest.mark.parametrize("sizes", ((4096, 768, 5025), (2053, 64, 3001), (1500, 96, 3002), (514, 128, 2004), (512, 72, 1031)))
+def test_rows_that_begin_anywhere(sizes, dtype, mode):
+    """Stored in place by pieces, into the result of a call and of the next one, which is another."""
+    rows, inner, columns = sizes
+    x, w = cuda(2, rows // 2, inner, dtype=dtype), cuda(columns, inner, dtype=dtype, seed=1)
+    call = preheat.compile(F.linear, mode=mode, options={"cache": False})
+    with torch.no_grad():
+        for _ in range(4):
+            x, held = x + 1, x
+            found, truth, eager = call(held, w), held.double() @ w.double().t(), F.linear(held, w)
+            assert found.shape == eager.shape and found.stride() == eager.stride()
+            error, allowed = ((a.double() - truth).abs().max().item() for a in (found, eager))
+            assert error <= 2 * allowed + 1e-6 * truth.abs().max().item()
+
+
+def test_gradients_where_rows_begin_anywhere():
+    x, w = (cuda(*sizes, dtype="bfloat16", seed=k).requires_grad_() for k, sizes in enumerate(((600, 64), (1203, 64))))
+    given = cuda(600, 1203, dtype="bfloat16", seed=2)
+    found, expected = [], []
+    for made, program in ((found, preheat.compile(F.linear)), (expected, F.linear)):
+        for _ in range(3):
+            y = program(x, w)
+            made += [y.detach(), *torch.autograd.grad(y, (x, w), given)]
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=2e-2, atol=2e-1)
+        assert a.stride() == b.stride()

@@ -56,17 +56,9 @@ def test_logits_are_cut_where_rows_begin_at_16_bytes(dtype, bias):
     assert sum(isinstance(c, KernelCall) for c in plan.calls) <= 3
 
 
-def test_blocks_of_rows_in_another_shape_are_stored_where_they_belong():
-    m = Make()
-    x, w = m.input(4096, 768, dtype="bfloat16"), m.input(50257, 768, dtype="bfloat16")
-    plan = schedule(on_gpu(m.graph(m.reshape(m.matmul(x, m.permute(w, 1, 0)), 8, 512, 50257))), GPU)
-    assert [call.extent for call in plan.calls if isinstance(call, KernelCall)] == 8 * [512 * 50256] + [4096]
-
-
-@pytest.mark.parametrize("bias", [False, True])
-def test_logits_that_are_given_out_are_there_once(bias):
+def test_logits_with_a_bias_that_are_given_out_are_there_once():
     """Block by block of their rows, each copied before the next."""
-    plan = schedule(on_gpu(linear(bias=bias, is_read=False)), GPU)
+    plan = schedule(on_gpu(linear(bias=True, is_read=False)), GPU)
     calls = [type(call) for call in plan.calls]
     assert calls.count(LibraryCall) == 8 and calls[:4] == 2 * [LibraryCall, KernelCall]
     assert {operands[-2].sizes for operands in products(plan)} == {(512, 768)}
