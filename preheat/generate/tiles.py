@@ -320,8 +320,9 @@ def square(kernel: Kernel) -> Tile | None:
 def _chain(kernel: Kernel, index: Index, last: Axis, taken: tuple[Axis, ...]) -> tuple[Axis, ...]:
     """`last`, and where it is short those before it that go on in memory where it ends: channels in groups."""
     chain, extent = [last], last.extent
-    while estimate(extent) < SQUARE:
-        free = (axis for axis in kernel.axes if axis not in taken and axis not in chain and axis.extent != 1)
+    known = [axis for axis in kernel.axes if axis not in taken and isinstance(axis.extent, int) and axis.extent != 1]
+    while last in known and extent < SQUARE:
+        free = (axis for axis in known if axis not in chain)
         before = next((axis for axis in free if index.stride(axis.name) == extent), None)
         if before is None:
             break

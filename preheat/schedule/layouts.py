@@ -84,6 +84,8 @@ def _is_image(type: TensorType) -> bool:
 
 def is_dense(type: TensorType) -> bool:
     """Each place from the first to the last element of `type` holds one element."""
+    if any(isinstance(n, Scalar) for n in (*type.sizes, *type.strides)):
+        return False
     step = 1
     for stride, size in sorted((stride, n) for n, stride in zip(type.sizes, type.strides) if n != 1):
         if stride != step:

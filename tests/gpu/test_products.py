@@ -14,6 +14,7 @@ from preheat.generate.tuned import choices
 from preheat.ir.plan import LibraryCall
 from preheat.run.executable import executable
 from preheat.run.measure import Measure
+from preheat.schedule import interleave
 from preheat.schedule.products import parts_of, products_of, small_products
 from preheat.schedule.schedule import schedule
 from preheat.transform.pipeline import lower
@@ -283,8 +284,9 @@ def test_the_mode(deterministic, tmp_path, monkeypatch):
 @pytest.mark.parametrize("mode", ("default", "reduce-overhead"))
 @pytest.mark.parametrize("dtype", ("bfloat16", "float16"))
 @pytest.mark.parametrize("sizes", ((4096, 768, 5025), (2053, 64, 3001), (1500, 96, 3002), (514, 128, 2004), (512, 72, 1031)))
-def test_rows_that_begin_anywhere(sizes, dtype, mode):
+def test_rows_that_begin_anywhere(sizes, dtype, mode, monkeypatch):
     """Stored in place by pieces, into the result of a call and of the next one, which is another."""
+    monkeypatch.setattr(interleave, "LEAST_WORK", 1)
     rows, inner, columns = sizes
     x, w = cuda(2, rows // 2, inner, dtype=dtype), cuda(columns, inner, dtype=dtype, seed=1)
     call = preheat.compile(F.linear, mode=mode, options={"cache": False})
@@ -297,7 +299,8 @@ def test_rows_that_begin_anywhere(sizes, dtype, mode):
             assert error <= 2 * allowed + 1e-6 * truth.abs().max().item()
 
 
-def test_gradients_where_rows_begin_anywhere():
+def test_gradients_where_rows_begin_anywhere(monkeypatch):
+    monkeypatch.setattr(interleave, "LEAST_WORK", 1)
     x, w = (cuda(*sizes, dtype="bfloat16", seed=k).requires_grad_() for k, sizes in enumerate(((600, 64), (1203, 64))))
     given = cuda(600, 1203, dtype="bfloat16", seed=2)
     found, expected = [], []

@@ -65,6 +65,7 @@ def test_each_element_is_stored_and_what_is_large_begins_at_16_bytes(rows, colum
 def test_the_pieces_are_the_product(rows, columns, shape, dtype, is_part, monkeypatch):
     monkeypatch.setattr(interleave, "LEAST_ROWS", 1)
     monkeypatch.setattr(interleave, "LEAST_COLUMNS", 1)
+    monkeypatch.setattr(interleave, "LEAST_WORK", 1)
     shape = shape and (2, rows // 2, columns)
     graph = logits(rows, 32, columns, shape, dtype, is_part)
     plan = schedule(on_gpu(graph), GPU)
@@ -79,7 +80,7 @@ def test_the_pieces_are_the_product(rows, columns, shape, dtype, is_part, monkey
 
 @pytest.mark.parametrize("graph", [
     logits(4096, 768, 50264), logits(4096, 768, 50257, dtype="float32"), logits(256, 768, 50257),
-    logits(4096, 768, 1001)], ids=["aligned", "float32", "few rows", "few columns"])
+    logits(4096, 768, 1001), logits(512, 64, 1025)], ids=["aligned", "float32", "few rows", "few columns", "little work"])
 def test_others_are_not(graph):
     plan = schedule(on_gpu(graph), GPU)
     assert not any(isinstance(call, ProductCall) for call in plan.calls)
