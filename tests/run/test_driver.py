@@ -14,7 +14,7 @@ from preheat.bridge.ops import overload
 from preheat.ir.graph import Ref
 from preheat.ir.plan import LibraryCall
 from preheat.ir.records import SHIM_DOUBLE_LIMIT, SHIM_WORD_LIMIT
-from preheat.run import executable, lowering, shims
+from preheat.run import executable, library_rows, lowering, shims
 from preheat.run.buffers import aligned_copy
 from preheat.run.call_rows import Row, with_releases
 from preheat.run.device import FEATURES, Context, context, function_of
@@ -244,8 +244,8 @@ def test_another_device_is_current_while_the_calls_run(monkeypatch, fails):
 
     monkeypatch.setattr("entries.context", lambda without: fake)
     monkeypatch.setattr(lowering._Writer, "choose_device", choose)
-    monkeypatch.setattr(lowering, "called", lambda *_: negate)
-    monkeypatch.setattr(lowering, "shim_call", lambda *_: None)
+    monkeypatch.setattr(library_rows, "called", lambda *_: negate)
+    monkeypatch.setattr(library_rows, "shim_call", lambda *_: None)
     x, slow = f32(4, 6), Slow()
     given = plan(
         (x,), [("input", 0, x), ("output", 0, x)], [],
@@ -316,7 +316,7 @@ def test_a_shim_may_give_numbers_and_undefined_tensors(monkeypatch):
         [LibraryCall("aten.mm.default", (Ref(0),), (), (1, -1, -1, -1))], [1])
     address = ctypes.cast(attention, ctypes.c_void_p).value
     shim = ShimCall(address, False, (("tensor", 0),), (0.5,), numbers=(2,))
-    monkeypatch.setattr(lowering, "shim_call", lambda *_: shim)
+    monkeypatch.setattr(library_rows, "shim_call", lambda *_: shim)
     entry = entry_of(given)
     for _ in range(3):
         assert entry.call(torch.randn(4, 6)).shape == (4, 6)

@@ -18,7 +18,7 @@ from preheat.ir.scalar import symbol
 from preheat.ir.sized import at, with_hinted_sizes
 from preheat.ir.trace import Node, Return, Signature, Source, Trace
 from preheat.ir.types import TensorType
-from preheat.run import lowering
+from preheat.run import library_rows
 from preheat.run.device import Context, context
 from preheat.run.entry import EntryStencil
 from preheat.run.executable import KEPT_BYTES, Executable
@@ -120,7 +120,7 @@ def test_one_set_of_tables_keeps_the_same_results_in_a_frame_at_sizes_that_diffe
     calls = tuple(LibraryCall("aten.neg.default", (Ref(k),), (), (k + 1,)) for k in range(count + 1))
     given = Plan((rows,), tuple(buffers), (), calls, (Output(rows, count + 1),), 0, ("n2",), ())
     monkeypatch.setattr(
-        lowering, "shim_call", lambda call, *_: ShimCall(1, True, (("tensor", call.args[0].id),), ()))
+        library_rows, "shim_call", lambda call, *_: ShimCall(1, True, (("tensor", call.args[0].id),), ()))
     here = context()
     known = Context({**here.words, **machine.fake.words}, here.have | {"shims"}, here.dtype_codes)
     kept = {}
