@@ -29,6 +29,9 @@ _MODULES = {
     "preheat.recurrent.default": "recurrent", "preheat.recurrent_backward.default": "recurrent",
     "preheat.steps.default": "steps", "preheat.steps_backward.default": "steps",
     "preheat.made.default": "factories",
+    **{f"preheat.given_{name}.default": "numbered" for name in (
+        "native_layer_norm", "native_batch_norm", "native_group_norm", "huber_loss", "smooth_l1_loss", "bernoulli_",
+        "nan_to_num")},
 }
 _LIBRARY = torch.library.Library("preheat", "DEF")
 _LOCK = Lock()

@@ -201,6 +201,7 @@ class Boxing(Spelling, Observer):
     ) -> Any:
         """`call(self, function, args, kwargs, row)`, when the node has runtime numbers."""
         numbers = self.guards.numbers
+        function, args = self.with_noise(function, args, kwargs)
         args = args if kwargs else self.as_tensors(function, args)
         if is_bound(function) and self.symbolic_type(function.__self__) is not None:
             if row.kind in _TAKES_BOXES:

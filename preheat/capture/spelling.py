@@ -3,6 +3,8 @@
     torch.hann_window(n)        ->  preheat.made("hann_window", [n], ..)   (bridge/factories.py)
     torch.tensor([n, 2])        ->  stack([full((), n), full((), 2)])       (bridge/of_numbers.py)
     x[[n, 2]]                   ->  x[torch.tensor([n, 2])]
+    layer_norm(x, .., eps=v)    ->  preheat.given_native_layer_norm (bridge/numbered.py)
+    dropout(x, p)               ->  x * noise(x.detach(), p)
     n * w, w requires grad      ->  full((), n) * w                         (bridge/weights.py)
     interpolate by a factor     ->  by the sizes that it makes              (bridge/resizing.py)
 """
@@ -15,6 +17,7 @@ from typing import Any
 from preheat.bridge.composed import asks_of_sizes
 from preheat.bridge.composites import spelled_composite
 from preheat.bridge.factories import made_of_numbers
+from preheat.bridge.numbered import detach, dropped_out, multiply, noise, numbered
 from preheat.bridge.of_numbers import is_index, tensor, tensor_maker
 from preheat.bridge.resizing import full, spelled_out
 from preheat.bridge.steps import whole_layer
@@ -52,6 +55,9 @@ class Spelling:
         made = made_of_numbers(function, args, kwargs, self.numbers)
         if made is not None:
             return made
+        made = numbered(function, args, kwargs, self.numbers, self.guards.numbers.calculate)
+        if made is not None:
+            return made
         shown = self.symbolic_type(args[0]) if args and not kwargs else None
         layer = whole_layer(function, args, shown.sizes) if shown is not None else None
         if layer is not None:
@@ -84,6 +90,16 @@ class Spelling:
             return args
         call = partial(self.call_with_numbers, policy(full), call=CALLS["op"])
         return (*args[:place], as_tensor(call, args[place], beside), *args[place + 1:])
+
+    def with_noise(self, function: Any, args: tuple, kwargs: dict) -> tuple[Any, tuple]:
+        """A dropout whose probability changes as a product with noise, which no gradient goes through."""
+        p = None if self.regions.present else dropped_out(function, args, kwargs, self.numbers)
+        calculate = self.guards.numbers.calculate
+        if p is None or not (calculate(operator.gt, (p, 0.0)) and calculate(operator.lt, (p, 1.0))):
+            return function, args
+        like = CALLS["op"](self, detach, (args[0],), {}, policy(detach))
+        made = self.call_with_numbers(policy(full), noise, (like, p), {}, CALLS["op"])
+        return multiply, (args[0], made)
 
     def with_indices(self, function: Any, args: tuple) -> tuple:
         """`args` of a subscript with a tensor for each list of ints of which one changes, as C makes it."""
