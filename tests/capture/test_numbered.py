@@ -122,3 +122,14 @@ def test_gradients_are_those_of_the_value(call):
         return x.grad
 
     captures_of(run, [0.1, 0.2, 0.3, 0.4])
+
+
+def test_an_attribute_of_a_norm_that_changes_in_inference():
+    model = torch.nn.Sequential(torch.nn.Linear(16, 8), torch.nn.LayerNorm(8), torch.nn.RMSNorm(8))
+
+    @torch.no_grad()
+    def run(v):
+        model[1].eps = model[2].eps = v
+        return model(X)
+
+    assert captures_of(run, VALUES) <= 5
