@@ -10,6 +10,7 @@ import torch
 
 import preheat
 from preheat.base.errors import BackendError, UserError
+from preheat.bridge import fx
 from same import Program, same, same_program
 from tests.fuzz.__main__ import program
 from tests.fuzz.check import check as check_effects
@@ -202,6 +203,27 @@ def test_dynamo_is_loaded_on_request_alone():
         "preheat.compile(lambda x: x, backend='aot_eager')\n"
         "assert 'torch._dynamo' in sys.modules\n")
     printed("-c", text)
+
+
+def test_a_name_is_the_function_that_torch_compile_calls():
+    """Also one that the user has registered with torch."""
+    text = (
+        "import torch, preheat, torch._dynamo\n"
+        "seen = []\n"
+        "@torch._dynamo.register_backend(name='mine')\n"
+        "def own(gm, inputs):\n"
+        "    seen.append([tuple(one.shape) for one in inputs])\n"
+        "    return gm.forward\n"
+        "f = preheat.compile(lambda x: x * 2, backend='mine')\n"
+        "assert f(torch.ones(2)).sum() == f(torch.ones(2)).sum() == 4\n"
+        "assert seen == [[(2,)]]\n")
+    printed("-c", text)
+
+
+def test_a_torch_that_gives_no_backend_by_name(monkeypatch):
+    monkeypatch.setattr(fx, "_NAMED", None)
+    with pytest.raises(UserError, match="gives no backend by its name: pass the one that 'eager_noexcept' names"):
+        preheat.compile(layer, backend="eager_noexcept")
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -1,15 +1,14 @@
-"""Graphs for backends from outside: a recorded graph as a `torch.fx.GraphModule`, and Dynamo's backends.
+"""Graphs for backends from outside: a recorded graph as a `torch.fx.GraphModule`, and torch.compile's backends by name.
 
     graph aten (%0: f32[4] "x", %1: f32[4] "self.weight"):      def forward(self, x_0, self_weight_1):
         %2: f32[4] = aten.mul.Tensor(%0, %1)            ->          mul = torch.ops.aten.mul.Tensor(x_0, self_weight_1)
         return %2                                                   return (mul,)
 
 Ops are ATen overloads as recorded, writes and views among them, composites decomposed by torch; they
-run under autograd. `registered` is the only place of the package that imports Dynamo, and only where
-a program asks for a backend by a name that is not Preheat's.
+run under autograd. Nothing here imports torch's compiler; torch does, where a program asks `registered` for a
+backend by a name that is not Preheat's.
 """
 
-import importlib
 import operator
 import re
 from collections.abc import Callable, Mapping
@@ -26,18 +25,24 @@ from preheat.ir.types import TensorType
 
 # What Dynamo's graphs have where grad mode changes; passes know it as an effect.
 _SET_GRAD = private("_C._set_grad_enabled") or torch.set_grad_enabled
+# What torch.compile makes of a backend's name: it has the backend as `compiler_fn`.
+_NAMED = private("_TorchCompileWrapper")
 
 
 def registered(name: str) -> Callable:
-    """The backend that Dynamo knows by `name`. Imports Dynamo, which takes seconds.
+    """The backend that torch.compile knows by `name`. Torch imports its compiler for it, which takes seconds.
 
-    Raises UserError for an unknown one, naming the nearest.
+    Raises UserError for an unknown one, naming the nearest, and where torch gives none by its name.
     """
-    registry = importlib.import_module("torch._dynamo.backends.registry")
-    known = registry.list_backends(exclude_tags=())
+    known = torch.compiler.list_backends(exclude_tags=())
     if name not in known:
         raise UserError(f"unknown backend {name!r}: {nearest(name, (*BACKENDS, *known))}")
-    return registry.lookup_backend(name)
+    backend = getattr(_NAMED and _NAMED(name, None, None, None), "compiler_fn", None)
+    if not callable(backend):
+        raise UserError(
+            f"torch {torch.__version__} gives no backend by its name: pass the one that {name!r} names, "
+            "a function of (gm, example_inputs)")
+    return backend
 
 
 def graph_module(
