@@ -110,9 +110,11 @@ CALLS = {
 }
 COMPOSED = frozenset(("_fused_rms_norm", "aten.max.other", "aten.min.other", "avg_pool1d"))  # come whole below autograd
 # Rules of marks, of which types say nothing, of what gives nothing or is no op of its own, and those that other tests have: of recurrent layers
-# (`tests/sizes/operators.py`) and of generated random numbers (`tests/training/test_generated.py`).
+# and windows (`tests/sizes/operators.py`, `test_recurrent.py`), of cuDNN's batch norm, which a CPU has not, and of generated random
+# numbers (`tests/training/test_generated.py`).
 ELSEWHERE = frozenset((
-    "_conj", "conj", "_linalg_check_errors", "_unsafe_index_put_", "mkldnn_rnn_layer", "steps", "preheat.uniform.default"))
+    "_conj", "conj", "_linalg_check_errors", "_unsafe_index_put_", "mkldnn_rnn_layer", "steps", "steps_backward", "made",
+    "cudnn_batch_norm", "cudnn_batch_norm_backward", "preheat.uniform.default"))
 
 
 def checked(names):
