@@ -227,6 +227,10 @@ class Recorder(BranchRecorder, SizedRecorder, ElementRecorder, TorchDispatchMode
         grads = tuple(value for value in graph.types() if self._needs_grad.get(value))
         return replace(graph, grads=grads, grad_outputs=grad_outputs)
 
+    def needing_grad(self) -> list[int]:
+        """The values that required grad when they were first read."""
+        return [value for value, needs in self._needs_grad.items() if needs]
+
     # ------------------------------------------------------------------ one op
     def record(self, facts: Overload, args: tuple, kwargs: dict, out: Any) -> None:
         """Appends the op that took `args` and gave `out`."""

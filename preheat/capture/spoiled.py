@@ -9,7 +9,7 @@ torch's CopySlices: for these the ops alone say what may be, and may refuse a bo
 run backward, never the other way round.
 """
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
 from preheat.bridge.history import why_broken
@@ -20,6 +20,7 @@ _SAVES_NOTHING = frozenset(f"aten.{name}" for name in (
     "copy_.default", "fill_.Scalar", "fill_.Tensor", "zero_.default", "add_.Tensor", "add_.Scalar",
     "sub_.Tensor", "sub_.Scalar", "neg_.default", "mul_.Scalar", "div_.Scalar",
 ))
+_SAVES_NOTHING_OF_NUMBERS = frozenset(("aten.mul_.Tensor", "aten.div_.Tensor"))
 
 
 def why_spoiled(recorder: Any, results: Sequence[Any]) -> str:
@@ -31,7 +32,7 @@ def why_spoiled(recorder: Any, results: Sequence[Any]) -> str:
     written = [known() for known in inputs if known.value in recorder.written_inputs]
     broken = why_broken([*results, *written], [known.history for known in inputs])
     views = {known.value for known in inputs if known()._is_view()}
-    return broken or _why_slice_spoiled(ops, recorder.root, views)
+    return broken or _why_slice_spoiled(ops, recorder.root, views, _tracked(ops, recorder.root, recorder.needing_grad()))
 
 
 def written_histories(graph: Graph, sources: Mapping[int, int]) -> list[int]:
@@ -56,15 +57,33 @@ def own_gradient(graph: Graph, grad_outputs: Sequence[int]) -> str:
     return ""
 
 
-def _why_slice_spoiled(ops: Sequence[Op], root: Mapping[int, int], views: Set[int]) -> str:
-    """`views`: the inputs that are views of others outside."""
+def _tracked(ops: Sequence[Op], root: Mapping[int, int], needing: Iterable[int]) -> set[int]:
+    """The memory, by root, that autograd may have to do with: of the values `needing` a gradient, and what follows."""
+    found = {root[value] for value in needing}
+    for op in ops:
+        if not found.isdisjoint(root[value] for value in op.refs()):
+            found.update(root[value] for value in (*op.results, *op.writes) if value != -1)
+    return found
+
+
+def _saves(op: Op) -> bool:
+    """Whether the derivative of `op`, which writes, may read its operands or its result."""
+    is_of_number = op.name in _SAVES_NOTHING_OF_NUMBERS and not any(True for arg in op.args[1:] for _ in refs_of(arg))
+    return op.name not in _SAVES_NOTHING and not is_of_number
+
+
+def _why_slice_spoiled(
+    ops: Sequence[Op], root: Mapping[int, int], views: Set[int], tracked: Set[int],
+) -> str:
+    """`views`: the inputs that are views of others outside; `tracked`: see `_tracked`."""
     later: set[int] = set()
     apart = {r for op in ops if op.name.startswith("aten.unsafe_") for r in op.results}
     for op in reversed(ops):
         written = {root[value] for value in op.writes}
         is_slice = any(
             value in views or root[value] != value and value not in apart for value in op.writes)
-        if op.is_grad_enabled and is_slice and op.name not in _SAVES_NOTHING:
+        is_tracked = op.is_grad_enabled and not tracked.isdisjoint(root[value] for value in op.refs())
+        if is_tracked and is_slice and _saves(op):
             others = {root[value] for arg in op.args[1:] for value in refs_of(arg)}
             if not (later | written).isdisjoint(others) or not later.isdisjoint(written):
                 return f"{op.name} through a view may have saved what was modified since"

@@ -515,3 +515,35 @@ def test_a_double_backward_through_a_result_with_another_history_is_refused(chan
             assert seen == "one of the variables"
         else:
             torch.testing.assert_close(seen, expected)
+
+
+IN_PLACE = {
+    "times a number": lambda y: (v := y[:2], v.mul_(2), v.add_(1)),
+    "a sine, then a write": lambda y: (v := y[:2], v.sin_(), v.add_(1)),
+    "by another part": lambda y: (v := y[:1], v.mul_(y[2:]), v.add_(1)),
+}
+
+
+@pytest.mark.parametrize("how", IN_PLACE)
+def test_writes_through_views_of_what_needs_no_gradient_are_compiled(how):
+    """In grad mode, as ever: nothing has been saved."""
+    def f(x):
+        y = x.clone()
+        IN_PLACE[how](y)
+        y[:2] *= 3
+        return y @ y
+
+    compiled, x = preheat.compile(f, options={"cache": False}), torch.randn(3, 3)
+    for _ in range(3):
+        torch.testing.assert_close(compiled(x), f(x))
+    assert "1 graph, 0 breaks" in str(preheat.explain(f)(x))
+
+
+def test_a_part_that_is_multiplied_in_place_in_training_is_compiled():
+    def f(x, y):
+        v = y * 1
+        v[:2] *= 3
+        return (v.sin(),)
+
+    agree(f, first_backward)
+    assert "1 graph, 0 breaks" in str(preheat.explain(f)(None, torch.randn(3, 3, requires_grad=True)))
