@@ -73,7 +73,8 @@ test-nocompiler: $(VENV)/installed
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
-	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt $(TORCH) -e '.[demo,dev]'
+	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+	  --config-settings editable_mode=compat $(TORCH) -e '.[demo,dev]'
 	$(PY) -m compileall -q preheat  # what pip does for packages that are not editable
 	touch $@
 
