@@ -15,7 +15,6 @@ held while a node is bound or captured, never while nodes run. A call from insid
 under a trace function, a profiler, a foreign dispatch mode or a functorch level is plain Python.
 """
 
-import collections
 import dataclasses
 import functools
 import os
@@ -30,7 +29,7 @@ from preheat.base.collector import paused_collector
 from preheat.base.errors import InternalError, RecompileError, UserError, is_strict
 from preheat.base.events import emit, timed, wants
 from preheat.base.numbers import copied
-from preheat.base.reasons import explain, whole_message
+from preheat.base.reasons import explain
 from preheat.base.stance import present
 from preheat.bridge.ambient import AMBIENT, steps_aside
 from preheat.bridge.distributed import training_settings
@@ -42,6 +41,7 @@ from preheat.ir.plan import Image, Plan
 from preheat.ir.points import is_portable, point_key
 from preheat.ir.text_trace import EVERY_SIZE, has_lists, is_axis_path
 from preheat.ir.trace import Break, Captured, Outcome, Point, break_of
+from preheat.run.breaks import Breaks, raised
 from preheat.run.fronts import Fronts
 from preheat.run.limits import Miss, Misses, counted, miss_at
 from preheat.run.load import machine_name
@@ -63,8 +63,6 @@ _FACTS = ("grad_enabled", "inference_mode", "autocast_cpu")
 # A first call often sets things up (fills a cache) and then breaks where later ones do not.
 CAPTURE_ATTEMPTS = 2
 RAISED_AN_ATTEMPT = 8  # calls that raised: they say little about the next one
-# Captures that broke at one place of the program, over all kinds of call; then new kinds do not try.
-BREAKS_AT_ONE_PLACE = 6
 # A node whose guards memory never meets again is forgotten after so many checks.
 _MOST_REFUSALS = 16
 
@@ -94,8 +92,7 @@ class Compiled:
         self._other_kinds = Place()
         self._other_kinds.is_closed = True
         self._points = Points()
-        self._breaks: dict[Break, None] = {}  # in the order they happened
-        self._broke_at: collections.Counter = collections.Counter()
+        self._breaks = Breaks(self.name, fullgraph)
         self._misses = Misses()
         self._lock = threading.Lock()
         self._hosted: tuple[tuple[str, str], ...] = ()  # checkpoints that are no regions, see capture/regions
@@ -120,7 +117,7 @@ class Compiled:
         """Forgets every variant and every reason to run eager; the cache on disk stays."""
         with self._lock:
             self.variants, self._kinds, self._points = (), {}, Points()
-            for known in (self._fronts, self._breaks, self._broke_at, self._misses):
+            for known in (self._fronts, self._breaks, self._misses):
                 known.clear()
         trim(self.graphs)
 
@@ -151,7 +148,7 @@ class Compiled:
         kind = self._kinds.get(facts)
         if kind is None and len(self._kinds) < MOST_KINDS:
             kind = self._kinds[facts] = Place(facts=facts)
-            kind.is_closed = self._is_hopeless(facts)
+            kind.is_closed = self._breaks.is_hopeless(facts[:2])
         return kind if kind is not None else self._other_kinds
 
     def _entry_nodes(self, kind: Place) -> tuple[Bound, ...]:
@@ -189,12 +186,12 @@ class Compiled:
         error = values[-1].error
         if not isinstance(error, Exception) or type(error) in place.uncaught:
             return DONE, self._rest(place, values, {})
-        attempts, is_closed = place.attempts, place.is_closed
+        attempts = place.attempts
         try:
             return self.missed(kind, place, values)
         except Exception:
             place.uncaught |= {type(error)}
-            place.attempts, place.is_closed = attempts, is_closed
+            place.attempts = place.attempts if place.is_closed else attempts
             raise
 
     def _plain(self, place: Place, *args: Any, **kwargs: Any) -> Finished:
@@ -204,7 +201,7 @@ class Compiled:
     def _rest(self, place: Place, args: Sequence, kwargs: Mapping) -> Finished:
         """The rest of a call from `place` as plain Python. Empties `args`, the slots of a point."""
         if place.point is None:
-            self._raise_if_fullgraph(place.breaks)
+            self._breaks.refuse(place.breaks)
             return Finished(self.target(*args, **kwargs))
         from preheat.compiler import interpret_call  # lazy: see _capture
 
@@ -284,7 +281,7 @@ class Compiled:
             begin.unbound = (node, *begin.unbound)
             if captured.why is not None:
                 following.why = captured.why
-                self._report_point(following)
+                self._breaks.goes_on(captured.why)
             if captured.why_not_stored:
                 emit("cache", hit=None, name=self.name, why=f"not stored: {captured.why_not_stored}")
             elif is_stored:
@@ -315,14 +312,19 @@ class Compiled:
     def _count_attempt(self, place: Place, outcome: Outcome) -> None:
         hosted = outcome.counts.get("hosted", self._hosted)
         if hosted == self._hosted:  # else the next capture has more host calls
-            place.attempts += 1 if outcome.error is None else 1 / RAISED_AN_ATTEMPT
+            place.attempts += self._cost(outcome)
         self._hosted, place.breaks = hosted, outcome.breaks
         place.is_closed = place.attempts >= CAPTURE_ATTEMPTS
         if place.point is None:
-            for row in outcome.breaks:
-                self._broke_at[place.facts[:2], row.reason, row.file, row.line] += 1
+            self._breaks.count(place.facts[:2], outcome.breaks)
         if outcome.error is None:
-            self._report_breaks(outcome.breaks)
+            self._breaks.add(outcome.breaks)
+        elif place.is_closed:
+            self._close(place, *outcome.breaks, raised(outcome.error))
+
+    def _cost(self, outcome: Outcome) -> float:
+        """Of how many attempts. An error is the program's own: where one graph was asked for it closes nothing."""
+        return 1 if outcome.error is None else 0 if self.fullgraph else 1 / RAISED_AN_ATTEMPT
 
     def _is_known(self, start: Place) -> Callable[[Any, tuple], bool]:
         """Where a capture stops: at places with nodes, at those that it has made itself, and when
@@ -339,11 +341,6 @@ class Compiled:
             return place is not None and bool(place.bound or place.unbound or place.is_closed)
 
         return is_known
-
-    def _is_hopeless(self, facts: Any) -> bool:
-        """Whether calls in these modes broke at one place again and again, whatever their shapes."""
-        return any(modes == facts[:2] and count >= BREAKS_AT_ONE_PLACE
-                   for (modes, *_), count in self._broke_at.items())
 
     # ------------------------------------------------------------------ binding
     def _bind_unbound(self, place: Place, args: Sequence, kwargs: Mapping) -> Bound | None:
@@ -553,27 +550,15 @@ class Compiled:
     def _close(self, place: Place, *breaks: Break) -> None:
         """No more nodes are made at `place`."""
         place.is_closed, place.breaks = True, breaks
-        self._report_breaks(breaks)
+        self._breaks.add(breaks)
 
     def _report_point(self, place: Place) -> None:
-        """A node ended, and compiled code goes on at `place` after what it met."""
         if place.why is not None:
-            self._breaks[place.why] = None
-            emit("break", name=self.name, goes_on=True, **dataclasses.asdict(place.why))
+            self._breaks.goes_on(place.why)
 
     def tell_all(self) -> None:
         """From now on each host call of a walk is reported, not only those of captures."""
         self.told = self._report_point
-
-    def _report_breaks(self, breaks: tuple[Break, ...]) -> None:
-        self._breaks.update(dict.fromkeys(breaks))
-        for row in breaks:
-            emit("break", name=self.name, **dataclasses.asdict(row))
-        self._raise_if_fullgraph(breaks)
-
-    def _raise_if_fullgraph(self, breaks: tuple[Break, ...]) -> None:
-        if self.fullgraph and breaks:
-            raise UserError(whole_message(self.name, **dataclasses.asdict(breaks[0])))
 
     def _facts(self, args: tuple, kwargs: dict) -> tuple:
         """What tells kinds of calls apart: types and shapes of the arguments, training, modes."""

@@ -8,7 +8,8 @@ import torch
 
 import preheat
 from preheat.base.events import subscribe
-from preheat.dispatch import BREAKS_AT_ONE_PLACE, CAPTURE_ATTEMPTS, RAISED_AN_ATTEMPT, Compiled
+from preheat.dispatch import CAPTURE_ATTEMPTS, RAISED_AN_ATTEMPT, Compiled
+from preheat.run.breaks import BREAKS_AT_ONE_PLACE
 
 
 @pytest.fixture(autouse=True)
@@ -53,8 +54,8 @@ def test_a_break_that_no_shape_avoids_is_not_tried_for_ever():
 
 
 def test_a_call_that_raises_is_interpreted_a_bounded_number_of_times():
-    captures = []
-    unsubscribe = subscribe(captures.append, ["capture"])
+    captures, breaks = [], []
+    unsubscribe = subscribe(lambda event: (captures if event.kind == "capture" else breaks).append(event), ["capture", "break"])
 
     def program(x):
         raise KeyError("always")
@@ -67,6 +68,24 @@ def test_a_call_that_raises_is_interpreted_a_bounded_number_of_times():
     finally:
         unsubscribe()
     assert len(captures) == CAPTURE_ATTEMPTS * RAISED_AN_ATTEMPT
+    (row,), (event,) = compiled.breaks, breaks
+    assert (row.reason, row.detail, row.file, row.code) == ("raises", "KeyError", __file__, 'raise KeyError("always")')
+    assert row.line == program.__code__.co_firstlineno + 1 and event.data["reason"] == "raises"
+
+
+def test_errors_where_one_graph_is_asked_for_are_the_programs_own():
+    """Where it goes on without, it is compiled: errors are no breaks, and close nothing."""
+    def program(x, n):
+        if n < 0:
+            raise KeyError("negative")
+        return x * 2
+
+    compiled = Compiled(program, fullgraph=True, dynamic=False, options={"cache": False})
+    for _ in range(CAPTURE_ATTEMPTS * RAISED_AN_ATTEMPT + 1):
+        with pytest.raises(KeyError, match="negative"):
+            compiled(torch.ones(3), -1)
+    assert compiled(torch.ones(3), 1).sum() == 6
+    assert len(compiled.variants) == 1 and not compiled.breaks
 
 
 def test_a_program_whose_first_calls_raise_is_compiled():

@@ -227,8 +227,7 @@ step(x)
     ),
     "marked_size": Reason(
         "needs one value of a size that is marked to change ({detail})",
-        "take the mark away, or write the program so that it holds for all sizes",
-    ),
+        "take the mark away, or write the program so that it holds for all sizes"),
     "own_write_read": Reason(
         "reads what it has just written ({detail})",
         "use the value that was written instead of reading it back",
@@ -279,6 +278,9 @@ def step(x, index):
 step(x, 99)
 """,
     ),
+    "raises": Reason(
+        "ends in an error again and again before it is compiled ({detail})",
+        "test for the failure before the call; preheat.reset() has it tried anew"),
     "limit_nodes": Reason(
         "is cut into more pieces than the limit ({detail})",
         "keep loops that call the outside out of the compiled function, or raise "
