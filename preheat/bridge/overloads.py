@@ -16,6 +16,11 @@ _COMPOSITE = private("_C.DispatchKey.CompositeImplicitAutograd")
 _DEVICES = (("cpu", "CPU"), ("cuda", "CUDA"))
 _CAN_SKIP_PYTHON = _COMPOSITE is not None and hasattr(torch.ops.aten.matmul.default, "_op_dk")
 
+# What torch 2.11 does not say of ops that compute each element by itself.
+_POINTWISE = frozenset((
+    "aten._conj_physical.default", "aten.celu_.default", "aten.elu_.default", "aten.hardsigmoid_.default",
+    "aten.hardtanh_.default", "aten.leaky_relu.default", "aten.leaky_relu_.default", "aten.selu_.default"))
+
 
 class Overload(NamedTuple):
     """What an overload's schema and tags say."""
@@ -62,4 +67,4 @@ def facts_of(func: Any) -> Overload:
     return Overload(
         name, writes, is_composite and (_CAN_SKIP_PYTHON or not func.py_kernels), frozenset(whole_on),
         base == "lift_fresh", is_random,
-        refusal, torch.Tag.pointwise in func.tags)
+        refusal, torch.Tag.pointwise in func.tags or name in _POINTWISE)

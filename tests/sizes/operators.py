@@ -282,6 +282,10 @@ LAYERS = {
     "bags with an end": Row(
         lambda i, o: F.embedding_bag(i, TABLE, o, include_last_offset=True),
         lambda b, n: (indices(b * n), torch.arange(0, b * n + 1, n)), has_gradient=False),
+    "activations in place": Row(
+        lambda x: tuple([f(x * 2, inplace=True) for f in (F.leaky_relu, F.elu, F.celu, F.selu, F.hardtanh, F.hardsigmoid)]),
+        lambda b, n: (randn(b, n),)),
+    "leaky relu": Row(lambda x: F.leaky_relu(x), lambda b, n: (randn(b, n),)),
     "a grid": Row(
         lambda t, x: F.affine_grid(t, (t.shape[0], 1, x.shape[1], 4), align_corners=False),
         lambda b, n: (randn(b, 2, 3), randn(b, n)), has_gradient=False),

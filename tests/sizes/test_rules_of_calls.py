@@ -10,6 +10,7 @@ import torch
 from torch.testing._internal.common_methods_invocations import op_db
 
 from preheat.bridge.composed import below_autograd
+from preheat.bridge.ops import overload
 from preheat.capture.size_rules import RULES
 from tests.sizes.test_rules_of_samples import Checked, run
 
@@ -55,6 +56,18 @@ def cudnn():
         out, q, k, v, out, logsumexp, seed, offset, None, cq, ck, mq, mk, 0.0, False)
 
 
+def normed():
+    x, w = meta(2, 3, 4, 5).to(memory_format=torch.channels_last), meta(3)
+    made, mean, deviation, reserved = A.cudnn_batch_norm(x, w, w, w, w, True, 0.1, 1e-5)
+    return A.cudnn_batch_norm_backward(x, made, w, w, w, mean, deviation, 1e-5, reserved)
+
+
+def factories():
+    made, types = overload("preheat.made.default"), {"dtype": None, "device": None}
+    return (made("fft.rfftfreq", [7], [0.5], **types), made("hann_window", [5], [True], **types),
+            made("tril_indices", [4, 6], [1], **types), made("triu_indices", [4, 6], [-2], **types))
+
+
 def layer(x):
     width = x.shape[-1]
     w = torch.randn
@@ -97,6 +110,7 @@ CALLS = {
     "affine_grid_generator": lambda: A.affine_grid_generator(torch.randn(2, 2, 3), [2, 3, 4, 5], False),
     "aten.max.other": lambda: A.max.other(X, X[:1]), "aten.min.other": lambda: A.min.other(X, X[:1]),
     "avg_pool1d": lambda: A.avg_pool1d(X, WINDOWS[:1], [2]), "copy": lambda: A.copy(X, X[:1]),
+    "cudnn_batch_norm": normed, "cudnn_batch_norm_backward": normed, "made": factories,
     "cumsum_": lambda: X.clone().cumsum_(1), "index_copy_": lambda: X.clone().index_copy_(0, I, X[:3]),
     "index_fill_": lambda: X.clone().index_fill_(0, I, 2.0), "index_put_": lambda: X.clone().index_put_((I,), X[:3]),
     "lift": lambda: A.lift(X), "masked_scatter_": lambda: X.clone().masked_scatter_(X > 3, X),
@@ -110,11 +124,9 @@ CALLS = {
 }
 COMPOSED = frozenset(("_fused_rms_norm", "aten.max.other", "aten.min.other", "avg_pool1d"))  # come whole below autograd
 # Rules of marks, of which types say nothing, of what gives nothing or is no op of its own, and those that other tests have: of recurrent layers
-# and windows (`tests/sizes/operators.py`, `test_recurrent.py`), of cuDNN's batch norm, which a CPU has not, and of generated random
-# numbers (`tests/training/test_generated.py`).
+# (`tests/sizes/operators.py`, `test_recurrent.py`) and of generated random numbers (`tests/training/test_generated.py`).
 ELSEWHERE = frozenset((
-    "_conj", "conj", "_linalg_check_errors", "_unsafe_index_put_", "mkldnn_rnn_layer", "steps", "steps_backward", "made",
-    "cudnn_batch_norm", "cudnn_batch_norm_backward", "preheat.uniform.default"))
+    "_conj", "conj", "_linalg_check_errors", "_unsafe_index_put_", "mkldnn_rnn_layer", "steps", "steps_backward", "preheat.uniform.default"))
 
 
 def checked(names):
