@@ -76,7 +76,7 @@ def _rows(kernel: Kernel, walked: tuple[Axis, ...], device: Device) -> list[Rung
             at_once = max(1, PROGRAM_ELEMS // size)
             if not isinstance(rows, Scalar):
                 at_once = min(at_once, power_of_two(rows))
-            warps = warps_of(at_once * size, row_elems(at_once * size), device)
+            warps = warps_of(at_once * size, row_elems(at_once, size), device)
             tile = Tile((), kernel.axes, walked, at_once, size, False, warps)
             if is_known:
                 return [Rung(tile)]

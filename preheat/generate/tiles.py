@@ -35,6 +35,8 @@ BLOCK_ELEMS = 4096  # of a row that is walked block by block
 # Elements a thread of a program that has whole rows, up to so many threads. As fast as with 32 (softmax and layer norm of 256
 # to 8192 columns within 2 %; with 8 a softmax takes 1.2 times as long), in half the text, so compiled in two thirds of the time.
 ROW_ELEMS, WIDE_PROGRAM = 16, 512
+# Rows up to which a program has 32: with 16, those of 67 floats, which begin anywhere, lie across warps (93 us for 262141, not 71).
+NARROW_ROW = 256
 FEW_ROWS = 2  # multiprocessors a row, and it gets four times the warps: 8.4 us for 8192 values, not 12
 MANY_ROWS = 32  # programs for each multiprocessor: a block twice as long then is as fast as a copy
 BUSY = ("erf",)  # computes long enough that few warps hide the memory: an exact gelu took 157 us so, not 179
@@ -153,13 +155,13 @@ def _rows(kernel: Kernel, walked: tuple[Axis, ...], device: Device) -> Tile:
     at_once = max(1, PROGRAM_ELEMS // length)
     while at_once > 1 and -(-rows // at_once) < 4 * device.units:
         at_once //= 2
-    each = 8 if is_alone else row_elems(at_once * length)
+    each = 8 if is_alone else row_elems(at_once, length)
     return Tile((), kernel.axes, walked, at_once, length, False, warps_of(at_once * length, each, device))
 
 
-def row_elems(count: int) -> int:
-    """How many of the `count` elements of a program that has whole rows a thread has."""
-    return ROW_ELEMS if count <= ROW_ELEMS * WIDE_PROGRAM else 2 * ROW_ELEMS
+def row_elems(rows: int, length: int) -> int:
+    """How many of the elements of a program that has so many whole rows a thread has."""
+    return ROW_ELEMS if NARROW_ROW < length and rows * length <= ROW_ELEMS * WIDE_PROGRAM else 2 * ROW_ELEMS
 
 
 def longest_held(kernel: Kernel, count: int) -> int:
@@ -198,7 +200,7 @@ def _folding(kernel: Kernel, walked: tuple[Axis, ...], device: Device) -> Tile:
         (op.param, op.index): DTYPES[op.dtype].itemsize for op in accesses(kernel)
         if op.op == "load" and not inner.isdisjoint(term for term, _ in op.index.terms)}
     is_heavy = len(loads) + sum(bool(op.how) for op in accesses(kernel)) >= MANY_ROWS_HELD
-    warps = warps_of(at_once * length, row_elems(at_once * length) if is_heavy else 2 * ROW_ELEMS, device)
+    warps = warps_of(at_once * length, row_elems(at_once, length) if is_heavy else 2 * ROW_ELEMS, device)
     row_bytes = at_once * length * sum(loads.values())
     ahead = max(1, min(FOLD_AHEAD, device.shared_bytes // 3 // max(row_bytes, 1)))
     return Tile((), kernel.axes, walked, at_once, length, False, warps, count // at_once, ahead)

@@ -22,6 +22,7 @@ from preheat.capture.capture import capture
 from preheat.generate import cubin
 from preheat.generate.cubin import begin_gpu, binary, build_gpu, gpu_target, job_of
 from preheat.generate.products import product_of
+from preheat.generate.tiles import row_elems
 from preheat.generate.triton_worker import halved, lowered, unpacked
 from preheat.generate.triton import source_of
 from preheat.generate.tuned import choices, tile_of
@@ -618,6 +619,11 @@ def test_a_fold_that_holds_many_rows_has_more_threads(count, elems):
     kernel = schedule(on_gpu(m.graph(made, m.reduce("sum", made, 0, keepdim=False))), TARGET).kernels[0]
     tile = tile_of(kernel, TARGET)
     assert tile.steps > 1 and tile.rows * tile.columns == 32 * tile.warps * elems
+
+
+def test_a_thread_has_more_of_narrow_and_of_very_long_rows():
+    """Of 16 rows of 67 floats, which begin anywhere, 16 elements a thread would lie across warps."""
+    assert [row_elems(*tile) for tile in ((16, 128), (8, 256), (4, 512), (1, 8192), (1, 16384))] == [32, 32, 16, 16, 32]
 
 
 @needs_triton
