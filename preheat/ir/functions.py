@@ -73,6 +73,7 @@ CALLS: Mapping[str, Function] = {
     "isqrt": Function(math.isqrt, "int", takes=_INTS), "factorial": Function(_bounded(math.factorial), "int", takes=_INTS),
     **{name: Function(_bounded(getattr(math, name), 1), "int", 2, 2, takes=_INTS) for name in ("comb", "perm")},
     **_of(math, "log1p exp2 asin acos atanh acosh gamma lgamma erf erfc asinh cbrt degrees radians ulp", "float"),
+    **_of(math, "fabs", "float", is_total=True),
     **_of(math, "copysign fmod remainder nextafter", "float", least=2, most=2),
     **_of(math, "ldexp", "float", least=2, most=2),
     **_of(math, "fma", "float", least=3, most=3),

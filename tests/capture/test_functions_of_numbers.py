@@ -39,7 +39,7 @@ OF_FLOATS = {
     "dist": lambda v: math.dist((v, 1), (2, 2)), "fsum": lambda v: math.fsum([v, 0.5, 1.5]), "asin": math.asin,
     "acos": math.acos, "atanh": math.atanh, "asinh": math.asinh, "acosh": math.acosh, "erf": math.erf, "gamma": math.gamma,
     "lgamma": math.lgamma, "degrees": math.degrees, "radians": math.radians, "ulp": math.ulp, "exp": math.exp,
-    "expm1": math.expm1, "sinh": math.sinh, "cosh": math.cosh, "sin": math.sin, "tan": math.tan, "tanh": math.tanh,
+    "fabs": math.fabs, "expm1": math.expm1, "sinh": math.sinh, "cosh": math.cosh, "sin": math.sin, "tan": math.tan, "tanh": math.tanh,
     "frexp": lambda v: math.frexp(v)[0] + math.frexp(v)[1], "ldexp": lambda v: math.ldexp(v, 3),
     "modf": lambda v: math.modf(v)[0] - math.modf(v)[1], "after": lambda v: math.nextafter(v, 7.0),
     "sum": lambda v: sum([v, 0.1, 0.2]), "sum of floats from": lambda v: sum([0.1, 0.2], v),
