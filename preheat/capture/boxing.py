@@ -21,13 +21,11 @@ from preheat.bridge.composed import below_autograd
 from preheat.bridge.overloads import facts_of
 from preheat.bridge.symint import is_available, is_safe, plain, show, unboxed
 from preheat.bridge.tensors import Parameter, Size, Tensor, tensor_facts
-from preheat.capture.calculations import moves_elements, spelled_calculation
+from preheat.capture.calculations import EXTREMES, moves_elements, spelled_calculation
 from preheat.capture.elements import is_followed
-from preheat.capture.guards import Guards
 from preheat.capture.numbers import is_operation
 from preheat.capture.observer import NOT_DONE, GiveUp, Observer
 from preheat.capture.policies import is_bound
-from preheat.capture.recorder import Recorder
 from preheat.capture.rehearsal import Rehearsal, merged
 from preheat.capture.sizes import SizeRules, is_symbolic, now
 from preheat.capture.spelling import SUBSCRIPTS, Spelling, owner_of
@@ -48,7 +46,6 @@ _STORED_FROM = {"append": 0, "appendleft": 0, "insert": 1, "setdefault": 1}
 _SIZES = frozenset((Size, tuple))
 _PUT_TOGETHER = _SIZES | {list}
 _OF_SIZES = frozenset((operator.eq, operator.ne))
-_EXTREMES = (min, max)
 _BY_TYPES = frozenset(BY_TYPES)
 _TAKES_BOXES = frozenset(("op", "reader", "metadata"))
 _SHOWN_CLASSES = frozenset((Tensor, Parameter))
@@ -58,9 +55,6 @@ _NO_BOXES = frozenset((operator.getitem, operator.delitem, operator.contains))
 class Boxing(Spelling, Observer):
     """The part of the watcher that stands between runtime numbers and C."""
 
-    numbers: dict[int, Any]
-    guards: Guards
-    recorder: Recorder
     perform: Callable
     known_source: Callable[[Any], int | None]
     machine: Any
@@ -210,7 +204,7 @@ class Boxing(Spelling, Observer):
         if not kwargs:
             function, args = spelled_calculation(function, args, self.numbers, self.read_known)
         is_arithmetic = not kwargs and any(id(arg) in self.numbers for arg in args)
-        if is_arithmetic and function in _EXTREMES and len(args) > 2:
+        if is_arithmetic and function in EXTREMES and len(args) > 2:
             return reduce(lambda a, b: numbers.calculate(function, (a, b), self.perform), args)
         if is_arithmetic and is_operation(function):
             return numbers.calculate(function, args, self.perform)

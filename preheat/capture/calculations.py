@@ -15,7 +15,7 @@ from preheat.capture.numbers import NUMBERS, is_operation
 from preheat.capture.policies import is_bound
 from preheat.ir.functions import CALLS
 
-_EXTREMES = (min, max)
+EXTREMES = (min, max)
 # Functions of a list of numbers, or of two, and what computes the same of their elements.
 _OF_LISTS: Mapping[Callable, Callable] = {
     sum: CALLS["sum"].compute, math.prod: CALLS["prod"].compute, math.fsum: CALLS["fsum"].compute,
@@ -32,7 +32,7 @@ def spelled_calculation(
     if is_bound(function) and id(function.__self__) in table:
         method = getattr(type(function.__self__), function.__name__)
         return (method, (function.__self__, *args)) if is_operation(method) else (function, args)
-    if function in _EXTREMES and len(args) == 1:
+    if function in EXTREMES and len(args) == 1:
         return function, (_parts(args, table, read, least=2) or args)
     if type(function) is not type(sum) or function not in _OF_LISTS:
         return function, args

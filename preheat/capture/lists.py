@@ -13,8 +13,7 @@ from typing import Any
 
 from preheat.capture.iterators import HOSTED
 
-
-_KEYED = frozenset((list, tuple, dict))
+KEYED = frozenset((list, tuple, dict))
 
 
 def is_moving(m, value: Any) -> bool:
@@ -36,7 +35,7 @@ def is_taken_by_c(m, value: Any) -> bool:
 def hangs_on_length(m, container: Any, key: Any) -> bool:
     """Whether `container[key]` is to be asked of C: of a list of any length, at the end, or at a number
     that nobody has looked at; of a dict or any list by a number that is another one in each call."""
-    if type(container) in _KEYED and (m.observer.has_answer() or m.numbers and m.observer.is_keyed(container, key)):
+    if type(container) in KEYED and (m.observer.has_answer() or m.numbers and m.observer.is_keyed(container, key)):
         return True
     return is_moving(m, container) and (
         type(key) is slice or m.observer.has_answer()

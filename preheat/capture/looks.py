@@ -21,6 +21,7 @@ from preheat.bridge.symint import is_box
 from preheat.bridge.tensors import Device, Parameter, Size, Tensor
 from preheat.capture.guards import Guards
 from preheat.capture.identities import has_identity
+from preheat.capture.lists import KEYED
 from preheat.capture.observer import GiveUp
 from preheat.capture.policies import is_fresh_iterator
 from preheat.capture.sources import PRIMITIVES
@@ -39,7 +40,6 @@ TAKING_ALL = frozenset((
 _TAKEN_BY = ("__iter__", "__next__", "__getitem__", "__index__")
 _BY_KEY = frozenset((operator.getitem, operator.setitem, operator.delitem))
 KEYS_BY_IDENTITY = frozenset((Tensor, Parameter))
-_KEYED = frozenset((list, tuple, dict))
 _MAX_DEPTH = 50
 
 
@@ -185,7 +185,7 @@ class Looks:
 
     def is_keyed(self, container: Any, key: Any) -> bool:
         """Whether `container[key]` is to be a host call: of one from outside, by a number that is often another one."""
-        return type(container) in _KEYED and id(container) in self.known and id(key) in self.numbers and (
+        return type(container) in KEYED and id(container) in self.known and id(key) in self.numbers and (
             self.guards.is_looked_at_often((key,)))
 
     def shallow(self, value: Any, is_iterated: bool = False) -> None:

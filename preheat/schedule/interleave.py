@@ -82,4 +82,3 @@ def pieces(a: View, b: View, out: View) -> Iterator[Piece]:
                 View(
                     out.base, out.offset + first * (columns + step), (count, height, middle),
                     (columns + step, period * columns, 1)))
-

@@ -82,16 +82,10 @@ def _is_image(type: TensorType) -> bool:
     return type.rank == 4 and type.strides[1] == 1
 
 
-def is_dense(type: TensorType) -> bool:
-    """Each place from the first to the last element of `type` holds one element."""
-    if any(isinstance(n, Scalar) for n in (*type.sizes, *type.strides)):
-        return False
-    step = 1
-    for stride, size in sorted((stride, n) for n, stride in zip(type.sizes, type.strides) if n != 1):
-        if stride != step:
-            return False
-        step *= size
-    return type.elems > 0
+def _fills_memory(type: TensorType) -> bool:
+    """Whether `type`, of known sizes, has elements, and these fill their memory."""
+    is_known = not any(isinstance(n, Scalar) for n in (*type.sizes, *type.strides))
+    return is_known and type.elems > 0 and type.is_dense
 
 
 def _is_chosen(op: Op, types: dict[int, TensorType]) -> bool:
@@ -166,7 +160,7 @@ class _Layouts:
 
     def _leader(self, op: Op) -> int | None:
         known = (value for value in op.refs() if value in self.given)
-        return next((v for v in known if is_dense(self.builder.type_of[v])), None)
+        return next((v for v in known if _fills_memory(self.builder.type_of[v])), None)
 
     def _as_operand(self, op: Op) -> None:
         strides = self.builder.type_of[self._leader(op)].strides

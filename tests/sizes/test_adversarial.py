@@ -10,43 +10,24 @@ import itertools
 
 import pytest
 import torch
-import torch.nn.functional as F
 
 import preheat
 from tests.sizes.check import outcome
+from tests.sizes.programs import chunked, loop, padded, size_if
 
 HINTS = ((4, 6), (6, 6), (5, 12))
 SIZES = tuple(itertools.product((2, 3, 4, 5, 6, 8, 12), (2, 3, 4, 6, 7, 9, 12)))
 EDGES = ((0, 6), (6, 0), (0, 0), (1, 6), (6, 1), (1, 1), (13, 6), (6, 13), (13, 17), (64, 8), (17, 17), (0, 1), (1, 0))
 
-
-def size_if(x):
-    return x + 1 if x.shape[0] > 4 else x - 1
-
-
-def pyloop(x):
-    for i in range(x.shape[0]):
-        x = x + i
-    return x
-
-
-def chunked(x):
-    return torch.cat([c.sum(0, keepdim=True) for c in x.split(2)])
-
-
-def pad(x):
-    return F.pad(x, (0, 8 - x.shape[1])) if x.shape[1] < 8 else x
-
-
 # The program; its ways at SIZES, and at EDGES behind these.
 PROGRAMS = {
     "add_T": (lambda x: x + x.t(), 1, 6), "square_mm": (lambda x: x @ x, 1, 2), "view6": (lambda x: x.view(-1, 6), 2, 7),
-    "size_if": (size_if, 2, 6), "pyloop": (pyloop, None, None),
+    "size_if": (size_if, 2, 6), "pyloop": (loop, None, None),
     "flat": (lambda x: x.reshape(-1) * 2, 1, 4), "half": (lambda x: x[: x.shape[0] // 2], 1, 6),
     "last": (lambda x: x[-1], 1, 2), "first3": (lambda x: x[:3], 2, 6), "t_view": (lambda x: x.t().reshape(-1), 1, 6),
     "meanscale": (lambda x: x.sum() / x.shape[0], 1, 4), "arange": (lambda x: x + torch.arange(x.shape[1]), 1, 4),
     "cat_self": (lambda x: torch.cat([x, x + 1], 0), 1, 4), "eye": (lambda x: x + torch.eye(x.shape[1])[:1], 1, 4),
-    "chunked": (chunked, None, None), "pad": (pad, 2, 5),
+    "chunked": (chunked, None, None), "pad": (padded, 2, 5),
     "perm": (lambda x: x.unsqueeze(0).permute(2, 0, 1).contiguous().view(x.shape[1], -1), 1, 5),
     "tslice": (lambda x: x.t()[:2].sum(0), 1, 6), "sqrt": (lambda x: x * (x.shape[1] ** 0.5), 1, 4),
     "softmax": (lambda x: (x @ x.t()).softmax(-1), 1, 4), "expand": (lambda x: x[:1].expand(x.shape[0], -1) + x, 1, 4),
