@@ -252,12 +252,10 @@ step(x)
     ),
     "own_write": Reason(
         "changes what it has read, so its guards do not hold when it ends ({detail})",
-        "move the change out of the compiled function",
-    ),
+        "move the change out of the compiled function"),
     "no_snapshot": Reason(
         "is at a place from which no later call can go on ({detail})",
-        "move the call out of the class body, or of what C calls back",
-    ),
+        "move the call out of the class body, or of what C calls back"),
     "host_raised": Reason(
         "lets an op fail by what its tensors hold, or a function end the program ({detail})",
         "test for the failure before the call",
@@ -519,13 +517,15 @@ step(x, [1, 2, 3])
     "list_length": Reason(
         "looks at all of a list whose length has been another one in each of three calls ({detail})",
         "pass one tensor, or lists of few lengths",
-        "host",
-    ),
+        "host"),
     "changing_key": Reason(
         "takes an item by a number, or a text made of one, that has been another one in each of three calls ({detail})",
         "take it outside and pass it, or stack what is in the list to one tensor",
-        "host",
-    ),
+        "host"),
+    "changing_loop": Reason(
+        "turns a loop as often as a number says that has been another one in each of three calls ({detail})",
+        "nothing: its body is compiled once for all numbers; or ask for a graph of each by fullgraph=True",
+        "path"),
     "foreign_state": Reason(
         "runs where Preheat cannot watch ({detail})",
         "call it without that state",

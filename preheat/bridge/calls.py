@@ -127,7 +127,9 @@ _PURE_TYPES = frozenset((
 # Runs the backward, with what it does around it: one host call.
 ENGINE = tuple(f for f in (private("autograd.graph._engine_run_backward"),) if f is not None)
 # Leave something of the program's with autograd: one host call, not one for each thing that they do there.
-HOOKS = (torch.Tensor.register_hook, torch.Tensor.register_post_accumulate_grad_hook)
+HOOKS = (
+    torch.Tensor.register_hook, torch.Tensor.register_post_accumulate_grad_hook,
+    torch.utils.hooks.RemovableHandle.remove)
 # Mark a region for a profiler. Under one a call is plain Python, so here they do nothing.
 PROFILER_MARKS = (torch.autograd.profiler.record_function,)
 _OVERLOADS = (torch._ops.OpOverload.__call__, torch._ops.OpOverloadPacket.__call__)

@@ -23,6 +23,7 @@ from preheat.bridge.symint import is_available, is_safe, plain, show, unboxed
 from preheat.bridge.tensors import Parameter, Size, Tensor, tensor_facts
 from preheat.capture.calculations import EXTREMES, moves_elements, spelled_calculation
 from preheat.capture.elements import is_followed
+from preheat.capture.looks import BY_KEY
 from preheat.capture.numbers import is_operation
 from preheat.capture.observer import NOT_DONE, GiveUp, Observer
 from preheat.capture.policies import is_bound
@@ -37,9 +38,10 @@ from preheat.ir.types import TensorType
 # Ops whose `value` and `alpha` are numbers in every overload: a tensor given for one is read.
 _SCALED_BY_NUMBERS = frozenset("add sub subtract rsub addcmul addcdiv".split())
 # Kinds of policies.py whose functions move what is in containers without looking at it.
-_MOVING = frozenset(("shallow", "fill", "get", "identity", "abc", "class", "refuse", "operator"))
+_MOVING = frozenset((
+    "shallow", "fill", "get", "identity", "abc", "class", "refuse", "operator", "own_gradients", "whole_checkpoint"))
 # Of these, the ones that only store or pass on their own arguments, too.
-_STORING = frozenset(("get", "abc", "class", "refuse", "operator"))
+_STORING = frozenset(("get", "abc", "class", "refuse", "operator", "own_gradients", "whole_checkpoint"))
 _APPENDING = frozenset(("append", "appendleft"))
 # Methods that change a container, and from which argument on they store what they get.
 _STORED_FROM = {"append": 0, "appendleft": 0, "insert": 1, "setdefault": 1}
@@ -59,7 +61,9 @@ class Boxing(Spelling, Observer):
     known_source: Callable[[Any], int | None]
     machine: Any
     fixed: tuple[str, str, str, int] | None  # where and why a marked size was pinned
-    counters: dict[int, int | float]  # see `loops.py`
+    counters: dict[int, int | float]  # see `loops.py`, and the next two
+    decided: list[tuple[Any, int]]
+    note_test: Callable[[Scalar], None]
     missed: dict[str, int]  # how often which op pinned the sizes that it was given
     _shown: dict[int, Any]  # in the call under way: what C sees for a tensor, by its id
 
@@ -67,7 +71,7 @@ class Boxing(Spelling, Observer):
     def begin_recording(self, has_tests: bool = False) -> None:
         """A new node: the recorder asks for numbers, and tells of sizes, of its guards."""
         self.recorder.begin(has_tests)
-        self.counters = {}
+        self.counters, self.decided, self.guards.tested = {}, [], self.note_test
         if is_available():
             self.recorder.element_symbol = self.guards.element
             self.recorder.element_divides = self.guards.numbers.divides
@@ -232,7 +236,7 @@ class Boxing(Spelling, Observer):
                                                       (*args, *kwargs.values()))):
                 return self._boxed(
                     lambda: call(self, function, tuple(boxes), named, row), twice, (args, kwargs), function)
-        if not (function is range and self.is_looped()):
+        if function is not range:  # which holds them
             self._pin_unless_moved(row.kind, function, args, kwargs)
         if row.kind in _TAKES_BOXES:
             self.pin_sizes((*args, *kwargs.values()))
@@ -272,6 +276,8 @@ class Boxing(Spelling, Observer):
 
     def operate_with_numbers(self, function: Any, args: tuple, run: Callable) -> Any:
         """`run(function, args)`, an operator on objects of which some may be runtime numbers."""
+        if function in BY_KEY and self.is_keyed(*args[:2]):
+            return run(function, args)
         args = self.with_indices(function, self.as_tensors(function, args))
         if moves_elements(function, args, self.numbers) and not any(map(self.guards.is_moving_list, args)):
             return self.perform(function, args, {})

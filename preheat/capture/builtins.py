@@ -18,14 +18,14 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from preheat.capture import attributes, generators, items, operations, polyfills, texts
+from preheat.capture import attributes, generators, items, operations, polyfills, ranges, texts
 from preheat.capture.answers import judged
 from preheat.capture.attributes import OBJECT_DELETE, OBJECT_GET, OBJECT_SET
 from preheat.capture.callbacks import by_greater, by_less, holds_numbers, iterates_in_python, tester, trampoline
 from preheat.capture.calls import c_call, invoke, mutate
 from preheat.capture.classes import common
 from preheat.capture.frames import Frame, and_then, attempt
-from preheat.capture.lists import is_taken_by_c
+from preheat.capture.lists import hangs_on_key, is_taken_by_c
 from preheat.capture.models import MODELS, method, models
 from preheat.capture.observer import ABSENT
 from preheat.capture.tracebacks import raise_as_is
@@ -85,6 +85,7 @@ def model_range(m, args, kwargs):
     if any(type(arg) not in operations.PLAIN and
            operations.runs_python(m.lookup(arg, type(arg), "__index__")) for arg in args):
         return invoke(m, polyfills.range_of, tuple(args))
+    ranges.check_step(m, args)
     return c_call(m, range, args, kwargs)
 
 
@@ -129,8 +130,9 @@ def model_sum(m, args, kwargs):
 
 
 def is_added_in_machine(m, value: Any) -> bool:
-    """Whether a list or tuple that the call made holds what C would add up unseen, at the sizes that it has."""
-    return type(value) in (list, tuple) and id(value) not in m.known and any(map(m.observer.has_sizes, value))
+    """Whether a list or tuple that the call made holds what C would add up unseen, at the sizes that it has; or a
+    range is as long as a number that changes says."""
+    return ranges.is_changing(m, value) or type(value) in (list, tuple) and id(value) not in m.known and any(map(m.observer.has_sizes, value))
 
 
 def extremum(function: Callable, decide: Callable) -> None:
@@ -175,6 +177,7 @@ def model_get(m, function, owner, args, kwargs):
         or not 1 <= len(args) <= 2
         or type(args[0]) not in operations.PLAIN
         or m.c_call is None
+        or hangs_on_key(m, owner, args[0])
     ):
         return c_call(m, function, args, kwargs)
     operations.look_at(m, args[0])
@@ -198,9 +201,14 @@ def is_attribute_call(m, args: tuple | list, kwargs: dict, *counts: int) -> bool
     return True
 
 
+def has_changing_name(m, args: tuple | list) -> bool:
+    """Whether a host call finds an attribute of what is from outside, whose name is made of a number that changes."""
+    return bool(m.numbers) and len(args) > 1 and id(args[0]) in m.known and m.observer.is_changing_key(args[1])
+
+
 @models(getattr)
 def model_getattr(m, args, kwargs):
-    if not is_attribute_call(m, args, kwargs, 2, 3):
+    if m.observer.has_answer() or has_changing_name(m, args) or not is_attribute_call(m, args, kwargs, 2, 3):
         return c_call(m, getattr, args, kwargs)
     try:
         value = attributes.load(m, args[0], args[1])
@@ -303,7 +311,7 @@ def by_operation(function: Callable, operation: Callable) -> None:
     MODELS[function] = model
 
 
-by_operation(len, operations.length)
+by_operation(len, ranges.length)
 by_operation(bool, operations.truth)
 by_operation(str, texts.text)
 by_operation(repr, texts.representation)

@@ -14,7 +14,7 @@ from preheat.capture import attributes, calls, generators, items, operations, po
 from preheat.capture.bytecode import NULL_FIRST
 from preheat.capture.frames import END, NULL, Frame
 from preheat.capture.handlers import handles, settle
-from preheat.capture.lists import is_moving, is_taken_by_c
+from preheat.capture.lists import hangs_on_key, is_moving, is_taken_by_c
 from preheat.capture.observer import ABSENT
 
 
@@ -49,6 +49,9 @@ def build_set(m, frame, count):
 @handles("BUILD_MAP")
 def build_map(m, frame, count):
     if m.numbers and count:
+        if any(map(m.observer.is_changing_key, frame.stack[-2 * count :: 2])):
+            made = calls.invoke(m, polyfills.dict_of, tuple(frame.stack[-2 * count :]))
+            return settle(m, frame, made, 2 * count)
         operations.look_at(m, *frame.stack[-2 * count :: 2])
     display(m, frame, 2 * count, pairs_to_dict, "dict")
 
@@ -102,7 +105,10 @@ def add_element(m, target: set, value: Any) -> None:
 @handles("MAP_ADD")
 def map_add(m, frame, depth):
     key, value = frame.stack[-2:]
-    set_entry(m, frame.stack[-depth - 2], key, value)
+    if hangs_on_key(m, frame.stack[-depth - 2], key):
+        operations.operate(m, operator.setitem, frame.stack[-depth - 2], key, value)
+    else:
+        set_entry(m, frame.stack[-depth - 2], key, value)
     del frame.stack[-2:]
 
 
@@ -127,7 +133,7 @@ def elements(m, value: Any) -> Any:
     if cls in (list, tuple, dict, set, frozenset, str, range):
         if m.read_whole is not None and id(value) in m.known:
             m.read_whole(value)
-        operations.look_at(m, value if cls is str else None)
+        operations.look_at(m, value if cls is str or cls is range else None)
         return value
     return generators.drive_iterator(m, m.finish(operations.iterate(m, value)))
 

@@ -25,7 +25,7 @@ def jump(m, frame, target):
 @handles("JUMP_BACKWARD")
 def jump_backward(m, frame, target):
     if m.loop is not None:
-        m.loop(frame)
+        m.loop(frame, True)
     return target
 
 
@@ -91,22 +91,26 @@ def pop_jump_if_not_none(m, frame, target):
     return None if value is None else target
 
 
-def looping(handler: Callable) -> Callable:
-    """A conditional jump that goes backward: told as a loop when taken."""
+def looping(handler: Callable, wanted: bool | None) -> Callable:
+    """A conditional jump that goes backward: told as a loop when taken. Where what decides is plain, its truth stands
+    for it from then on, so that the instruction may be executed anew."""
 
     def jump_back(m, frame, target):
+        is_plain = wanted is not None and type(frame.stack[-1]) in operations.PLAIN
+        if is_plain:
+            frame.stack[-1] = operations.truth(m, frame.stack[-1])
+            if frame.stack[-1] is wanted and m.loop is not None:
+                m.loop(frame, True)
         taken = handler(m, frame, target)
-        if taken == target and m.loop is not None:
-            m.loop(frame)
+        if taken == target and not is_plain and m.loop is not None:
+            m.loop(frame, False)
         return taken
 
     return jump_back
 
 
-for condition in ("IF_FALSE", "IF_TRUE", "IF_NONE", "IF_NOT_NONE"):
-    HANDLERS[f"POP_JUMP_BACKWARD_{condition}_LOOP"] = looping(
-        HANDLERS[f"POP_JUMP_IF_{condition[3:]}"]
-    )
+for condition, wanted in (("IF_FALSE", False), ("IF_TRUE", True), ("IF_NONE", None), ("IF_NOT_NONE", None)):
+    HANDLERS[f"POP_JUMP_BACKWARD_{condition}_LOOP"] = looping(HANDLERS[f"POP_JUMP_IF_{condition[3:]}"], wanted)
 
 
 @handles("JUMP_IF_FALSE_OR_POP")

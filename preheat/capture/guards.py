@@ -70,6 +70,7 @@ class Guards:
         self.carried_axes: dict[int, frozenset[int]] = {}  # of its tensors: axes that change, by id
         self.tensors: dict[int, TensorType] = {}  # types of tensors from outside, by source
         self.has_sizes: Callable[[], None] = lambda: None  # told when a size becomes a symbol
+        self.tested: Callable[[Scalar], None] = lambda scalar: None  # told of each test
         self._replaced: dict[tuple, int | float] = {}  # place that was read -> what is seen there
         self.limit = limit
         self.list: list[Guard] = []
@@ -128,6 +129,7 @@ class Guards:
     def _test(self, scalar: Number, answer: bool) -> None:
         if isinstance(scalar, Scalar):
             self.claim(self.sources.number(scalar), "is", answer)
+            self.tested(scalar)
 
     # ------------------------------------------------------------------ values
     def meet(self, source: int, value: Any, *hints: tuple[str, str]) -> int | float | None:

@@ -15,10 +15,10 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
-from preheat.capture import polyfills
+from preheat.capture import polyfills, ranges
 from preheat.capture.calls import MUTATORS, c_call, invoke, mutate
 from preheat.capture.frames import and_then
-from preheat.capture.lists import hangs_on_length
+from preheat.capture.lists import hangs_on_key, hangs_on_length
 from preheat.capture.models import method, models
 from preheat.capture.observer import ABSENT
 from preheat.capture.operations import (
@@ -36,10 +36,12 @@ def contains(m, container: Any, value: Any) -> Any:
     if raw is ABSENT and cls not in PLAIN and (
             m.is_watching or runs_python(m.lookup(container, cls, "__iter__"))):
         return invoke(m, polyfills.contains_by_iteration, (container, value))
-    if m.numbers:
+    if m.numbers or m.observer.has_answer():
         answer = number_within(m, container, cls, value)
         if answer is not None:
             return answer
+        if hangs_on_key(m, container, value):
+            return operate(m, operator.contains, container, value)
         # of a dict only the keys are compared
         look_at(m, value, *(dict.keys(container) if issubclass(cls, dict) else (container,)))
     if issubclass(cls, CONTAINERS_WITH_LENGTH):
@@ -61,7 +63,7 @@ def number_within(m, container: Any, cls: type, value: Any) -> bool | None:
     if type(value) not in NUMBERS or value != value or m.observer.has_answer():
         return None
     if cls is range:
-        return number_in_range(m, container, value)
+        return ranges.contains(m, container, value)
     if cls not in MEMBERSHIP and not issubclass(cls, dict) or len(container) > MOST_MEMBERS:
         return None
     members = list(dict.keys(container) if issubclass(cls, dict) else container)
@@ -72,18 +74,6 @@ def number_within(m, container: Any, cls: type, value: Any) -> bool | None:
     if id(container) in m.known:
         members = read_items(m, container) if cls in (list, tuple) else m.observer.read_members(container)
     return m.observer.is_one_of(value, [part for part in members if type(part) in NUMBERS or type(part) is bool])
-
-
-def number_in_range(m, container: range, value: Any) -> bool | None:
-    ends = container.start, container.stop, container.step
-    if type(value) is not int or id(value) not in m.numbers or any(id(end) in m.numbers for end in ends):
-        return None
-    if not container:
-        return False
-    low, high = min(container[0], container[-1]), max(container[0], container[-1])
-    return (
-        calculate(m, operator.ge, value, low) and calculate(m, operator.le, value, high)
-        and calculate(m, operator.eq, calculate(m, operator.mod, value, container.step), low % container.step))
 
 
 def bisected(function: Callable, is_less: Callable) -> None:
@@ -125,16 +115,16 @@ def subscript(m, container: Any, key: Any) -> Any:
     if hangs_on_length(m, container, key):
         return operate(m, operator.getitem, container, key)
     raw = m.lookup(container, cls, "__getitem__") if cls not in EXACT else ABSENT
+    if runs_python(raw):
+        return call_dunder(m, raw, container, key)
     if m.numbers and not m.observer.is_indexed_by_boxes(container, key):
-        if id(key) in m.numbers and issubclass(cls, dict) and not runs_python(raw):
+        if id(key) in m.numbers and issubclass(cls, dict):
             value = shared_entry(m, container, key)
             if value is not ABSENT:
                 return value
         look_at(m, key, container if cls is str else None)
     if cls in EXACT:
         return subscript_builtin(m, container, key, cls)
-    if runs_python(raw):
-        return call_dunder(m, raw, container, key)
     if raw is ABSENT and issubclass(cls, type):
         return subscript_class(m, container, key)
     if issubclass(cls, (list, tuple, dict)):
@@ -257,6 +247,8 @@ def change_item(m, function: Callable, tell: Callable | None, container: Any, *a
     raw = m.lookup(container, type(container), name)
     if runs_python(raw):
         return call_dunder(m, raw, container, *args)
+    if hangs_on_key(m, container, args[0]):
+        return operate(m, function, container, *args)
     if m.numbers and not m.observer.is_indexed_by_boxes(container, args[0]):
         look_at(m, args[0])
     cls = type(container)

@@ -13,7 +13,7 @@ from typing import Any
 
 from preheat.capture.iterators import HOSTED
 
-KEYED = frozenset((list, tuple, dict))
+KEYED = frozenset((list, tuple, dict, set, frozenset))
 
 
 def is_moving(m, value: Any) -> bool:
@@ -32,11 +32,16 @@ def is_taken_by_c(m, value: Any) -> bool:
     return is_moving(m, value)
 
 
+def hangs_on_key(m, container: Any, key: Any) -> bool:
+    """Whether `container` is to be asked by C for what it has at `key`, or be changed there: a number, or a text of
+    one, that is another one in each call."""
+    return type(container) in KEYED and (
+        m.observer.has_answer() or bool(m.numbers) and m.observer.is_keyed(container, key))
+
+
 def hangs_on_length(m, container: Any, key: Any) -> bool:
     """Whether `container[key]` is to be asked of C: of a list of any length, at the end, or at a number
     that nobody has looked at; of a dict or any list by a number that is another one in each call."""
-    if type(container) in KEYED and (m.observer.has_answer() or m.numbers and m.observer.is_keyed(container, key)):
-        return True
-    return is_moving(m, container) and (
+    return hangs_on_key(m, container, key) or is_moving(m, container) and (
         type(key) is slice or m.observer.has_answer()
         or type(key) is int and (key < 0 or m.observer.is_counted(key)))

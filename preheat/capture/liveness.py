@@ -61,10 +61,11 @@ def _accesses(code: Code) -> tuple[list[int], list[int], int]:
 
 
 def written_between(code: Code, first: int, last: int) -> list[int]:
-    """The locals that instructions `first` to `last` store to, but for cells."""
-    table, found = _access_handlers(), {}
+    """The locals that instructions `first` to `last` store to, cells among them."""
+    table, found, to_cell = _access_handlers(), {}, HANDLERS["STORE_DEREF"]
     for handler, argument in code.instructions[first:last + 1]:
-        found |= {local: None for kind, local in table.get(handler, _none)(argument) if kind == "write"}
+        found |= {local: None for kind, local in table.get(handler, _none)(argument)
+                  if kind == "write" or handler is to_cell}
     return list(found)
 
 

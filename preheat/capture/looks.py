@@ -13,7 +13,7 @@ import operator
 import re
 import types
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from preheat.base.names import raw_attribute
@@ -38,7 +38,8 @@ TAKING_ALL = frozenset((
     "intersection_update", "symmetric_difference_update", "__isub__", "__ixor__", "extendleft",
 ))
 _TAKEN_BY = ("__iter__", "__next__", "__getitem__", "__index__")
-_BY_KEY = frozenset((operator.getitem, operator.setitem, operator.delitem))
+_TAKING_INDICES = frozenset((operator.getitem, operator.setitem, operator.delitem))
+BY_KEY = _TAKING_INDICES | {operator.contains}
 KEYS_BY_IDENTITY = frozenset((Tensor, Parameter))
 _MAX_DEPTH = 50
 
@@ -148,10 +149,10 @@ class Looks:
     def compare_all(self, function: Callable, args: tuple) -> None:
         """C compares `args`, or finds an item of the first by the second: of no dict, an index is a
         number that C asks an object for."""
-        if function is operator.getitem and self.is_keyed(*args):
+        if function in BY_KEY and self.is_keyed(*args[:2]):
             raise GiveUp("changing_key", f"{args[1]!r}")
         self.compare(args[0])
-        if function in _BY_KEY and not issubclass(type(args[0]), dict):
+        if function in _TAKING_INDICES and not issubclass(type(args[0]), dict):
             self.look(args[1], 0)
             args = args[2:]
         for arg in args[1:]:
@@ -184,9 +185,16 @@ class Looks:
                     self.compare(part)
 
     def is_keyed(self, container: Any, key: Any) -> bool:
-        """Whether `container[key]` is to be a host call: of one from outside, by a number that is often another one."""
-        return type(container) in KEYED and id(container) in self.known and id(key) in self.numbers and (
-            self.guards.is_looked_at_often((key,)))
+        """Whether what `container` has at `key` is to be found by a host call: by a number that is often another one."""
+        return type(container) in KEYED and self.is_changing_key(key) and (
+            id(container) in self.known or all(map(self._can_be_given, _values(container))))
+
+    def is_changing_key(self, key: Any) -> bool:
+        return id(key) in self.numbers and self.guards.is_looked_at_often((key,))
+
+    def _can_be_given(self, value: Any) -> bool:
+        """Whether a container with `value` in it can surely be made again for a host call."""
+        return type(value) in PRIMITIVES or type(value) is Tensor or id(value) in self.known
 
     def shallow(self, value: Any, is_iterated: bool = False) -> None:
         """C moves the elements of `value` without looking at them."""
@@ -227,6 +235,10 @@ def runs_python(value: Any) -> bool:
 @functools.lru_cache(maxsize=None)
 def _has_python(kind: type) -> bool:
     return any(type(raw_attribute(kind, name)) is types.FunctionType for name in _TAKEN_BY)
+
+
+def _values(container: Any) -> Iterable[Any]:
+    return container.values() if type(container) is dict else container
 
 
 def _ends(value: range) -> tuple[int, int, int]:

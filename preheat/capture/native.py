@@ -38,6 +38,7 @@ _INPLACE = frozenset(
 _CALLABLE = frozenset((types.FunctionType, types.MethodType, functools.partial))
 _OF_PAIRS = frozenset((dict, OrderedDict, defaultdict))
 _HASHING_ALL = frozenset((set, frozenset)) | _OF_PAIRS
+_ITERATING = frozenset((enumerate, zip, reversed))  # what comes of them is advanced by the machine
 _HASHING_METHODS = frozenset(("fromkeys", "union", "__or__"))
 _QUICK = PRIMITIVES | {Tensor}
 _NUMBERS = frozenset((int, float, complex, bool))
@@ -146,7 +147,7 @@ def _shallow(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) 
         watcher.shallow(function.__self__)
     calls_back = function in CALLING_BACK and _check_callbacks((*args, *kwargs.values()))
     for arg in (*args, *kwargs.values()):
-        watcher.look(arg, 0) if calls_back else watcher.shallow(arg)
+        watcher.look(arg, 0) if calls_back else watcher.shallow(arg, function in _ITERATING)
     if calls_back:
         args = tuple(_watched(watcher, arg, lambda part: watcher.look(part, 0)) for arg in args)
     is_counting = function is enumerate or getattr(function, "__module__", "") == "itertools"
@@ -172,6 +173,8 @@ def _taken(function: Any, args: tuple) -> tuple:
 def _get(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
     owner, key, *default = _operands(function, args)
     owner = watcher.behind(owner, type(owner))
+    if watcher.is_keyed(owner, key):
+        raise GiveUp("changing_key", f"{key!r}")
     watcher.compare(key)
     result = watcher.perform(function, args, kwargs)
     if id(owner) in watcher.known:

@@ -36,8 +36,8 @@ from preheat.ir.trace import (
 
 rewrites = later("preheat.base.rewrites")
 _PYTHON = ".".join(platform.python_version_tuple()[:2])
-_RANGES = (range, type(iter(range(0))))
-_OF_LISTS = frozenset(("list_length", "outside_iterator"))
+_MOVING = frozenset((range, type(iter(range(0))), enumerate, zip, int, float))
+_OF_LISTS = frozenset(("list_length", "outside_iterator", "changing_loop"))
 Outputs: TypeAlias = dict[int, tuple[int, Any]]  # value -> its place and tensor
 
 
@@ -124,7 +124,8 @@ class Nodes:
     def goto(self, why: GiveUp) -> tuple[Point, list[Any]]:
         """Ends the node before the present instruction."""
         outputs: Outputs = {}
-        recipe, snapshot, slots = self._cut(self._planner(outputs), [])
+        growing = self.watcher.growing() if why.reason in _OF_LISTS else ()
+        recipe, snapshot, slots = self._cut(self._planner(outputs), [], growing)
         point = Point(snapshot, len(slots), moving=self._moving(slots))
         self._finish(outputs, Goto(recipe, point), self.broken(why))
         return point, slots
@@ -224,10 +225,11 @@ class Nodes:
 
 
 def moving_lists(point: Point, values: Sequence[Any]) -> dict[int, Any]:
-    """The lists of tensors among the slots of `point`, by id, whose length changes from call to call, and ranges."""
+    """The lists of tensors among the slots of `point`, by id, whose length changes from call to call, and ranges; the
+    numbers that say how often a loop turns."""
     slots = [values[place] for place in point.moving]
     return {id(slot): slot for slot in slots
-            if type(slot) in _RANGES or type(slot) in (list, tuple) and all(type(part) is Tensor for part in slot)}
+            if type(slot) in _MOVING or type(slot) in (list, tuple) and all(type(part) is Tensor for part in slot)}
 
 
 def own_float(answer: Any) -> Any:

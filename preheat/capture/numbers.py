@@ -83,7 +83,7 @@ _ONE_TO_ONE = frozenset("add sub neg float str repr format join".split())
 _OF_FINITE = frozenset("floor ceil trunc int round sin cos tan".split())
 _TO_FINITE = frozenset("exp expm1 sinh cosh pow fpow".split())
 _WALKED = frozenset((
-    list, tuple, Size, dict, set, frozenset, deque, slice, OrderedDict, defaultdict,
+    list, tuple, Size, dict, set, frozenset, deque, slice, range, OrderedDict, defaultdict,
 ))
 _BOXED_WITHIN = frozenset((list, tuple, Size))
 _NAMED_RESULTS = "torch.return_types"  # tuples with names, as x.max(0) gives
@@ -189,6 +189,10 @@ class Numbers:
         self._values[source] = value
         self.table[id(value)] = (value, symbol_of(source, value))
         return value
+
+    def of(self, name: str) -> int | float:
+        """The number that the symbol `name` stands for."""
+        return self._values[source_of(name)]
 
     def made(self, scalar: Number, value: int | float) -> int | float:
         """The number that is `scalar`, `value` now: that of the source, if it is one's."""
@@ -586,6 +590,6 @@ def _parts(value: Any) -> list:
     kind = type(value)
     if issubclass(kind, dict):
         return [*value.keys(), *value.values()]
-    if kind is slice:
+    if kind is slice or kind is range:
         return [value.start, value.stop, value.step]
     return list(value)

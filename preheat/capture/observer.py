@@ -178,7 +178,11 @@ class Observer:
         return False
 
     def is_keyed(self, container: Any, key: Any) -> bool:
-        """Whether `container[key]` is to be a host call, done again on every call."""
+        """[numbers: any] Whether what `container` has at `key` is to be found by a host call, done again on every call."""
+        return False
+
+    def is_changing_key(self, key: Any) -> bool:
+        """[numbers: any] Whether an attribute of the name `key` is to be found so."""
         return False
 
     def class_number(self, cls: type, name: str) -> int | float | None:
@@ -337,8 +341,8 @@ class Observer:
         return False
 
     # ----------------------------------------------------------------------------------- control
-    def loop(self, frame: Any) -> None:
-        """A backward jump was taken in `frame`."""
+    def loop(self, frame: Any, is_again: bool) -> None:
+        """A backward jump is taken in `frame`. `is_again`: the present instruction may be executed anew to take it."""
 
     def is_library(self, file: str) -> bool:
         """Whether frames of `file` are stepped over when the place of a GiveUp is named."""

@@ -404,7 +404,7 @@ def iterate(m, value: Any, is_alone: bool = False) -> Any:
         if is_alone and cls in HOSTED:
             return value
         m.read_whole(value)
-    if cls is str:
+    if cls is str or cls is range:
         look_at(m, value)
     result = iter(value) if issubclass(cls, ITERATED_BY_C) else operate(m, iter, value)
     if m.born is not None:

@@ -84,6 +84,14 @@ def sum_of(elements: Iterator, start: Any = 0) -> Any:
     return total
 
 
+def dict_of(*parts: Any) -> dict:
+    """What a display makes of its keys and values, in turns."""
+    made = {}
+    for place in range(0, len(parts), 2):
+        made[parts[place]] = parts[place + 1]
+    return made
+
+
 def list_of(elements: Iterator) -> list:
     """`list(elements)` of a generator."""
     made = []

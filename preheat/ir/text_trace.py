@@ -118,9 +118,14 @@ def range_path(number: str) -> str:
     return f"range({number})"
 
 
+def turns_path(number: str) -> str:
+    """Loops that turn as often as a number says, which decided something else in a call before."""
+    return f"turns({number})"
+
+
 def without_items(paths: frozenset[str]) -> frozenset[str]:
-    """`paths` where a list, or a range, whose length changes may not end the graph."""
-    return frozenset(path for path in paths if not path.endswith(_ITEMS) and not path.startswith("range("))
+    """`paths` where what turns as often as a list, a range or a number says may not end the graph."""
+    return frozenset(path for path in paths if not path.endswith(_ITEMS) and not path.startswith(("range(", "turns(")))
 
 
 def has_lists(paths: frozenset[str]) -> bool:

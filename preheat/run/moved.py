@@ -12,7 +12,7 @@ from preheat.base.names import raw_attribute
 from preheat.bridge.tensors import Parameter, Tensor, is_plain
 from preheat.ir.dims import source_of
 from preheat.ir.scalar import symbols
-from preheat.ir.text_trace import axis_path, equal_sizes, known_tensor, source_path
+from preheat.ir.text_trace import axis_path, equal_sizes, known_tensor, source_path, turns_path
 from preheat.ir.trace import Guard, Trace
 from preheat.run import resolve as steps
 from preheat.run.check import Checker, references, same
@@ -66,8 +66,11 @@ def _tested_lengths(checker: Checker, found: Sequence[Any]) -> Iterator[str]:
             continue
         for name in symbols(source.key):
             kind = trace.sources[source_of(name)].kind
+            path = source_path(trace, source_of(name))
+            if kind not in _AXES and kind != "len":
+                yield turns_path(path)
             if kind == "len" or source.key.op == "eq" and kind not in _AXES:
-                yield source_path(trace, source_of(name))
+                yield path
 
 
 def _moved_axes(checker: Checker, found: Sequence[Any]) -> Iterator[str]:

@@ -496,7 +496,7 @@ def moved_for(
     if any(one.artifact.trace.signature.rest >= 0 for one in variants):
         found[_COUNT] += 2
     lists = (path for path, count in found.items() if count > 1 and path.startswith("len("))
-    bounds = (range_path(path) for path, count in found.items() if count > 1 and not path.startswith("len("))
+    bounds = (range_path(path) for path, count in found.items() if count > 1 and not path.startswith(("len(", "turns(")))
     return frozenset(found).union((items_path(path[len("len("):-1]) for path in lists), bounds)
 
 

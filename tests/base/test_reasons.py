@@ -19,7 +19,7 @@ ROOT = pathlib.Path(preheat.__file__).parent
 WITHOUT_EXAMPLE = {
     "untracked_tensor", "overlapping_write", "op_argument", "own_write", "foreign_state", "fault",
     "internal_error", "limit_ops", "limit_nodes", "no_snapshot", "bytecodes", "limit_guards", "recompile_limit", "marked_size",
-    "list_length", "changing_key", "impure_region", "raises",
+    "list_length", "changing_key", "changing_loop", "impure_region", "raises",
 }
 
 

@@ -22,10 +22,13 @@ class Layers(torch.nn.Module):
         super().__init__()
         torch.manual_seed(0)
         self.layers = torch.nn.ModuleList([torch.nn.Linear(4, 4) for _ in range(15)])
+        self.named = torch.nn.ModuleDict({f"k{k}": torch.nn.Linear(4, 4) for k in range(15)})
+        for k in range(15):
+            self.register_buffer(f"scale{k}", torch.full((4,), float(k)))
         self.scales = torch.nn.ParameterList([torch.full((4,), float(k)) for k in range(15)])
 
     def forward(self, x, n):
-        return self.layers[n](x) * self.scales[n]
+        return self.layers[n](x) * self.scales[n] + self.named[f"k{n % 15}"](x)
 
 
 LAYERS = Layers()
@@ -50,14 +53,46 @@ def written(x, n):
     return x * table[n]
 
 
+def within(x, n):
+    return (x * TENSORS[n], 1) if n in BY_INT and str(n) in BY_TEXT else (x - 1, 0)
+
+
+def by_name(x, n):
+    return getattr(LAYERS, f"scale{n % 15}", X) * x, getattr(LAYERS, f"none{n}", 3)
+
+
+def displayed(x, n):
+    made = {f"layer {n}": x * 2, "n": n}
+    made[n] = x * 3
+    return made[n], made["n"], n in made
+
+
+def chosen(x, n):
+    return x * (1.0, 2.0, 4.0)[n % 3] * {3: 1.0, 5: 2.0}.get(n, 0.5) * [x, x + 1, x + 2][n % 3]
+
+
+def each_layer(x, n):
+    for k in range(n % 15):
+        x = LAYERS.layers[k](x)
+    return x
+
+
+def counted_out(x, n):
+    out = {"x": x * 2}
+    out["step"] = n
+    return out["x"], out["step"] + 1, n in (3, 5, 7)
+
+
 # and the captures that all of VALUES may take; a kind of item, of a shape, of an error is one each
 PROGRAMS = {
     "dict": (lambda x, n: x * BY_INT[n], 3), "text": (lambda x, n: x * BY_TEXT[str(n)], 3), "f-string": (lambda x, n: x * BY_TEXT[f"{n}"], 3),
     "list": (lambda x, n: x * TENSORS[n], 3), "number": (lambda x, n: x * NUMBERS[n], 3), "tuple": (lambda x, n: x * NESTED["pairs"][n][1], 3),
     "of a sum": (lambda x, n: x * TENSORS[n // 2 + 1], 3), "twice": (lambda x, n: TENSORS[n] * x + TENSORS[n - 1], 5),
     "name": (lambda x, n: (x * 2, NAMES[n]), 4), "mixed": (lambda x, n: (x, MIXED[n]), 7), "shapes": (lambda x, n: x * SHAPES[n], 4),
-    "row": (lambda x, n: x * sum(NESTED["rows"][n]), 16), "get": (lambda x, n: x * NUMBERS[n] if BY_INT.get(n) is not None else x, 16),
-    "module": (LAYERS, 16), "counting": (counting, 22), "tried": (tried, 5), "written": (written, 16),
+    "row": (lambda x, n: x * sum(NESTED["rows"][n]), 16), "get": (lambda x, n: x * NUMBERS[n] if BY_INT.get(n) is not None else x, 7),
+    "module": (LAYERS, 9), "counting": (counting, 9), "tried": (tried, 5), "written": (written, 9),
+    "within": (within, 7), "by name": (by_name, 5), "displayed": (displayed, 6), "chosen": (chosen, 9),
+    "each layer": (each_layer, 9), "counted out": (counted_out, 3),
 }
 
 

@@ -91,6 +91,82 @@ def enumerated(x, n):
     return x
 
 
+def numbered_from(x, n):
+    for k, i in enumerate(range(1, n), 1):
+        x = x * 0.5 + k * i
+    return x
+
+
+def backward(x, n):
+    for i in reversed(range(n)):
+        x = x * 0.5 + i
+    return x
+
+
+def zipped(x, n):
+    for i, row, k in zip(range(n), TABLE, range(100, 0, -1)):
+        x = x * 0.5 + row * i + k
+    return x
+
+
+def summed(x, n):
+    return sum(x * i for i in range(n)) + sum(range(n))
+
+
+def delegated(x, n):
+    def numbers():
+        yield from range(n)
+
+    for i in numbers():
+        x = x * 0.5 + i
+    return x
+
+
+def by_steps(x, n):
+    for i in range(0, 20, n if n else 1):
+        x = x * 0.5 + i
+    return x
+
+
+def without_a_step(x, n):
+    try:
+        for i in range(0, 9, n):
+            x = x * 0.5 + i
+    except ValueError as error:
+        return x, str(error)
+    return x
+
+
+def named(x, n):
+    return {f"part {i}": x * i for i in range(n)}
+
+
+def put_in(x, n):
+    made = {}
+    for i in range(n):
+        made[i] = x + i
+    return made
+
+
+def kept(x, n):
+    numbers = range(n)
+    for i in numbers:
+        x = x + i
+    return x, numbers, len(numbers), numbers.stop, 4 in numbers
+
+
+def asked(x, n):
+    return x, range(n) == range(4), hash(range(n)) == hash(range(5)), str(range(n)), bool(range(n))
+
+
+def displayed(x, n):
+    first, *others = range(n + 2)
+    return x, [*range(n)], (*range(n), 3), {*range(n)}, sorted(range(n)), list(range(n)), first, others
+
+
+TABLE = [torch.full((1,), float(k)) for k in range(30)]
+
+
 class State:
     steps = 0
 
@@ -112,8 +188,10 @@ def quarter(x, n):
 PROGRAMS = {
     "counted": (counted, 5), "with counter": (with_counter, 5), "indexed": (indexed, 5), "from to": (from_to, 5),
     "downward": (downward, 5), "listed": (listed, 7), "comprehended": (comprehended, 5), "until break": (until_break, 7),
-    "nested": (nested, 5), "twice": (twice, 7), "enumerated": (enumerated, 18), "stateful": (stateful, 8),
-    "quarter": (quarter, 5),
+    "nested": (nested, 5), "twice": (twice, 7), "enumerated": (enumerated, 5), "stateful": (stateful, 8),
+    "quarter": (quarter, 5), "numbered from": (numbered_from, 5), "backward": (backward, 5), "zipped": (zipped, 5),
+    "summed": (summed, 9), "delegated": (delegated, 5), "by steps": (by_steps, 7), "without a step": (without_a_step, 8),
+    "named": (named, 10), "put in": (put_in, 10), "kept": (kept, 10), "asked": (asked, 18), "displayed": (displayed, 18),
 }
 
 
@@ -130,7 +208,7 @@ def test_few_captures_serve_every_length(name, has_grad):
             x = X.clone().requires_grad_(has_grad)
             with torch.set_grad_enabled(has_grad):
                 kind, *result = (grad_outcome if has_grad else outcome)(call, (x, value))
-            found.append((kind, result[0] if kind == "value" else result, x.grad, State.steps))
+            found.append((kind, listed_parts(result[0]) if kind == "value" else result, x.grad, State.steps))
         seen.append(found)
     captures = preheat.counters()["captures"] - before["captures"]
     for value, (kind, one, grad, steps), (other_kind, other, other_grad, other_steps) in zip(VALUES, *seen):
@@ -140,12 +218,17 @@ def test_few_captures_serve_every_length(name, has_grad):
     assert captures <= most, captures
 
 
+def listed_parts(result):
+    return [part for entry in result.items() for part in entry] if isinstance(result, dict) else result
+
+
 def grad_outcome(call, args):
     try:
         found = call(*args)
     except Exception as error:
         return "error", type(error).__name__, str(error)
-    tensors = [t for t in (found if isinstance(found, (list, tuple)) else [found]) if isinstance(t, torch.Tensor)]
+    parts = listed_parts(found)
+    tensors = [t for t in (parts if isinstance(parts, (list, tuple)) else [parts]) if isinstance(t, torch.Tensor)]
     if tensors and any(t.grad_fn is not None for t in tensors):
         sum(t.sum() for t in tensors).backward()
     return "value", found
