@@ -24,6 +24,7 @@ from preheat.bridge.orders import nanquantile, quantile, take_along_dim
 _add, _number, _ones = map(overload, ("aten.add_.Scalar", "aten.scalar_tensor.default", "aten.new_ones.default"))
 _split, _split_with_sizes = map(overload, ("aten.unsafe_split.Tensor", "aten.unsafe_split_with_sizes.default"))
 _singular, _zeros = map(overload, ("aten._linalg_svd.default", "aten.zeros.default"))
+_full = overload("aten.full.default")
 _fft, _rfft = map(overload, ("aten._fft_c2c.default", "aten._fft_r2c.default"))
 _fused = private("ops.aten._fused_rms_norm.default")
 
@@ -192,7 +193,29 @@ def _widened(window: Any, size: int, length: int, like: Any) -> Any:
     return made
 
 
+def pad_sequence(
+    sequences: Any, batch_first: bool = False, padding_value: float = 0.0, padding_side: str = "right",
+) -> Any:
+    """Each [L, ...] in a row, or a column, of the longest one's length. Source: PackedSequence.cpp."""
+    longest = sequences[0].shape[0]
+    for sequence in sequences[1:]:
+        longest = max(longest, sequence.shape[0])
+    count, rest = len(sequences), tuple(sequences[0].shape)[1:]
+    sizes = (count, longest, *rest) if batch_first else (longest, count, *rest)
+    types = {"dtype": sequences[0].dtype, "layout": torch.strided, "device": sequences[0].device}
+    made = _full(sizes, padding_value, **types)
+    for place, sequence in enumerate(sequences):
+        length = sequence.shape[0]
+        start = longest - length if padding_side == "left" else 0
+        if batch_first:
+            made.select(0, place).narrow(0, start, length).copy_(sequence)
+        else:
+            made.narrow(0, start, length).select(1, place).copy_(sequence)
+    return made
+
+
 _COMPOSITES: dict[Any, Callable] = CELLS | {
+    private("_C._nn.pad_sequence"): pad_sequence,
     **dict.fromkeys((torch.quantile, torch.Tensor.quantile), quantile),
     **dict.fromkeys((torch.nanquantile, torch.Tensor.nanquantile), nanquantile),
     **dict.fromkeys((torch.take_along_dim, torch.Tensor.take_along_dim), take_along_dim),

@@ -19,15 +19,26 @@ _TYPES = frozenset(("dtype", "device"))
 
 @dataclass(frozen=True)
 class _Factory:
-    """How many sizes a function takes, and the names of the numbers behind them with what they are if they are not given."""
+    """How many sizes a function takes, and the names of the numbers behind them with what they are if they are not given.
+    is_last: the sizes come behind these, where no default is."""
 
     name: str
     sizes: tuple[str, ...]
     others: tuple[tuple[str, Any], ...]
+    is_last: bool = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The parameters in their order."""
+        given = tuple(name for name, default in self.others if default is _GIVEN)
+        behind = tuple(name for name, default in self.others if default is not _GIVEN)
+        return (*given, *self.sizes, *behind) if self.is_last else (*self.sizes, *given, *behind)
 
 
+_GIVEN = object()  # by the call
 _PERIODIC = ("periodic", True)
 _WINDOW = ("window_length",)
+_ENDS = (("start", _GIVEN), ("end", _GIVEN))
 _FACTORIES: dict[Any, _Factory] = {
     torch.hann_window: _Factory("hann_window", _WINDOW, (_PERIODIC,)),
     torch.bartlett_window: _Factory("bartlett_window", _WINDOW, (_PERIODIC,)),
@@ -36,11 +47,14 @@ _FACTORIES: dict[Any, _Factory] = {
     torch.kaiser_window: _Factory("kaiser_window", _WINDOW, (_PERIODIC, ("beta", 12.0))),
     torch.fft.fftfreq: _Factory("fft.fftfreq", ("n",), (("d", 1.0),)),
     torch.fft.rfftfreq: _Factory("fft.rfftfreq", ("n",), (("d", 1.0),)),
-    torch.tril_indices: _Factory("tril_indices", ("row", "col"), (("offset", 0),)),
-    torch.triu_indices: _Factory("triu_indices", ("row", "col"), (("offset", 0),)),
+    torch.tril_indices: _Factory("tril_indices", ("row", "col", "offset"), ()),
+    torch.triu_indices: _Factory("triu_indices", ("row", "col", "offset"), ()),
+    torch.linspace: _Factory("linspace", ("steps",), _ENDS, True),
+    torch.logspace: _Factory("logspace", ("steps",), (*_ENDS, ("base", 10.0)), True),
 }
 _BY_NAME = {factory.name: function for function, factory in _FACTORIES.items()}
 _KINDS = frozenset(map(type, _FACTORIES))
+_IF_NOT_GIVEN = {"offset": 0}  # of sizes
 
 
 def made_of_numbers(
@@ -53,8 +67,9 @@ def made_of_numbers(
     factory = _FACTORIES.get(function) if type(function) in _KINDS else None
     if factory is None or not any(id(arg) in numbers for arg in (*args, *kwargs.values())):
         return None
-    names = (*factory.sizes, *(name for name, _ in factory.others))
-    given = dict(zip(names, args)) | {name: arg for name, arg in kwargs.items() if name not in _TYPES}
+    names = factory.names
+    given = _IF_NOT_GIVEN | dict(zip(names, args)) | {name: arg for name, arg in kwargs.items() if name not in _TYPES}
+    given = {name: arg for name, arg in given.items() if name in names or name not in _IF_NOT_GIVEN}
     others = [given.get(name, default) for name, default in factory.others]
     is_known = len(args) <= len(names) and given.keys() <= set(names) and given.keys() >= set(factory.sizes)
     if not is_known or any(id(arg) in numbers for arg in others) or not all(type(n) in (int, float, bool) for n in others):
@@ -73,8 +88,10 @@ def _call(name: str, *args: Any) -> torch.Tensor:
 def _made(
     name: str, sizes: Sequence[int], others: Sequence[Any], *, dtype: torch.dtype | None, device: torch.device | None,
 ) -> torch.Tensor:
-    types = {} if dtype is None else {"dtype": dtype}
-    return _BY_NAME[name](*sizes, *others, **types, device=device)
+    function, types = _BY_NAME[name], {} if dtype is None else {"dtype": dtype}
+    factory = _FACTORIES[function]
+    given = dict(zip(factory.sizes, sizes)) | dict(zip((key for key, _ in factory.others), others))
+    return function(*(given[key] for key in factory.names), **types, device=device)
 
 
 OPERATORS = {

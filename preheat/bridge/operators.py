@@ -32,6 +32,9 @@ _MODULES = {
     **{f"preheat.given_{name}.default": "numbered" for name in (
         "native_layer_norm", "native_batch_norm", "native_group_norm", "huber_loss", "smooth_l1_loss", "bernoulli_",
         "nan_to_num")},
+    **{f"preheat.counted_{name}.default": "integers" for name in (
+        "max_pool2d_with_indices", "avg_pool2d", "adaptive_max_pool2d", "im2col", "polygamma", "round", "unfold",
+        "histc")},
 }
 _LIBRARY = torch.library.Library("preheat", "DEF")
 _LOCK = Lock()

@@ -11,6 +11,7 @@ What no row here allows pins every runtime number that C could reach. See `numbe
 are, `bridge/symint.py` for the boxes.
 """
 
+import itertools
 import operator
 from collections.abc import Callable
 from functools import reduce
@@ -504,7 +505,7 @@ class Boxing(Spelling, Observer):
             for arg in (owner_of(function), *everything):
                 numbers.pin_all(arg)
         elif kind not in _STORING and not _stores(kind, function):
-            for arg in everything:
+            for arg in everything[function is itertools.repeat:]:  # which stores the first
                 numbers.pin(arg)
 
 

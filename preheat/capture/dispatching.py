@@ -7,7 +7,7 @@ from typing import Any
 
 from preheat.bridge.draws import generated
 from preheat.bridge.failures import fails_by_type
-from preheat.bridge.numbered import meant
+from preheat.bridge import integers, numbered
 from preheat.bridge.overloads import Overload, decomposed, facts_of
 from preheat.bridge.symint import Shown, has_boxed_size, has_offset, taken, unboxed
 from preheat.bridge.tensors import Parameter, Tensor, dtype_name
@@ -24,7 +24,7 @@ def dispatch(
     recorder: Any, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None,
 ) -> Any:
     """Runs one op for real and records it; `__torch_dispatch__` of the mode."""
-    func, kwargs = meant(func), kwargs or {}
+    func, kwargs = integers.meant(numbered.meant(func)), kwargs or {}
     if recorder.is_generating and not recorder.is_stopped and _PLAIN_CLASSES.issuperset(types):
         draw = generated(func, args, kwargs)
         if draw is not None:

@@ -24,8 +24,7 @@ def _convolution(call: Call) -> list[Shape]:
     is_last = _makes_channels_last(call, type, weight)
     spatial = type.rank - 2
     stride, padding, dilation = (
-        _pair([call.known(n) for n in call.arg(name, ())], spatial)
-        for name in ("stride", "padding", "dilation"))
+        _pair(call.arg(name, ()), spatial) for name in ("stride", "padding", "dilation"))
     sizes: list[Dim] = [type.sizes[0]]
     if call.arg("transposed", False):
         extra = _pair([call.known(n) for n in call.arg("output_padding", ())], spatial)
@@ -75,10 +74,10 @@ def ask_of_volumes(call: Call, type: TensorType, weight: TensorType) -> None:
 def _pool(call: Call) -> list[Shape]:
     type = call.type("self")
     spatial = 2 if "2d" in call.name else 3 if "3d" in call.name else 1
-    kernel = _pair([call.known(n) for n in call.arg("kernel_size", ())], spatial)
-    stride = _pair([call.known(n) for n in call.arg("stride", ())], spatial) or kernel
-    padding = _pair([call.known(n) for n in call.arg("padding", (0,))], spatial)
-    dilation = _pair([call.known(n) for n in call.arg("dilation", (1,))], spatial)
+    kernel = _pair(call.arg("kernel_size", ()), spatial)
+    stride = _pair(call.arg("stride", ()), spatial) or kernel
+    padding = _pair(call.arg("padding", (0,)), spatial)
+    dilation = _pair(call.arg("dilation", (1,)), spatial)
     sizes = list(type.sizes[: type.rank - spatial])
     for k in range(spatial):
         size = type.sizes[type.rank - spatial + k]

@@ -42,8 +42,8 @@ def _places(call: Call, size: Dim, axis: int) -> Dim:
     return normal(apply("floordiv", span, stride) + 1)
 
 
-def _of_axis(call: Call, name: str, axis: int) -> int:
-    values = [call.known(n) for n in call.arg(name, ())]
+def _of_axis(call: Call, name: str, axis: int) -> Dim:
+    values = call.arg(name, ())
     return values[axis] if len(values) > 1 else values[0]
 
 
@@ -58,7 +58,7 @@ def _unfolded(call: Call) -> list[Shape]:
 
 def _folded(call: Call) -> list[Shape]:
     type, wanted = call.type("self"), call.arg("output_size", ())
-    area = _of_axis(call, "kernel_size", 0) * _of_axis(call, "kernel_size", 1)
+    area = call.known(_of_axis(call, "kernel_size", 0)) * call.known(_of_axis(call, "kernel_size", 1))
     channels = _exact(call, type.sizes[type.rank - 2], area)
     places = [_places(call, size, axis) for axis, size in enumerate(wanted)]
     call.same(type.sizes[-1], normal(places[0] * places[1]))

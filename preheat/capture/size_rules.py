@@ -76,19 +76,18 @@ def _made(call: Call) -> list[Shape]:
         return [((normal(apply("floordiv", sizes[0], 2) + 1),), None)]
     if "_indices" not in name:
         return [(tuple(sizes), None)]
-    rows, columns = sizes
-    (offset,) = others
+    rows, columns, offset = sizes
     if name == "tril_indices":
         return [((2, _below(call, rows, columns, offset)), None)]
-    return [((2, normal(rows * columns - _below(call, rows, columns, offset - 1))), None)]
+    return [((2, normal(rows * columns - _below(call, rows, columns, normal(offset - 1)))), None)]
 
 
-def _below(call: Call, rows: Dim, columns: Dim, offset: int) -> Dim:
+def _below(call: Call, rows: Dim, columns: Dim, offset: Dim) -> Dim:
     """The elements on the diagonal `offset` and below it. Source: `get_tril_size` of ATen/native/TensorFactories.h."""
     if call.equal(rows, 0) or call.equal(columns, 0):
         return 0
-    if offset > 0:
-        first = call.smaller(columns, 1 + offset)
+    if call.holds("gt", offset, 0):
+        first = call.smaller(columns, normal(offset + 1))
     else:
         first = int(call.holds("gt", normal(rows + offset), 0))
     reach = normal(rows + offset)

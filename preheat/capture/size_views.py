@@ -281,7 +281,7 @@ def _unbind(call: Call) -> list[Shape]:
 
 def _unfold(call: Call) -> list[Shape]:
     type, axis = call.type("self"), call.axis("dimension")
-    size, step = call.arg("size"), call.known(call.arg("step"))
+    size, step = call.arg("size"), call.arg("step")
     if not type.rank:
         raise NoRule("windows of a number")
     if not call.holds("le", size, type.sizes[axis]):

@@ -17,6 +17,7 @@ from typing import Any
 from preheat.bridge.composed import asks_of_sizes
 from preheat.bridge.composites import spelled_composite
 from preheat.bridge.factories import made_of_numbers
+from preheat.bridge.integers import counted, of_integers, one_hot
 from preheat.bridge.numbered import detach, dropped_out, multiply, noise, numbered
 from preheat.bridge.of_numbers import is_index, tensor, tensor_maker
 from preheat.bridge.resizing import full, spelled_out
@@ -26,6 +27,7 @@ from preheat.bridge.tensors import Parameter, Tensor
 from preheat.bridge.weights import as_tensor, number_beside
 from preheat.capture.guards import Guards
 from preheat.capture.native import CALLS
+from preheat.capture.observer import GiveUp
 from preheat.capture.policies import is_bound, policy
 from preheat.capture.recorder import Recorder
 from preheat.ir.types import TensorType
@@ -45,6 +47,7 @@ class Spelling:
     call_with_numbers: Callable
     read_known: Callable[[Any], None]
     holds_int: Callable[[Any], bool]
+    begin_sizes: Callable[[], None]
 
     def spelled_out(self, function: Any, args: tuple, kwargs: dict) -> tuple[Any, tuple, dict]:
         """The call itself, or one that does the same and takes numbers that are symbols."""
@@ -55,6 +58,15 @@ class Spelling:
         made = made_of_numbers(function, args, kwargs, self.numbers)
         if made is not None:
             return made
+        if function is one_hot and args and type(args[0]) is Tensor and args[0].is_cpu:
+            raise GiveUp("data_dependent_number", "one_hot")  # asks which indices there are
+        made = self._of_integers(function, args, kwargs)
+        if made is not None:
+            return made
+        made = counted(function, args, kwargs) if any(map(self.holds_int, (*args, *kwargs.values()))) else None
+        if made is not None:
+            self.begin_sizes()
+            return made, args, kwargs
         made = numbered(function, args, kwargs, self.numbers, self.guards.numbers.calculate)
         if made is not None:
             return made
@@ -62,13 +74,31 @@ class Spelling:
         layer = whole_layer(function, args, shown.sizes) if shown is not None else None
         if layer is not None:
             return *layer, kwargs
-        found = spelled_out(function, args, shown.sizes) if shown is not None else None
+        sizes = shown.sizes if shown is not None else self._sizes_beside(args)
+        found = spelled_out(function, args, sizes) if sizes is not None else None
         if found is None:
             return function, args, kwargs
         op, sizes, others = found
         numbers = self.guards.numbers
         made = args[1] if sizes is None else [numbers.of_size(numbers.normal(n)) for n in sizes]
         return op, (args[0], made, *others), kwargs
+
+    def _of_integers(self, function: Any, args: tuple, kwargs: dict) -> tuple[Any, tuple, dict] | None:
+        owner = owner_of(function)
+        if any(self.symbolic_type(value) is not None for value in (owner, *args[:1])):
+            return None
+        if not any(map(self.guards.numbers.holds_one, (*args, *kwargs.values()))):
+            return None
+        made = of_integers(function, args, kwargs, self.numbers, self.guards.numbers.calculate)
+        if made is not None:
+            for arg in args:
+                self.read_known(arg) if type(arg) in (list, tuple) else None
+        return made
+
+    def _sizes_beside(self, args: tuple) -> tuple[int, ...] | None:
+        """Those of a tensor that is given with sizes that change."""
+        is_given = len(args) > 1 and type(args[0]) in _TENSORS and self.holds_int(args[1])
+        return tuple(args[0].shape) if is_given else None
 
     def product(self, function: Any, args: tuple, kwargs: dict) -> Callable | None:
         """Of what C makes of other ops, a product, a norm, a recurrent layer: given what turns an argument into

@@ -90,7 +90,7 @@ PROGRAMS = {
     "of a sum": (lambda x, n: x * TENSORS[n // 2 + 1], 3), "twice": (lambda x, n: TENSORS[n] * x + TENSORS[n - 1], 5),
     "name": (lambda x, n: (x * 2, NAMES[n]), 4), "mixed": (lambda x, n: (x, MIXED[n]), 7), "shapes": (lambda x, n: x * SHAPES[n], 4),
     "row": (lambda x, n: x * sum(NESTED["rows"][n]), 16), "get": (lambda x, n: x * NUMBERS[n] if BY_INT.get(n) is not None else x, 7),
-    "module": (LAYERS, 9), "counting": (counting, 9), "tried": (tried, 5), "written": (written, 9),
+    "module": (LAYERS, 9), "counting": (counting, 16), "tried": (tried, 5), "written": (written, 9),
     "within": (within, 7), "by name": (by_name, 5), "displayed": (displayed, 6), "chosen": (chosen, 9),
     "each layer": (each_layer, 9), "counted out": (counted_out, 3),
 }
