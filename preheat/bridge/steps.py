@@ -4,8 +4,10 @@
     steps_backward("gru", [gradients], input, [h], weights, ..) ->  [those of the input, the states and the weights]
 
 Of such a layer eager makes ops for each step, which would be a graph for each length. The operator makes them on each
-call, by torch itself, and so does its derivative, which computes the layer once more. It stands for no layer that
-drops out.
+call, by torch itself, and so does its derivative, which computes the layer once more. Layers that drop out between
+them are one operator each, and what drops out is ops of the graph: the same numbers are drawn, in the same order.
+
+Source: `apply_layer_stack` of ATen/native/RNN.cpp.
 """
 
 from collections.abc import Sequence
@@ -37,15 +39,35 @@ def whole_layer(function: Any, args: tuple, sizes: Sequence[Dim]) -> tuple[Any, 
     is_by_layers = kind == "lstm" and is_of_mkldnn(input) and not is_projected
     moving = [isinstance(n, Scalar) for n in sizes]
     is_asked = any(moving) if is_by_layers else moving[1 if batch_first else 0]
-    if not is_asked or not input.is_cpu or dropout and train or torch.is_autocast_enabled("cpu"):
+    if not is_asked or not input.is_cpu or torch.is_autocast_enabled("cpu"):
         return None
-    if not can_come_back if is_trained else is_by_layers:
+    if not can_come_back if is_trained else is_by_layers and has_biases:
         return None
+    if dropout and train and num_layers > 1:
+        per_layer = (2 + 2 * has_biases + is_projected) * (1 + bidirectional)
+        return _one_by_one, (
+            kind, input, states, list(weights), per_layer, has_biases, num_layers, dropout, bidirectional, batch_first)
     return _as_tuple, (kind, input, states, list(weights), has_biases, num_layers, train, bidirectional, batch_first)
 
 
 def _as_tuple(*args: Any) -> tuple:
     return tuple(overload("preheat.steps.default")(*args))
+
+
+def _one_by_one(
+    kind: str, input: _Tensor, states: Sequence[_Tensor], weights: Sequence[_Tensor], per_layer: int, has_biases: bool,
+    num_layers: int, dropout: float, bidirectional: bool, batch_first: bool,
+) -> tuple:
+    """The layers with dropout between them, as C has it: [T, B, ...] from the first on."""
+    x, last, ways = input.transpose(0, 1) if batch_first else input, [], 1 + bidirectional
+    for layer in range(num_layers):
+        own = [state.narrow(0, layer * ways, ways) for state in states]
+        given = weights[layer * per_layer:(layer + 1) * per_layer]
+        x, *ends = _as_tuple(kind, x, own, given, has_biases, 1, True, bidirectional, False)
+        last.append(ends)
+        if layer < num_layers - 1:
+            x = torch.dropout(x, dropout, True)
+    return (x.transpose(0, 1) if batch_first else x, *(torch.cat(ends) for ends in zip(*last)))
 
 
 def _known_to_autograd(

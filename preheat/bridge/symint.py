@@ -300,8 +300,13 @@ def taken(
     )
 
 
+_COUNTING = frozenset(("aten::arange", "aten::range"))
+
+
 def has_boxed_size(function: Any, args: tuple, kwargs: dict) -> bool:
-    """Whether a box stands where the op takes a size."""
+    """Whether a box stands where the op takes a size, or numbers that a size follows from."""
+    if function._schema.name in _COUNTING:
+        return _holds_box(args) or _holds_box(tuple(kwargs.values()))
     parameters = function._schema.arguments
     by_name = {parameter.name: parameter for parameter in parameters}
     given = (*zip(args, parameters), *((arg, by_name[name]) for name, arg in kwargs.items()))

@@ -112,6 +112,7 @@ class Numbers:
         self._values: dict[int, int | float] = {}  # source -> its number
         self.same: dict[str, Number] = {}  # what a symbol is, by the guards
         self.sizes: dict[str, Scalar] = {}  # symbols of sizes and strides by name
+        self._recorded: set[str] = set()  # those of a graph that was recorded before
         self.shown: Callable[[Any], Any] = _as_it_is  # a tensor as C shall see it
         self.wanted: dict[str, str] = {}  # sizes that have to be symbols, and their paths
         self.fixed: Callable[[str, str], None] = lambda path, why: None  # told of one that is not
@@ -151,6 +152,7 @@ class Numbers:
         """The symbol `name`, of a graph that was recorded before, is `value` now."""
         made = Scalar("sym", (name,), "int")
         self._values[source_of(name)], self.sizes[name] = value, made
+        self._recorded.add(name)
         if is_size(name) and value <= 1:
             self.pin_scalar(made)  # as in `size_of`
 
@@ -266,7 +268,8 @@ class Numbers:
 
     def _is_some(self, number: Number) -> None:
         """A guard says that a number is at least 1: it is as good as a size."""
-        if isinstance(number, Scalar) and number.op == "sym" and not is_size(number.args[0]):
+        if isinstance(number, Scalar) and number.op == "sym" and not (
+                is_size(number.args[0]) or number.args[0] in self._recorded):
             made = size_symbol(source_of(number.args[0]))
             self.sizes[made.args[0]] = made
             self._is_now(number.args[0], made)

@@ -14,8 +14,14 @@ LAYERS = {
     "lstm both ways, batch first": lambda: nn.LSTM(4, 5, 2, batch_first=True, bidirectional=True),
     "lstm without bias, in 64 bits": lambda: nn.LSTM(4, 5, bias=False).double(),
     "lstm with a projection": lambda: nn.LSTM(4, 5, proj_size=3),
+    "gru that drops out": lambda: nn.GRU(4, 5, 3, dropout=0.4, bidirectional=True),
+    "rnn that drops out, batch first": lambda: nn.RNN(4, 5, 2, dropout=0.4, batch_first=True),
+    "lstm that drops out": lambda: nn.LSTM(4, 5, 3, dropout=0.4),
+    "lstm that drops out, both ways, batch first": lambda: nn.LSTM(
+        4, 5, 2, dropout=0.4, batch_first=True, bidirectional=True),
+    "lstm with a projection that drops out": lambda: nn.LSTM(4, 5, 2, dropout=0.4, proj_size=3, bias=False),
 }
-TURNED = ("gru both ways, batch first",)
+TURNED = ("gru both ways, batch first", "rnn that drops out, batch first")
 SIZES = ((5, 2), (9, 3), (4, 4), (7, 1), (2, 6), (1, 3), (12, 5), (9, 3))
 
 
@@ -62,6 +68,22 @@ def test_any_number_of_steps_in_training(name, backend):
     after = preheat.counters()
     assert after["captures"] - before["captures"] <= 3  # one row has another layout, or is asked for
     assert after["breaks"] == before["breaks"] and after["fallbacks"] == before["fallbacks"]
+
+
+def test_what_drops_out_without_gradients():
+    layer = nn.GRU(4, 5, 2, dropout=0.4)
+    compiled = preheat.compile(layer, options={"cache": False})
+    before = preheat.counters()["captures"]
+    with torch.no_grad():
+        for steps, batch in SIZES:
+            x = torch.randn(steps, batch, 4)
+            made = []
+            for f in (compiled, layer):
+                torch.manual_seed(3)
+                made.append((*f(x), torch.get_rng_state()))
+            for a, b in zip(*made):
+                torch.testing.assert_close(a, b)
+    assert preheat.counters()["captures"] - before <= 3
 
 
 def test_gradients_of_gradients():
