@@ -42,6 +42,7 @@ from preheat.transform.divide import divide, refuse_quiet_views, refuse_rebuilt_
 from preheat.transform.functionalize import functionalize
 from preheat.transform.halves import Half, halves
 from preheat.transform.handover import Stage, stages
+from preheat.transform.held import with_held_numbers
 from preheat.transform.norms import native_norms
 from preheat.transform.partition import partition
 from preheat.transform.pipeline import HALF, JOINED, Pass, lower
@@ -83,7 +84,7 @@ class Lesson:
         """Raises Unsupported for a body whose gradients cannot be divided exactly."""
         refuse_quiet_views(graph)
         refuse_rebuilt_views(graph)
-        division = divide(with_standing(functionalize(native_norms(graph))))
+        division = divide(with_standing(with_held_numbers(functionalize(native_norms(graph)))))
         _refuse_numbers(division)
         draws = any(op.name != CARRY and schema(op.name).is_random for op in division.graph.ops)
         tensors = _tensors(division)

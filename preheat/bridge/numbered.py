@@ -21,17 +21,29 @@ import torch
 from preheat.base.dataclass import dataclass
 from preheat.bridge.operators import Operator
 from preheat.bridge.ops import overload, private
+from preheat.bridge.losses import COMPOSED, batch_norm
 from preheat.bridge.symint import is_safe
+from preheat.bridge.tensors import Parameter, Tensor
 
 _OPS = {f"preheat.given_{name.split('.')[0]}.default": f"aten.{name}" for name in (
     "native_layer_norm.default", "native_batch_norm.default", "native_group_norm.default", "huber_loss.default",
-    "smooth_l1_loss.default", "bernoulli_.float", "nan_to_num.default")}
+    "smooth_l1_loss.default", "bernoulli_.float", "nan_to_num.default", "logit.default",
+    "_scaled_dot_product_flash_attention_for_cpu.default",
+    # of backwards, see `formulas.py`
+    "native_batch_norm_backward.default", "huber_loss_backward.default", "smooth_l1_loss_backward.default",
+    "logit_backward.default", "_scaled_dot_product_flash_attention_for_cpu_backward.default")}
+_GIVEN = {meaning: own for own, meaning in _OPS.items()}
 
 
 def meant(func: Any) -> Any:
     """The op that an operator of ours stands for; any other op itself."""
     name = _OPS.get(str(func)) if func.namespace == "preheat" else None
     return func if name is None else overload(name)
+
+
+def taking_symbols(name: str) -> Any:
+    """The op `name`, or what stands for it, that takes symbols for numbers."""
+    return overload(_GIVEN.get(name, name))
 
 
 def _given(name: str, *args: Any) -> Any:
@@ -68,6 +80,10 @@ def _smooth_l1_loss(input, target, reduction=1, beta=1.0):
     return _given("smooth_l1_loss", input, target, reduction, beta)
 
 
+def _logit(self, eps=None):
+    return _given("logit", self, eps)
+
+
 def _nan_to_num(input, nan=None, posinf=None, neginf=None):
     return _given("nan_to_num", input, nan, posinf, neginf)
 
@@ -83,12 +99,15 @@ def noise(like: Any, p: Any) -> Any:
 
 @dataclass(frozen=True)
 class _Row:
-    """The call, which of its parameters may be symbols, and above what these have to be."""
+    """The call, which of its parameters may be symbols, above what these have to be, and at most. is_called: it may be
+    made in place of the program's, where autograd has no part in it; else it only says what that consists of."""
 
     made: Callable
     numbers: tuple[str, ...]
     above: float | None = None
     is_fit: Callable[[dict], bool] = lambda given: True
+    most: float | None = None
+    is_called: bool = True
 
 
 def _is_batch(given: dict) -> bool:
@@ -120,9 +139,15 @@ _ROWS = {
     torch.rms_norm: _Row(_rms_norm, ("eps",), is_fit=_is_rms),
     private("_C._nn.huber_loss"): _Row(_huber_loss, ("delta",), 0.0),
     private("_C._nn.smooth_l1_loss"): _Row(_smooth_l1_loss, ("beta",), 0.0),
+    torch.logit: _Row(_logit, ("eps",), 0.0),
     torch.nan_to_num: _Row(_nan_to_num, ("nan", "posinf", "neginf")),
 }
-_KINDS = frozenset(map(type, _ROWS))
+_ROWS |= {
+    function: _Row(made, numbers, above, most=most, is_called=False)
+    for function, (made, numbers, above, most) in COMPOSED.items() if function is not None}
+_METHODS = {getattr(Tensor, f.__name__): f for f in (torch.logit, torch.nan_to_num, torch.float_power)}
+_CLASSES = frozenset((Tensor, Parameter))
+_KINDS = frozenset(map(type, (*_ROWS, *_METHODS)))
 _SIGNATURES = {function: inspect.signature(row.made) for function, row in _ROWS.items()}
 
 
@@ -134,9 +159,33 @@ def numbered(
     numbers     holds the ids of the objects that are runtime numbers
     calculate   answers a comparison of one, which holds from then on
     """
-    row = _ROWS.get(function) if type(function) in _KINDS else None
-    if row is None or not is_safe(args, dict(kwargs)):
+    row = _row_of(function)
+    if row is None or not row.is_called or function is not torch.rms_norm and not is_safe(args, dict(kwargs)):
+        return None  # an RMS norm consists of ops for autograd, too
+    given = _given_to(function, row, args, kwargs, numbers, calculate)
+    return None if given is None else (row.made, given.args, {})
+
+
+def composed(
+    function: Any, args: tuple, kwargs: Mapping[str, Any], numbers: Mapping[int, Any], calculate: Callable,
+) -> Callable | None:
+    """What does the same as `function` in ops that take symbols, as `numbered`, where it is not made in its place."""
+    is_method = function in _METHODS if type(function) in _KINDS else False
+    function = _METHODS.get(function, function) if is_method else function
+    row = _row_of(function)
+    if row is None or row.is_called and not is_method and is_safe(args, dict(kwargs)):
         return None
+    made = batch_norm if function is torch.batch_norm else row.made
+    return made if _given_to(function, row, args, kwargs, numbers, calculate) is not None else None
+
+
+def _row_of(function: Any) -> _Row | None:
+    return _ROWS.get(function) if type(function) in _KINDS else None
+
+
+def _given_to(
+    function: Any, row: _Row, args: tuple, kwargs: Mapping[str, Any], numbers: Mapping[int, Any], calculate: Callable,
+) -> inspect.BoundArguments | None:
     try:
         bound = _SIGNATURES[function].bind(*args, **kwargs)
     except TypeError:
@@ -144,13 +193,15 @@ def numbered(
     bound.apply_defaults()
     given = bound.arguments
     changing = [given[name] for name in row.numbers if id(given[name]) in numbers and type(given[name]) is float]
-    if not changing or type(given["input"]) is not torch.Tensor or not given["input"].is_floating_point():
+    first = next(iter(given.values()))
+    if not changing or type(first) not in _CLASSES or not first.is_floating_point():
         return None
-    if torch.is_autocast_enabled(given["input"].device.type) or not row.is_fit(given):
+    if torch.is_autocast_enabled(first.device.type) or not row.is_fit(given):
         return None  # autocast knows the composite, which it casts for
-    if row.above is not None and not all(calculate(operator.gt, (number, row.above)) for number in changing):
-        return None
-    return row.made, bound.args, {}
+    for test, bound_there in ((operator.gt, row.above), (operator.le, row.most)):
+        if bound_there is not None and not all(calculate(test, (number, bound_there)) for number in changing):
+            return None
+    return bound
 
 
 def dropped_out(function: Any, args: tuple, kwargs: Mapping[str, Any], numbers: Mapping[int, Any]) -> Any:

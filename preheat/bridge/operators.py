@@ -31,7 +31,9 @@ _MODULES = {
     "preheat.made.default": "factories",
     **{f"preheat.given_{name}.default": "numbered" for name in (
         "native_layer_norm", "native_batch_norm", "native_group_norm", "huber_loss", "smooth_l1_loss", "bernoulli_",
-        "nan_to_num")},
+        "nan_to_num", "logit", "_scaled_dot_product_flash_attention_for_cpu",
+        "native_batch_norm_backward", "huber_loss_backward", "smooth_l1_loss_backward", "logit_backward",
+        "_scaled_dot_product_flash_attention_for_cpu_backward")},
     **{f"preheat.counted_{name}.default": "integers" for name in (
         "max_pool2d_with_indices", "avg_pool2d", "adaptive_max_pool2d", "im2col", "polygamma", "round", "unfold",
         "histc")},

@@ -40,9 +40,11 @@ from preheat.ir.types import TensorType
 _SCALED_BY_NUMBERS = frozenset("add sub subtract rsub addcmul addcdiv".split())
 # Kinds of policies.py whose functions move what is in containers without looking at it.
 _MOVING = frozenset((
-    "shallow", "fill", "get", "identity", "abc", "class", "refuse", "operator", "own_gradients", "whole_checkpoint"))
+    "shallow", "fill", "get", "identity", "abc", "class", "refuse", "operator", "own_gradients", "checkpoint",
+    "whole_checkpoint"))
 # Of these, the ones that only store or pass on their own arguments, too.
-_STORING = frozenset(("get", "abc", "class", "refuse", "operator", "own_gradients", "whole_checkpoint"))
+_STORING = frozenset((
+    "get", "abc", "class", "refuse", "operator", "own_gradients", "checkpoint", "whole_checkpoint"))
 _APPENDING = frozenset(("append", "appendleft"))
 # Methods that change a container, and from which argument on they store what they get.
 _STORED_FROM = {"append": 0, "appendleft": 0, "insert": 1, "setdefault": 1}
@@ -374,7 +376,7 @@ class Boxing(Spelling, Observer):
         where it is made again for that."""
         if is_safe(*values):
             return True
-        if is_available() and any(map(self.holds_int, values)):
+        if is_available() and any(map(self.guards.numbers.holds_one, values)):
             self.begin_sizes()
         return self.recorder.rules is not None and is_available()
 

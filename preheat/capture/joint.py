@@ -30,13 +30,17 @@ from preheat.base.errors import Unsupported
 from preheat.bridge.ambient import is_autocast_on
 from preheat.bridge.generators import standing_at
 from preheat.bridge.interpret import define
-from preheat.bridge.ops import decode, overload, unseen_values, writes_unseen
+from preheat.bridge.formulas import with_formula
+from preheat.bridge.numbered import taking_symbols
+from preheat.bridge.ops import arguments, decode, overload, schema, unseen_values, writes_unseen
 from preheat.bridge.recomputed import Recomputed, redrawn
 from preheat.bridge.redraw import is_draw
 from preheat.bridge.regions import STANDING
+from preheat.bridge.symint import is_box
 from preheat.bridge.tensors import is_batched, is_plain, type_of, unusual_keys
+from preheat.capture.held import Held
 from preheat.capture.recorder import Recorder
-from preheat.ir.graph import CARRY, Graph, Input, Op, Ref, copied_into, map_refs
+from preheat.ir.graph import CARRY, Arg, Graph, Input, Item, Op, Ref, copied_into, map_refs
 from preheat.ir.training import Division, Joint
 from preheat.ir.types import ScalarType, TensorType
 
@@ -73,6 +77,8 @@ class Nested:
         self._grads = frozenset(division.graph.grads)
         self._inputs_that_are_numbers = frozenset(
             given.id for given in division.graph.inputs if isinstance(given.type, ScalarType))
+        self._recorder.held = Held(self._recorder.stop) if has_items(division.graph) and connected is None else None
+        self._recorder.is_boxed |= self._recorder.held is not None
         self._regions: dict[int, Recomputed] = {}  # while the body runs
         self._numbers: dict[int, int | None] = {}  # of values that are written: what the record calls them
         # what the record calls inputs, and values that it has not seen made
@@ -198,9 +204,47 @@ class Nested:
             elif value not in self._grads and operands[value].requires_grad:
                 operands[value] = operands[value].detach()
         with torch.set_grad_enabled(number >= 0 and op.is_grad_enabled):
-            define(op, self._call(op, operands), values)
+            items = items_of(op)
+            if items and self._recorder.held is not None and torch.is_grad_enabled():
+                define(op, self._with_formula(op, operands | self._symbols(items, operands)), values)
+            else:
+                define(op, self._call(op, operands | self._elements(items, operands)), values)
             if len(op.results) == 1 and isinstance(op.type, TensorType):
                 self._lay_out(op, values)
+
+    def _elements(self, items: Sequence[int], operands: dict[int, Any]) -> dict[int, int | float]:
+        """The elements of the tensors `items`, unseen."""
+        with self._recorder.paused():
+            return {value: self._plain(operands[value]).item() for value in items}
+
+    def _symbols(self, items: Sequence[int], operands: dict[int, Any]) -> dict[int, Any]:
+        """The same as symbols; as they are where nothing is recorded."""
+        recorder, numbers = self._recorder, self._elements(items, operands)
+        if recorder.is_stopped:
+            return numbers
+        return {value: recorder.held.box(recorder.value_of(self._plain(operands[value])), number)
+                for value, number in numbers.items()}
+
+    def _with_formula(self, op: Op, operands: dict[int, Any]) -> Any:
+        """What an op gives that takes numbers which change."""
+        recorder, given = self._recorder, {
+            key: self._decoded(arg, operands) for key, arg in arguments(with_refs(op)).items()}
+        keyword = {p.name for p in schema(op.name).parameters if p.is_keyword_only}
+
+        def call(given: dict) -> Any:
+            return self._meaning(op)(
+                *(value for key, value in given.items() if key not in keyword),
+                **{key: value for key, value in given.items() if key in keyword})
+
+        return with_formula(
+            op.name, call, given, lambda: recorder.is_entered, [result in self._grads for result in op.results])
+
+    def _meaning(self, op: Op) -> Callable:
+        """What is called for an op that may be given symbols."""
+        return MEANINGS.get(op.name) or taking_symbols(op.name)
+
+    def _decoded(self, arg: Arg, operands: dict[int, Any]) -> Any:
+        return decode(arg, operands)
 
     def _saving(
         self, op: Op, values: dict[int, torch.Tensor],
@@ -341,6 +385,7 @@ class Nested:
     def _call(self, op: Op, operands: dict[int, torch.Tensor]) -> object:
         if not self._writes:
             operands = operands | {value: operands[value].clone() for value in writes_unseen(op)}
+        op = with_refs(op)
         args = [decode(arg, operands) for arg in op.args]
         return (MEANINGS.get(op.name) or overload(op.name))(
             *args, **{key: decode(arg, operands) for key, arg in op.attrs})
@@ -406,6 +451,24 @@ class Nested:
 
 
 # ---------------------------------------------------------------------------- one op
+def items_of(op: Op) -> list[int]:
+    """The values of which an op takes the element."""
+    return [arg.id for arg in (*op.args, *(arg for _, arg in op.attrs)) if isinstance(arg, Item)]
+
+
+def has_items(graph: Graph) -> bool:
+    return any(map(items_of, graph.ops))
+
+
+def with_refs(op: Op) -> Op:
+    """`op` with the number itself for each element that it takes."""
+    def number(arg: Arg) -> Arg:
+        return Ref(arg.id) if isinstance(arg, Item) else arg
+
+    return op if not items_of(op) else replace(
+        op, args=tuple(map(number, op.args)), attrs=tuple((key, number(arg)) for key, arg in op.attrs))
+
+
 def _alone(op: Op) -> Op:
     """`op` outside of autograd, as an op of torch."""
     if op.name == CARRY:
@@ -427,7 +490,8 @@ def _copy(old: torch.Tensor, new: torch.Tensor, non_blocking: bool = False) -> t
 def _batch_norm(x, weight, bias, mean, variance, *rest):
     """The derivative of the functional overload would read the statistics that are written next."""
     mean, variance = mean.clone(), variance.clone()
-    made = torch.ops.aten.native_batch_norm.default(x, weight, bias, mean, variance, *rest)
+    norm = overload if not any(map(is_box, rest)) else taking_symbols
+    made = norm("aten.native_batch_norm.default")(x, weight, bias, mean, variance, *rest)
     return *made, mean, variance
 
 

@@ -411,6 +411,13 @@ class Numbers:
             return value
         return self.make(scalar, value) if has_copies(value) else value
 
+    def holds(self, test: Number) -> bool:
+        """Whether the test holds, which is guarded then."""
+        is_so = bool(self.value(test))
+        if is_so:
+            self.test(test, True)
+        return is_so
+
     def divides(self, scalar: Scalar) -> bool:
         """Whether `scalar` is not 0, which is guarded then."""
         if self.value(scalar) == 0:

@@ -288,16 +288,16 @@ class Recorder(BranchRecorder, SizedRecorder, ElementRecorder, TorchDispatchMode
         factory = (("dtype", Token("dtype", type.dtype)), ("device", Token("device", type.device)))
         if len(set(map(repr, numbers))) <= 1:
             fill = numbers[0] if numbers else 0
-            value = self._emit("aten.full.default", (type.sizes, fill), type, factory)
+            value = self.emit("aten.full.default", (type.sizes, fill), type, factory)
         else:
             parts = [
-                self._emit("aten.full.default", ((length,), number), vector(type, length), factory)
+                self.emit("aten.full.default", ((length,), number), vector(type, length), factory)
                 for number, length in runs(numbers)
             ]
             whole = vector(type, len(numbers))
-            value = self._emit("aten.cat.default", (tuple(map(Ref, parts)),), whole)
+            value = self.emit("aten.cat.default", (tuple(map(Ref, parts)),), whole)
             if type.rank != 1:
-                value = self._emit("aten.view.default", (Ref(value), type.sizes), type, alias=value)
+                value = self.emit("aten.view.default", (Ref(value), type.sizes), type, alias=value)
         self._learn(tensor, value)
         return value
 
@@ -498,9 +498,10 @@ class Recorder(BranchRecorder, SizedRecorder, ElementRecorder, TorchDispatchMode
         self._learn(made.requires_grad_(tensor.requires_grad), value)
         self.rehearsal.was(tensor, made)
 
-    def _emit(
+    def emit(
         self, name: str, args: tuple, type: TensorType, attrs: tuple = (), alias: int = -1,
     ) -> int:
+        """The value of an op that nobody has called, of what is fixed."""
         value = self.builder.fresh()
         grad = _is_grad_enabled()
         self.builder.append(Op(
@@ -514,7 +515,7 @@ class Recorder(BranchRecorder, SizedRecorder, ElementRecorder, TorchDispatchMode
         type = type_of(kept)
         # a copy: nothing else has its memory
         given = self.new_input(self.live(kept), type, (0, 0), "constant")
-        value = self._emit("aten.clone.default", (Ref(given),), type)
+        value = self.emit("aten.clone.default", (Ref(given),), type)
         self._learn(tensor, value)
         return value
 

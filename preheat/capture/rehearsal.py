@@ -18,17 +18,20 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from preheat.bridge.formulas import row_of
 from preheat.bridge.overloads import facts_of
-from preheat.bridge.symint import Shown, is_box, pin, scalar_of, show, taken, unboxed
+from preheat.bridge.symint import Shown, is_box, pin, plain, scalar_of, show, taken, unboxed
 from preheat.bridge.tensors import Tensor, type_of
 from preheat.capture.dispatching import answered, in_parts
 from preheat.capture.folding import spelled
 from preheat.capture.sized_recorder import holds_scalar, tensors_in
 from preheat.ir.graph import Op
-from preheat.ir.scalar import Scalar
+from preheat.ir.scalar import Scalar, apply
+from preheat.ir.types import TensorType
 
 
 _DETACH, _CLONE = "aten.detach.default", "aten.clone.default"
+FLOATS = frozenset(("float32", "float64", "float16", "bfloat16"))
 _WHOLE = (0, (1 << 63) - 1)  # the bounds of a slice of all
 _TO_SIZES = frozenset(("aten.view.default", "aten._unsafe_view.default"))
 
@@ -144,13 +147,38 @@ def retype(recorder: Any, place: int, func: Any, args: tuple, kwargs: dict, out:
         return scalar if numbers.is_of_sizes(scalar) else pin(box)
 
     seen, named = taken(func, args, kwargs, recorder.rules.size_of)
-    encoded = tuple([recorder.encode(unboxed(arg, inlined)) for arg in seen])
-    attrs = tuple([(key, recorder.encode(unboxed(arg, inlined))) for key, arg in named.items()])
+    opened = {
+        key: arg for key, arg in (*enumerate(seen), *named.items())
+        if is_box(arg) and _is_open(recorder, op, func, key, arg, out)}
+
+    def encoded_of(arg: Any, key: Any) -> Any:
+        return plain(arg) if key in opened else recorder.encode(unboxed(arg, inlined))
+
+    encoded = tuple([encoded_of(arg, place) for place, arg in enumerate(seen)])
+    attrs = tuple([(key, encoded_of(arg, key)) for key, arg in named.items()])
     if not _is_same(_spelled_out(op.name, encoded, out), _spelled_out(op.name, op.args, out), numbers):
         raise Mismatch(f"{op.name} of {encoded}, not {op.args}")
     if not _is_same(attrs, op.attrs, numbers):
         raise Mismatch(f"{op.name} of {attrs}, not {op.attrs}")
+    numbered = {key: recorder.number_of(arg) for key, arg in opened.items()}
+    encoded = tuple([numbered.get(place, arg) for place, arg in enumerate(encoded)])
+    attrs = tuple([(key, numbered.get(key, arg)) for key, arg in attrs])
     _set_types(recorder, place, replace(op, args=encoded, attrs=attrs), facts_of(func).is_pointwise, out)
+
+
+def _is_open(recorder: Any, op: Op, func: Any, key: int | str, box: Any, out: Any) -> bool:
+    """Whether a number may be another one on each call, though a gradient goes through the op."""
+    numbers = recorder.rules.numbers
+    scalar = numbers.normal(scalar_of(box))
+    if not isinstance(scalar, Scalar) or numbers.is_of_sizes(scalar):
+        return False
+    made = tensors_in(out if type(out) in (tuple, list) else (out,))
+    if not op.is_grad_enabled or not any(tensor.requires_grad for tensor in made):
+        return True
+    row, parameter = row_of(op.name), key if type(key) is str else func._schema.arguments[key].name
+    is_float = all(isinstance(type, TensorType) and type.dtype in FLOATS for type in op.types[:1])
+    return row is not None and parameter in row.numbers and is_float and all(
+        numbers.holds(apply(test, scalar, bound)) for name, test, bound in row.tests if name == parameter)
 
 
 def _set_types(recorder: Any, place: int, op: Op, is_pointwise: bool, out: Any) -> None:

@@ -19,10 +19,11 @@ from typing import Any
 import torch
 
 from preheat.base.errors import Unsupported
+from preheat.bridge.numbered import taking_symbols
 from preheat.bridge.ops import decode, overload
 from preheat.bridge.symint import Shown, box, show
 from preheat.bridge.tensors import type_of
-from preheat.capture.joint import MEANINGS, Nested, no_constant, no_test
+from preheat.capture.joint import MEANINGS, Nested, no_constant, no_test, with_refs
 from preheat.capture.numbers import Numbers
 from preheat.capture.recorder import Recorder
 from preheat.capture.sizes import SizeRules, is_symbolic, now
@@ -134,9 +135,16 @@ class SizedNested(Nested):
         return mapped(arg, self.numbers.value)
 
     def _call(self, op: Op, operands: dict[int, torch.Tensor]) -> object:
+        op = with_refs(op)
         args = [decode(self._boxed(arg), operands) for arg in op.args]
         return (_MEANINGS.get(op.name) or overload(op.name))(
             *args, **{key: decode(self._boxed(arg), operands) for key, arg in op.attrs})
+
+    def _meaning(self, op: Op) -> Callable:
+        return _MEANINGS.get(op.name) or taking_symbols(op.name)
+
+    def _decoded(self, arg: Arg, operands: dict[int, Any]) -> Any:
+        return decode(self._boxed(arg), operands)
 
     def _boxed(self, arg: Arg) -> Any:
         if isinstance(arg, tuple):

@@ -15,9 +15,10 @@ from preheat.bridge.ops import arguments
 from preheat.bridge.overloads import Overload
 from preheat.bridge.symint import Shown, scalar_of
 from preheat.bridge.tensors import Tensor, type_of
+from preheat.capture.held import Held
 from preheat.capture.size_views import are_slices_apart
 from preheat.capture.sizes import SizeRules, is_symbolic
-from preheat.ir.graph import Arg, Builder, Op, Ref, map_refs
+from preheat.ir.graph import Arg, Builder, Item, Op, Ref, map_refs
 from preheat.ir.scalar import Scalar
 from preheat.ir.types import ScalarType, TensorType, Type
 
@@ -42,6 +43,7 @@ class SizedRecorder:
     new_input: Callable[[int, Type], int]
     paused: Callable[[], Any]
     _learn: Callable[[Tensor, int], int]
+    held: Held | None = None  # of a backward that is recorded: numbers that are elements of tensors
     rehearsal: Any = None  # of the call under way, if it is made twice: see `rehearsal.py`
     is_rehearsing = False  # it is being made again
 
@@ -81,6 +83,8 @@ class SizedRecorder:
         scalar = scalar_of(box)
         if not isinstance(scalar, Scalar):
             return scalar
+        if self.held is not None and self.held.holds(scalar):
+            return Item(self.held.value(self, scalar))
         is_taught = self.number is None or AMBIENT["grad_enabled"]()
         if is_taught and self.rules is not None and self.rules.numbers.is_of_sizes(scalar):
             return scalar  # a derivative is taken at each size: no number among its inputs

@@ -18,7 +18,7 @@ from preheat.bridge.composed import asks_of_sizes
 from preheat.bridge.composites import spelled_composite
 from preheat.bridge.factories import made_of_numbers
 from preheat.bridge.integers import counted, of_integers, one_hot
-from preheat.bridge.numbered import detach, dropped_out, multiply, noise, numbered
+from preheat.bridge.numbered import composed, detach, dropped_out, multiply, noise, numbered
 from preheat.bridge.of_numbers import is_index, tensor, tensor_maker
 from preheat.bridge.resizing import full, spelled_out
 from preheat.bridge.steps import whole_layer
@@ -103,12 +103,15 @@ class Spelling:
     def product(self, function: Any, args: tuple, kwargs: dict) -> Callable | None:
         """Of what C makes of other ops, a product, a norm, a recurrent layer: given what turns an argument into
         what C shall see, what spells it out, or the function itself where `folding.py` does."""
-        if self.recorder.rules is None:
-            return None
         owner = owner_of(function)
         is_method = issubclass(type(owner), Tensor)
         function = getattr(type(owner), function.__name__, None) if is_method else function
-        made = spelled_composite(function, args, kwargs) or (function if asks_of_sizes(function) else None)
+        made = composed(function, (owner, *args) if is_method else args, kwargs, self.numbers, self.guards.numbers.calculate)
+        if self.recorder.rules is None:
+            if made is None:
+                return None
+            self.begin_sizes()
+        made = made or spelled_composite(function, args, kwargs) or (function if asks_of_sizes(function) else None)
         if made is None:
             return None
         return lambda boxed: partial(made, boxed(owner)) if is_method else made

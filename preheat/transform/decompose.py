@@ -143,9 +143,10 @@ def _keep_whole(builder: Builder, op: Op, known: Known) -> None:
     def renamed(arg: Arg) -> Arg:
         if isinstance(arg, tuple):
             return tuple(map(renamed, arg))
-        if not isinstance(arg, Ref):
+        if not isinstance(arg, (Ref, Item)):
             return arg
-        return Item(arg.id) if isinstance(known[arg.id], Scalar) else Ref(known[arg.id])
+        value = known[arg.id]
+        return Item(arg.id) if isinstance(value, Scalar) else type(arg)(value)
 
     args = tuple(renamed(a) for a in op.args)
     attrs = (("op", op.name), *((key, renamed(a)) for key, a in op.attrs))

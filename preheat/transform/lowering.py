@@ -12,10 +12,10 @@ have. Guarantees: operands are broadcast and cast explicitly, as the conventions
 from collections.abc import Sequence
 
 from preheat.base.dataclass import dataclass
-from preheat.ir.graph import Arg, Builder, Op, Ref, Token, tensor_type
+from preheat.ir.graph import Arg, Builder, Item, Op, Ref, Token, tensor_type
 from preheat.ir.ops import COMPARISONS
 from preheat.ir.hinted import Hinted, as_float, estimate
-from preheat.ir.scalar import Dim, Number, Scalar, product, type_of
+from preheat.ir.scalar import Dim, Number, Scalar, product, symbol, type_of
 from preheat.ir.types import DTYPES, TensorType, contiguous_strides
 
 SMALL_FLOATS = frozenset(("float16", "bfloat16"))
@@ -24,6 +24,10 @@ SUPPORTED = frozenset("float64 float32 bfloat16 float16 int64 int32 int16 int8 u
 
 class Declined(Exception):
     """A row does not cover these arguments; the op stays a library call."""
+
+
+# Operations on numbers that ops on elements of 64 bits do as Python does.
+_EXACT = {"add": "add", "sub": "sub", "mul": "mul", "truediv": "div"}
 
 
 def decline_if(condition: bool, why: str) -> None:
@@ -212,12 +216,22 @@ class Lowering:
         """
         if is_known(value):
             return self.emit("full", [], dtype, sizes, value=as_number(value, dtype))
-        decline_if(value.op != "sym", "a number that is computed at run time")
         fits = is_float(dtype) or (dtype == "int64" and value.type == "int")
         decline_if(not fits, f"a number known only at run time as {dtype}")
-        number = Value(self, int(value.args[0].removeprefix("%")))
+        number = self._number(value)
         # torch makes a 16-bit float of a number by way of float32
         return self.expand(self.cast(self.cast(number, compute_dtype(dtype)), dtype), sizes)
+
+    def _number(self, value: Number) -> Value:
+        """A number that is known only at run time as a value without axes; of floats also a sum or a product."""
+        if not isinstance(value, Scalar):
+            return self.emit("full", [], "float64", (), value=as_float(value))
+        if value.op == "sym":
+            return Value(self, int(value.args[0].removeprefix("%")))
+        is_exact = value.op in _EXACT and "float" in map(type_of, value.args)
+        decline_if(not is_exact, "a number that is computed at run time")
+        args = [self.cast(self._number(arg), "float64") for arg in value.args]
+        return self.emit(_EXACT[value.op], args, "float64", ())
 
     def iota(
         self,
@@ -386,6 +400,10 @@ def values_of(c: Lowering, arg: Arg, known: dict[int, int | Scalar]) -> object:
     if isinstance(arg, Ref):
         value = known[arg.id]
         return value if isinstance(value, Scalar) else Value(c, value)
+    if isinstance(arg, Item):
+        value = known[arg.id]
+        return value if isinstance(value, Scalar) else symbol(
+            f"%{value}", "float" if is_float(tensor_type(c.builder.type_of[value]).dtype) else "int")
     if isinstance(arg, tuple):
         return tuple(values_of(c, part, known) for part in arg)
     return arg

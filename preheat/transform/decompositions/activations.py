@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from preheat.ir.graph import Arg
 from preheat.ir.scalar import Number
-from preheat.transform.lowering import Lowering, Value, decline_if, is_float
+from preheat.transform.lowering import Lowering, Value, decline_if, is_float, is_known
 
 
 def activation(body: Callable) -> Callable:
@@ -47,6 +47,7 @@ def elu(
 
 
 def celu(c: Lowering, x: Value, alpha: Number = 1) -> Value:
+    decline_if(not is_known(alpha), "a number that is computed at run time")
     return elu(c, x, alpha, 1, 1 / alpha)
 
 
@@ -101,7 +102,8 @@ def log_sigmoid_forward(c: Lowering, self: Value) -> tuple:
 
 def logit(c: Lowering, x: Value, eps: Number | None = None) -> Value:
     if eps is not None:
-        x = _between(c, x, eps, 1 - eps)
+        high = c.where(x > 1 - eps, 1 - eps, x)
+        x = c.where(x < eps, eps, high)  # which may be above the other bound
     return c.unary("log", x / (1 - x))
 
 

@@ -117,7 +117,8 @@ def batch_norm_functional(
     results, mean, variance = _batch_statistics(c, input, weight, bias, eps)
     elems = count(input, _all_but_channels(input))
     updated = (
-        c.down(momentum * c.reshape(new, old.sizes) + (1 - momentum) * c.up(old, new.dtype), old.dtype)
+        c.down(c.binary("mul", momentum, c.reshape(new, old.sizes))
+               + c.binary("mul", 1 - momentum, c.up(old, new.dtype)), old.dtype)
         for new, old in ((mean, running_mean), (variance * (elems / (elems - 1)), running_var)))
     return *results, *updated
 
