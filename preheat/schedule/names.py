@@ -20,7 +20,7 @@ IDIOMS: tuple[tuple[frozenset[str], str, frozenset[str]], ...] = tuple(
     for needs, name, covers in (
         ("max exp sum log", "log_softmax", "sub"),
         ("max exp sum", "softmax", "sub div mul reciprocal"),
-        ("sum rsqrt sub", "layer_norm", "mul div add"),
+        ("sum rsqrt sub", "layer_norm", "mul div add abs le"),
         ("sum rsqrt", "rms_norm", "mul div add"),
         ("erf", "gelu", "mul add"),
         ("tanh mul add", "gelu_tanh", "pow"),

@@ -276,6 +276,11 @@ class Lowering:
         axes[a], axes[b] = axes[b], axes[a]
         return self.permute(x, axes)
 
+    def first(self, x: Value, axis: int) -> Value:
+        """The first part of an axis that has any, as an axis of one element; nothing is asked about its size."""
+        sizes = (*x.sizes[:axis], 1, *x.sizes[axis + 1 :])
+        return self.emit("slice", [x], x.dtype, sizes, x.type.strides, axis=axis, start=0, step=1)
+
     def slice(self, x: Value, axis: int, start: Dim, size: Dim, step: int = 1) -> Value:
         if step == 1 and size == x.sizes[axis]:
             return x

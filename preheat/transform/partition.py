@@ -243,7 +243,7 @@ class _Choice:
             return False
         op = facts.maker[value]
         if not facts.numbers.isdisjoint(op.refs()):
-            return False
+            return is_kept(op)  # of the number, which is kept in a tensor
         if value not in facts.forward:
             return not has_effect(op)  # the formulas compute it in the backward, too
         return CORE[op.name].kind in _CHEAP or value in unlocked
