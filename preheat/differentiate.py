@@ -172,9 +172,11 @@ class Lesson:
         grads = iter(made)
         return [None if k == -1 else next(grads) for k in joint.grads]
 
-    def compiled(self, name: str, is_for_many: bool = False) -> tuple[Plan, Image | None, Training]:
-        """Both halves, as far as they are known; `is_for_many`: see `lower`. Raises Unsupported for what
-        cannot be lowered."""
+    def compiled(
+        self, name: str, is_for_many: bool = False, is_planned: Callable[[Sequence[Plan]], None] | None = None,
+    ) -> tuple[Plan, Image | None, Training]:
+        """Both halves, as far as they are known; `is_for_many`: see `lower`. is_planned: is told the plans before
+        their kernels are waited for. Raises Unsupported for what cannot be lowered."""
         known = self.training
         with timed("compile", name=name) as event, paused_collector(is_lasting=True):
             forward = known.forward if known.forward is not None else _unrecorded(self.division)
@@ -192,11 +194,13 @@ class Lesson:
                     for stage in stages(half, classes[half.joint.number][0], self.aims.handover)])
                 for half in backwards]
             plan, forward_image = _begun(ahead.graph, self.aims.bench, (), asked)
-            for waiting in (plan, *(plan for _, parts in begun for _, (plan, _) in parts)):
+            plans = (plan, *(plan for _, parts in begun for _, (plan, _) in parts))
+            for waiting in plans:
                 self.aims.meanwhile(waiting, self.device)
+            if is_planned is not None:
+                is_planned(plans)
             image = forward_image()
             made = tuple(_backward(half, parts) for half, parts in begun)
-            plans = (plan, *(stage.plan for backward in made for stage in backward.stages))
             event.set(
                 kernels=sum(len(p.kernels) for p in plans), calls=sum(len(p.calls) for p in plans))
         return plan, image, replace(known, values=ahead.values, backwards=made)

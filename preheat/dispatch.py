@@ -37,6 +37,7 @@ from preheat.bridge.tensors import call_facts, module_facts, without_sizes
 from preheat.ir.artifact import Artifact, from_bytes, packed
 from preheat.ir.bench import Bench
 from preheat.ir.graph import Graph
+from preheat.ir.pack import NOTHING, Ahead
 from preheat.ir.plan import Image, Plan
 from preheat.ir.points import is_portable, point_key
 from preheat.ir.text_trace import EVERY_SIZE, has_lists, is_axis_path
@@ -449,13 +450,13 @@ class Compiled:
         bound.entry = entry
         self._put(place, bound)
 
-    def _stored(self, place: Place) -> Callable[[Artifact], Any]:
+    def _stored(self, place: Place) -> Callable[..., Any]:
         """Keeps on disk a node that begins at `place`."""
-        def write(made: Artifact) -> Any:
+        def write(made: Artifact, ahead: Ahead = NOTHING) -> Any:
             one_size, any_size, any_length = self._hints(place)
             is_template = made.plan is not None and made.plan.symbols
             hint = any_length if has_lists(place.moving) else any_size if is_template else one_size
-            name, payload = packed(made)
+            name, payload = packed(made, ahead)
             return self._disk.write(self._key, hint, payload, name)
 
         return write

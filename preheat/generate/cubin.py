@@ -20,6 +20,7 @@ from types import MappingProxyType
 from preheat.base.errors import InternalError, UserError
 from preheat.base.events import emit, wants
 from preheat.generate.build import build, cpu_target, host_target
+from preheat.generate.shared import Numbers, shared
 from preheat.generate.tiles import Tile
 from preheat.generate.triton import ALIGN_BYTES, Source
 from preheat.generate.triton_worker import Job, Made
@@ -67,32 +68,32 @@ def begin_gpu(
 ) -> Callable[[], Image]:
     """What waits for the image that `build_gpu` gives. Its kernels are compiled meanwhile, the longest first:
     it is what the last one waits for. asked: those of other images, for texts that they share."""
+    is_alone = known is None  # each kernel is measured for itself where there is a search
     known, asked = {} if known is None else known, {} if asked is None else asked
     of_host = [kernel for kernel in kernels if is_on_host(kernel)]
     kernels = [kernel for kernel in kernels if not is_on_host(kernel)]
     keys = [kernel_key(kernel) for kernel in kernels]
     found = {(key, tiles.get(key)): kernel for key, kernel in zip(keys, kernels)}
     is_told = wants("stage")
-    sources = {
+    texts = {
         place: sources_of(kernel, target, place[1]) for place, kernel in found.items()
         if is_told or place not in known}
-    for source in (source for texts in sources.values() for source in texts if is_told):
+    places = [(place, number) for place, sources in texts.items() for number in range(len(sources))]
+    sources = dict(zip(places, (shared if is_alone else _apart)([s for some in texts.values() for s in some])))
+    for source in dict.fromkeys(source for source, _ in sources.values() if is_told):
         emit("stage", name="triton", text=source.text)
-    fresh = [
-        (place, number, source) for place, texts in sources.items() if place not in known
-        for number, source in enumerate(texts)]
     answers = {}
-    for place, number, source in sorted(fresh, key=lambda row: -len(row[2].text)):
+    for row, (source, _) in sorted(sources.items(), key=lambda row: -len(row[1][0].text)):
         content = target.arch, _content(source)
-        if content not in asked:
+        if row[0] not in known and content not in asked:
             asked[content] = WORKERS.submit(job_of(source, target))
-        answers[place, number] = asked[content]
+        answers[row] = asked.get(content)
 
     def image() -> Image:
-        for place in dict.fromkeys(place for place, _ in answers):
+        for place in dict.fromkeys(place for place, _ in sources if place not in known):
             known[place] = tuple(
-                _binary(source, target, answers[place, number].result())
-                for number, source in enumerate(sources[place]))
+                _binary(*sources[place, number], target, answers[place, number].result())
+                for number in range(len(texts[place])))
         binaries: list[Binary] = []
         numbers: dict[str, range] = {}
         for place in found:
@@ -122,16 +123,21 @@ def _content(source: Source) -> tuple:
 
 def binary(source: Source, target: Target) -> Binary:
     """The kernel of `source`, compiled. Threads may call at once. Raises InternalError if Triton refuses."""
-    return _binary(source, target, WORKERS.submit(job_of(source, target)).result())
+    return _binary(source, (), target, WORKERS.submit(job_of(source, target)).result())
 
 
-def _binary(source: Source, target: Target, made: Made) -> Binary:
+def _apart(sources: Sequence[Source]) -> list[tuple[Source, Numbers]]:
+    """Sources that share nothing."""
+    return [(source, ()) for source in sources]
+
+
+def _binary(source: Source, numbers: Numbers, target: Target, made: Made) -> Binary:
     if made.scratch_bytes:
         raise InternalError(f"{source.name} wants scratch memory, which the launch does not give")
     return Binary(
         made.cubin, made.name, source.tile.programs if source.sizing is None else 0,
         source.tile.warps * device_of(target.arch).warp, made.shared_bytes,
-        made.parameters - len(source.signature), source.sizing)
+        made.parameters - len(source.signature), source.sizing, numbers)
 
 
 def job_of(source: Source, target: Target) -> Job:

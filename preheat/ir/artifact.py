@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from preheat.base.dataclass import dataclass
 from preheat.ir.graph import Graph
-from preheat.ir.pack import decode, encode
+from preheat.ir.pack import NOTHING, Ahead, decode, encode
 from preheat.ir.plan import Image, Plan
 from preheat.ir.trace import Trace
 from preheat.ir.training import Training
@@ -45,13 +45,13 @@ def artifact(
     return Artifact(slim, plan, image, encode(node.body), training)
 
 
-def packed(made: Artifact) -> tuple[str, bytes]:
+def packed(made: Artifact, ahead: Ahead = NOTHING) -> tuple[str, bytes]:
     """The bytes of an artifact, and a name: that of all that are made of its trace and body, one after
-    the other as more is learned."""
-    trace = encode(made.trace)
+    the other as more is learned. `ahead` has those of some of its nouns."""
+    trace = encode(made.trace, ahead)
     name = hashlib.blake2b(trace + made.body, digest_size=16).hexdigest()
     return name, encode((
-        trace, made.plan, made.image, made.body, made.training, made.unseen, made.is_waiting))
+        trace, made.plan, made.image, made.body, made.training, made.unseen, made.is_waiting), ahead)
 
 
 def from_bytes(data: bytes) -> Artifact:

@@ -52,12 +52,32 @@ _COMPLEX, _ELLIPSIS, _BIGINT, _TABLE = 120, 121, 122, 123
 _SHORTEST_TABLE = 8
 
 
-def encode(value: Any) -> bytes:
-    """`value` (a noun, or tuples, dicts and primitives of nouns) as bytes.
+class Ahead:
+    """Nouns that have been encoded before they are needed, while there was time."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Any, bytes]] = {}  # by id, with what has it
+
+    def add(self, nouns: Iterable[Any]) -> None:
+        """Encodes `nouns`."""
+        for noun in nouns:
+            self._known[id(noun)] = noun, encode([get(noun) for get in _GETTERS[type(noun)]])
+
+    def fields_of(self, noun: Any) -> bytes | None:
+        """The bytes of the fields of `noun`, if that very object was added."""
+        found = self._known.get(id(noun))
+        return None if found is None else found[1]
+
+
+NOTHING = Ahead()
+
+
+def encode(value: Any, ahead: Ahead = NOTHING) -> bytes:
+    """`value` (a noun, or tuples, dicts and primitives of nouns) as bytes; `ahead` has those of some nouns.
 
     Raises TypeError for an object that is no noun.
     """
-    encoder = _Encoder()
+    encoder = _Encoder(ahead)
     try:
         return encoder.encode(value)
     finally:
@@ -83,7 +103,8 @@ class _Encoder:
     """One encoding. Values lie within values, and each level has a packer of its own (a new one for each
     value would get a megabyte each time)."""
 
-    def __init__(self) -> None:
+    def __init__(self, ahead: Ahead) -> None:
+        self._ahead = ahead
         self._packers: list[msgpack.Packer] = []
         self._depth = 0
         self._headers = msgpack.Packer()
@@ -107,7 +128,9 @@ class _Encoder:
             return msgpack.ExtType(_TABLE, self._table(value)) if _is_table(value) else list(value)
         number = _NUMBER.get(cls)
         if number is not None:
-            return msgpack.ExtType(number, self.encode([get(value) for get in _GETTERS[cls]]))
+            fields = self._ahead.fields_of(value)
+            return msgpack.ExtType(
+                number, self.encode([get(value) for get in _GETTERS[cls]]) if fields is None else fields)
         if cls is complex:
             return msgpack.ExtType(_COMPLEX, self.encode([value.real, value.imag]))
         if value is Ellipsis:

@@ -163,7 +163,7 @@ class Binary:
     """One kernel of a GPU as its driver loads it: `code` is a cubin, `symbol` its function.
 
     A launch has `programs` blocks of `threads` threads, each with `shared_bytes` of shared memory.
-    It takes one word a parameter of the kernel, one a size (`loop.sizes_of`), then `scratch_words` words
+    It takes one word a parameter of the kernel, one a size (`loop.sizes_of`), the `numbers`, then `scratch_words` words
     that are 0. A kernel that takes sizes has a `sizing`, which says how many programs there are.
     """
 
@@ -174,6 +174,7 @@ class Binary:
     shared_bytes: int
     scratch_words: int
     sizing: Sizing | None = None
+    numbers: tuple[Number, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,7 +76,7 @@ def launch_of(plan: Plan, kernels: LoadedGpu, call: KernelCall) -> Launches:
     if known(call.extent) <= 0:
         return ()
     launch = kernels.launch(plan.kernels[call.kernel].name, sizes_at(plan, call))
-    words = (Parameter("word", word_of(size)) for size in call.sizes)
+    words = (Parameter("word", word) for word in (*map(word_of, call.sizes), *launch.numbers))
     return ((launch, (*_parameters(plan, call), *words)),)
 
 

@@ -24,6 +24,7 @@ from preheat.base.errors import InternalError, UserError
 from preheat.bridge.tensors import architecture
 from preheat.ir.plan import Binary, Image, Sizing
 from preheat.ir.scalar import Dim, Number
+from preheat.run.buffers import word_of
 from preheat.run.load import Loaded, load
 
 _SHARED_LIMIT = 48 << 10  # a program that wants more must say so
@@ -32,7 +33,8 @@ _MOST_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A function in the memory of device `index`, and how it is launched."""
+    """A function in the memory of device `index`, and how it is launched. `numbers`: words that it takes behind
+    parameters and sizes; `words`: how many that are 0 behind them."""
 
     function: int
     programs: int
@@ -40,6 +42,7 @@ class Launch:
     shared_bytes: int
     words: int
     index: int
+    numbers: tuple[int, ...] = ()
 
 
 Launches = Sequence[tuple[Launch, Sizing | None]]
@@ -101,7 +104,7 @@ class LoadedGpu:
         return dict(sizing.blocks)[(size,)]
 
     def words(self, name: str) -> int:
-        """The most words that a launch of kernel `name` takes behind its parameters."""
+        """The most words that a launch of kernel `name` takes behind its parameters and numbers."""
         return max(launch.words for launch, _ in self._launches[name])
 
     def unload(self) -> None:
@@ -160,26 +163,30 @@ def load_gpu(image: Image, device: str) -> LoadedGpu:
     modules: list[ctypes.c_void_p] = []
     with torch.cuda.device(index):
         bind_device()
+        functions: dict[tuple[bytes, str], int] = {}  # kernels may differ in their numbers alone
         for binary in image.binaries:
-            module, launch = _loaded(binary, index)
-            modules.append(module)
-            made.append(launch)
+            key = binary.code, binary.symbol
+            if key not in functions:
+                module, functions[key] = _loaded(binary)
+                modules.append(module)
+            made.append(Launch(
+                functions[key], binary.programs, binary.threads, binary.shared_bytes, binary.scratch_words, index,
+                tuple(map(word_of, binary.numbers))))
     found: dict[str, list[tuple[Launch, Sizing | None]]] = {}
     for name, number in image.entries:
         found.setdefault(name, []).append((made[number], image.binaries[number].sizing))
     return LoadedGpu(found, modules, None if image.host is None else load(image.host))
 
 
-def _loaded(binary: Binary, index: int) -> tuple[ctypes.c_void_p, Launch]:
+def _loaded(binary: Binary) -> tuple[ctypes.c_void_p, int]:
+    """Its module, and its function in the memory of the device that is current."""
     module, function = ctypes.c_void_p(), ctypes.c_void_p()
     call("cuModuleLoadData", ctypes.byref(module), binary.code)
     call("cuModuleGetFunction", ctypes.byref(function), module, binary.symbol.encode())
     if binary.shared_bytes > _SHARED_LIMIT:
         call("cuFuncSetAttribute", function, ctypes.c_int(_MOST_SHARED),
              ctypes.c_int(binary.shared_bytes))
-    return module, Launch(
-        function.value, binary.programs, binary.threads, binary.shared_bytes, binary.scratch_words,
-        index)
+    return module, function.value
 
 
 @functools.cache
@@ -213,7 +220,7 @@ def bind_device() -> None:
 
 
 def run(launch: Launch, parameters: Sequence[ctypes.c_uint64 | ctypes.c_void_p]) -> None:
-    """Launches on torch's current stream of the device. `parameters`: what holds each value."""
+    """Launches on torch's current stream of the device. `parameters`: what holds each value, numbers included."""
     holders = [*parameters, *(ctypes.c_uint64(0) for _ in range(launch.words))]
     places = (ctypes.c_void_p * len(holders))(*map(ctypes.addressof, holders))
     stream = torch.cuda.current_stream(launch.index).cuda_stream

@@ -73,6 +73,7 @@ def lower_launch(writer: Any, call: KernelCall) -> None:
     else:
         launch = kernels.launch(name, sizes_at(plan, call))
         function, shape = launch.function, words(_shape(launch, launch.programs))
+        slots += map(writer.constant, launch.numbers)
     row = (function, len(slots), words(slots), shape)
     writer.append("launch", row, -1, len(slots) + kernels.words(name))
 

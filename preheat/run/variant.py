@@ -28,6 +28,7 @@ from preheat.bridge.generators import States
 from preheat.ir.artifact import Artifact
 from preheat.ir.graph import device_of as graph_device
 from preheat.ir.hinted import Book
+from preheat.ir.pack import NOTHING, Ahead
 from preheat.ir.plan import Image, Plan
 from preheat.ir.records import REASONS
 from preheat.ir.sized import trace_at
@@ -239,8 +240,16 @@ class Variant:
 
     def _learned(self, found: Sequence[Any], arguments: tuple) -> None:
         """Compiles what has been learned; what cannot be compiled goes on op by op, reported."""
+        ahead, rows = Ahead(), None
+
+        def is_planned(plans: Sequence[Plan]) -> None:  # there is time until their kernels are compiled
+            nonlocal rows
+            known = self._lesson.training
+            ahead.add(noun for noun in (self.artifact.trace, known.forward, *known.joints, *plans) if noun is not None)
+            rows = self._bound_rows(found, arguments)
+
         try:
-            plan, image, training = self.lesson().compiled(self.name)
+            plan, image, training = self.lesson().compiled(self.name, is_planned=is_planned)
         except Exception as why:
             if is_strict() and not isinstance(why, Unsupported):
                 raise
@@ -248,7 +257,8 @@ class Variant:
             self.executable.is_final = True
             return
         self._lesson.training = training
-        self._replaced(replace(self.artifact, plan=plan, image=image, training=training), found, arguments)
+        self._replaced(
+            replace(self.artifact, plan=plan, image=image, training=training), found, arguments, ahead, rows)
 
     def _planned(self, found: Sequence[Any], arguments: tuple) -> None:
         """Makes the plan that has waited; where there can be none, reported, it stays op by op."""
@@ -256,27 +266,35 @@ class Variant:
         self._replaced(replace(
             self.artifact, is_waiting=False, **dict(zip(("plan", "image"), made or ()))), found, arguments)
 
-    def _replaced(self, artifact: Artifact, found: Sequence[Any], arguments: tuple) -> None:
-        """`artifact` is the variant's from here on: stored, bound to these objects and told."""
+    def _replaced(
+        self, artifact: Artifact, found: Sequence[Any], arguments: tuple, ahead: Ahead = NOTHING, rows: Any = None,
+    ) -> None:
+        """`artifact` is the variant's from here on: stored, bound to these objects and told. What has been made of
+        it before: bytes of its nouns, and rows for the objects."""
         self._take(artifact, found)
         if self.keep is not None:
-            self.keep(self.artifact)
-        self._bind_entry(found, arguments)
+            self.keep(self.artifact, ahead)
+        self._bind_entry(found, arguments, rows)
         if self.announce is not None:
             self.announce(self.entry)
 
-    def _bind_entry(self, found: list, arguments: tuple) -> None:
-        """Rows and a native entry for the objects `found`, which every guard accepts."""
-        self._settled = None
-        is_sized = isinstance(self.executable, Sized)
-        is_native = self._runtime is not None and isinstance(self.executable, Executable | Sized)
+    def _bound_rows(self, found: Sequence[Any], arguments: tuple, is_judged: bool = False) -> Any:
+        """Rows for the objects `found`; None where nothing is native."""
+        if self._runtime is None:
+            return None
         with paused_collector():
-            self._rows = bind_rows(
+            return bind_rows(
                 self.checker, found, arguments, fleeting=self._fleeting,
                 changing=[space for space, _ in self._changing.values()],
                 unlisted=[space for space, times in self._changing.values() if times > _MOST_LISTS],
-                is_judged=is_sized,
-            ) if is_native else None
+                is_judged=is_judged)
+
+    def _bind_entry(self, found: list, arguments: tuple, rows: Any = None) -> None:
+        """Rows, if they are not there yet, and a native entry for the objects `found`, which every guard accepts."""
+        self._settled = None
+        is_sized = isinstance(self.executable, Sized)
+        is_native = self._runtime is not None and isinstance(self.executable, Executable | Sized)
+        self._rows = (rows or self._bound_rows(found, arguments, is_sized)) if is_native else None
         if is_sized and is_native:
             self._sized = SizedCalls(self.artifact.trace, found, self.executable, self.rebuild,
                                      self.checker.objects, self._entry_at, self._stencil,

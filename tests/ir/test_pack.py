@@ -6,8 +6,9 @@ import random
 import pytest
 
 from preheat.ir import pack
-from preheat.ir.pack import decode, digest, encode
+from preheat.ir.pack import Ahead, decode, digest, encode
 from preheat.ir.trace import At, Guard, Named, Source
+from preheat.ir.types import TensorType
 
 VALUES = (
     True, 1, 1.0, 0.0, -0.0, False, 0, None, "1", b"1", 1 << 70, 1j, Ellipsis, (1, True), (1.0, 1),
@@ -62,3 +63,15 @@ def test_bytes_that_are_no_table_are_a_value_error():
     for end in range(1, len(whole), 7):
         with pytest.raises(ValueError):
             decode(whole[:end])
+
+
+def test_what_was_encoded_ahead_is_the_same_bytes():
+    """Found by identity, within tables and lists too."""
+    types = [TensorType("float32", (k, 8), (8, 1)) for k in range(1, 12)]
+    value = (tuple(types), types[3], {"a": types[4]}, TensorType("float32", (9, 9), (9, 1)))
+    ahead = Ahead()
+    ahead.add(types[2:6])
+    assert encode(value, ahead) == encode(value) and decode(encode(value, ahead)) == value
+    assert encode(types[3], ahead) == encode(types[3])
+    assert ahead.fields_of(types[3]) is not None
+    assert ahead.fields_of(TensorType("float32", (4, 8), (8, 1))) is None
