@@ -68,7 +68,7 @@ def _apart(source: Source) -> tuple[tuple[str, str, str], Numbers, tuple[int, ..
 
     def hole(found: re.Match) -> str:
         text, is_float = found["number"], found["before"].startswith("tl.full")
-        if is_float != found["after"].startswith(", tl.float32"):
+        if is_float != found["after"].startswith(", tl.float32") or not is_float and not text.isdecimal():
             return found[0]
         number = float(text) if is_float else int(text)
         if math.frexp(number)[0] in (0.0, 0.5) if is_float else number >= FAR:

@@ -3,7 +3,7 @@
     WORKERS.start("cuda", 90, 32)        a process begins to import Triton, while the program is recorded
     WORKERS.submit(job).result()         -> Made, as `triton_worker.compiled(job)`
 
-There is one process at most, `triton_worker.serve`, which forks for each kernel. It is talked to by two
+There is one process at most, `triton_worker.serve`, which forks as often as kernels are compiled at a time. It is talked to by two
 pipes, needs nothing of the user's `__main__`, ends with this process or after a minute without work, and is
 waited for. PREHEAT_COMPILE_WORKERS bounds how many kernels are compiled at a time; 1: one after the other,
 in the thread that asks.

@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -105,6 +106,19 @@ def test_a_job_that_the_system_has_killed_is_done_here(workers):
     text = f"import os\nif os.getpid() != {os.getpid()}:\n    os.kill(os.getpid(), 9)\n"
     dying = job(text=text + TEXT.format(factor=2.0))
     assert workers.submit(dying).result() == compiled(dying)
+
+
+def test_jobs_share_a_process_and_a_killed_one_is_replaced(workers, fallbacks, monkeypatch):
+    """While others are at work, a process waits for the next job; nobody needs it."""
+    told = "raise ValueError(f'process {__import__(\"os\").getpid()}')"
+    answers = [workers.submit(job(text=told)) for _ in range(6)]
+    found = [re.search(r"process (\d+)", str(answer.exception()))[1] for answer in answers]
+    assert len(set(found)) <= 2 and not {str(os.getpid()), str(workers._process.pid)} & set(found)
+    slow = workers.submit(job(text="import time\ntime.sleep(0.5)\n" + TEXT.format(factor=2.0)))
+    process = int(re.search(r"process (\d+)", str(workers.submit(job(text=told)).exception()))[1])
+    os.kill(process, signal.SIGKILL)
+    assert workers.submit(job(4.0)).result() == compiled(job(4.0))
+    assert slow.result().cubin and not fallbacks
 
 
 def test_a_process_that_was_killed_is_reported_and_its_work_done_here(workers, fallbacks):
