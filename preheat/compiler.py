@@ -34,7 +34,7 @@ from preheat.ir.spent import spent_by
 from preheat.ir.text import stage
 from preheat.ir.trace import Node, Outcome, Point, Trace
 from preheat.ir.training import Training
-from preheat.schedule.products import small_products
+from preheat.schedule.products import products_by_rule
 from preheat.schedule.schedule import schedule
 from preheat.targets import Meanwhile, begin_image, expect, nothing_to_do, target_of
 from preheat.transform.pipeline import WHOLE, lower
@@ -263,8 +263,7 @@ def compile_graph(
         plan, image = tuning.tuned(
             core, lambda: lower(graph, passes=WHOLE), target, bench, rounding=rounding)
     else:
-        small = small_products(core, rounding) if target.is_gpu else ()
-        plan = schedule(core, target, small, rounding=rounding)
+        plan = schedule(core, target, products_by_rule(core, target, rounding), rounding=rounding)
         wait = begin_image(plan.kernels, target)
         meanwhile(plan, device_of(graph))
         image = wait()

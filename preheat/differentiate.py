@@ -34,7 +34,7 @@ from preheat.ir.text import stage
 from preheat.ir.training import Backward, Division, Given, Joint, Training
 from preheat.ir.types import ScalarType, TensorType
 from preheat.schedule.layouts import laid_out
-from preheat.schedule.products import small_products
+from preheat.schedule.products import products_by_rule
 from preheat.schedule.schedule import schedule
 from preheat.targets import Meanwhile, begin_image, nothing_to_do, target_of
 from preheat.transform.compact import compact
@@ -355,7 +355,6 @@ def _begun(graph: Graph, bench: Bench | None, passed: Sequence[int], asked: dict
         plan, image = tuning.tuned(core, None, target, bench, passed)
         stage("plan", plan)
         return plan, lambda: image if plan.kernels else None
-    fused = small_products(core) if target.is_gpu else ()
-    plan = schedule(core, target, fused, passed=passed)
+    plan = schedule(core, target, products_by_rule(core, target), passed=passed)
     stage("plan", plan)
     return plan, begin_image(plan.kernels, target, asked) if plan.kernels else lambda: None

@@ -37,7 +37,7 @@ from preheat.ir.loop import Kernel, is_for_any, is_on_host
 from preheat.ir.pack import digest
 from preheat.ir.plan import Binary, Image, KernelCall, Plan, Rounding, Target
 from preheat.schedule.layouts import laid_out
-from preheat.schedule.products import parts_of, products_of, small_products
+from preheat.schedule.products import parts_of, products_by_rule, products_of
 from preheat.schedule.schedule import schedule
 
 EAGER, LIBRARY, FUSED = "eager", "library", "fused"
@@ -101,7 +101,7 @@ class _Search:
             made = self._stored(found)
             if made is not None:
                 return made
-        first = frozenset((value, 1) for value in small_products(self.core, self.rounding))
+        first = frozenset((value, 1) for value in products_by_rule(self.core, self.target, self.rounding))
         plain = self._scheduled(first)
         self._tune([plain])
         if self.bench.is_deterministic or not self._may_measure():

@@ -132,12 +132,11 @@ def _apart(sources: Sequence[Source]) -> list[tuple[Source, Numbers]]:
 
 
 def _binary(source: Source, numbers: Numbers, target: Target, made: Made) -> Binary:
-    if made.scratch_bytes:
-        raise InternalError(f"{source.name} wants scratch memory, which the launch does not give")
+    device, tile = device_of(target.arch), source.tile
+    programs = min(tile.programs, device.units) if tile.is_interleaved else tile.programs
     return Binary(
-        made.cubin, made.name, source.tile.programs if source.sizing is None else 0,
-        source.tile.warps * device_of(target.arch).warp, made.shared_bytes,
-        made.parameters - len(source.signature), source.sizing, numbers)
+        made.cubin, made.name, programs if source.sizing is None else 0, tile.warps * device.warp, made.shared_bytes,
+        made.parameters - len(source.signature), source.sizing, numbers, made.scratch_bytes, tile.is_interleaved)
 
 
 def job_of(source: Source, target: Target) -> Job:

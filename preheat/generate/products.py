@@ -22,6 +22,8 @@ Small products of float32 are added up as rows are (`Tile.is_sum`): each thread 
 a few rows and columns, and threads join their sums at the end. What a thread adds up for a block of the usual
 kind waits for shared memory at every step: 128 x 256 x 256 takes 5.7 us so, 3.1 as sums (H200, in a graph).
 
+Large ones whose rows begin anywhere are another kind of kernel (`interleaved`).
+
 Guarantees: `product_of` is None for what is not such a sum; the kernel's meaning is the same either
 way. Source: Triton's matmul tutorial (the order of blocks); research/gpu.md, G4.
 """
@@ -31,6 +33,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from preheat.generate.interleaved import write_interleaved
 from preheat.generate.triton_ops import constant
 from preheat.generate.tiles import Tile, extent_of, power_of_two
 from preheat.ir.devices import Device
@@ -219,6 +222,18 @@ def _cost(tile: Tile, device: Device) -> float:
 
 
 # ---------------------------------------------------------------------------- text
+def write_kernel(writer: Any, product: Product) -> None:
+    """A product, then all that is done besides it (`writer`: of `triton`)."""
+    if writer.tile.is_interleaved:
+        write_interleaved(writer, product)
+        return
+    write_positions(writer, product)
+    write_product(writer, product)
+    writer.give(product.total, f"v{product.total.id}")
+    for op in product.rest:
+        writer.operation(op)
+
+
 def write_positions(writer: Any, product: Product) -> None:
     """`y` and `x` of the block that the program computes, and its matrix of a batch."""
     tile = writer.tile

@@ -76,7 +76,8 @@ class Tile:
     which it has `rows` and `columns` positions at once, powers of two. A program walks `steps` times
     `rows` positions down, one after another (of a kernel that folds; else 1), with the memory of so
     many of them on its way as `ahead` says. depth: positions of a product's walk that are multiplied at
-    once (`products`), loaded `stages` blocks ahead; is_sum: they are added up as rows are, not by matrix units."""
+    once (`products`), loaded `stages` blocks ahead; is_sum: they are added up as rows are, not by matrix units;
+    is_interleaved: programs have one block after another, of every eighth row (`interleaved`)."""
 
     grid: tuple[Axis, ...]
     down: tuple[Axis, ...]
@@ -90,6 +91,7 @@ class Tile:
     depth: int = 0
     stages: int = 0
     is_sum: bool = False
+    is_interleaved: bool = False
 
     @property
     def programs(self) -> int:

@@ -35,7 +35,7 @@ from preheat.generate import triton_ops as ops
 from preheat.generate.coarse import coarse_values
 from preheat.generate.folding import folds_of, write_fold
 from preheat.generate.online import EXP_SUM, accumulate, begin, exponential_sums, finish, online
-from preheat.generate.products import product_of, write_positions, write_product
+from preheat.generate.products import product_of, write_kernel
 from preheat.generate.rows import side_by_side
 from preheat.generate.tiles import FAR, Tile, extent_of, is_far_tile
 from preheat.generate.tuned import tile_of
@@ -133,7 +133,7 @@ class Writer:
 
     def source(self) -> Source:
         if self.product is not None:
-            self._product()
+            write_kernel(self, self.product)
         elif folds := folds_of(self.kernel):
             write_fold(self, folds)
         else:
@@ -262,14 +262,9 @@ class Writer:
         return "".join(d for d in "yx" if d in found)
 
     # ------------------------------------------------------------------ stages
-    def _product(self) -> None:
-        """A product, then all that is done besides it."""
-        write_positions(self, self.product)
-        write_product(self, self.product)
-        total = self.product.total
-        self.values[total.id] = _Known(f"v{total.id}", "yx", total.dtype)
-        for op in self.product.rest:
-            self.operation(op)
+    def give(self, op: LoopOp, name: str) -> None:
+        """The value of `op` is the tensor `name` over the tile."""
+        self.values[op.id] = _Known(name, "yx", op.dtype)
 
     def stage(self, stage: Stage) -> None:
         is_loop = bool(stage.axes) and self.tile.is_looped

@@ -10,6 +10,7 @@ results may differ in the last bits (`changes_bits`); elsewhere every tile gives
 from dataclasses import replace
 
 from preheat.generate import tiles
+from preheat.generate.interleaved import interleaved_tile
 from preheat.generate.products import LEAST, Product, adds_to_memory, product_of, tiles_of_product
 from preheat.generate.rows import side_by_side
 from preheat.generate.tiles import Tile, extent_of, power_of_two
@@ -25,7 +26,8 @@ def tile_of(kernel: Kernel, target: Target) -> Tile:
     """The tile that the rules choose, for a kernel whose sizes are known."""
     product = product_of(kernel)
     if product is not None and not _is_few(kernel, product):
-        return tiles_of_product(product, device_of(target.arch))[0]
+        device = device_of(target.arch)
+        return interleaved_tile(kernel, product, device) or tiles_of_product(product, device)[0]
     return tiles.tile_of(side_by_side(kernel), target)
 
 
@@ -33,6 +35,9 @@ def choices(kernel: Kernel, target: Target) -> dict[str, Tile]:
     """By their text, the tiles that are worth measuring; the one that the rules choose is first."""
     device, product = device_of(target.arch), product_of(kernel)
     found = () if product is None else tiles_of_product(product, device)
+    interleaved = None if product is None else interleaved_tile(kernel, product, device)
+    if interleaved is not None:
+        found = (interleaved, *found)
     if product is None or _is_few(kernel, product):
         first = tiles.tile_of(side_by_side(kernel), target)
         found = (first, *found, *(
@@ -52,7 +57,8 @@ def text_of(tile: Tile) -> str:
     """A tile in words, the axes apart: those follow from the kernel."""
     if tile.depth:
         how = "summed" if tile.is_sum else f"stages {tile.stages}"
-        return f"{tile.rows}x{tile.columns}x{tile.depth} warps {tile.warps} {how}"
+        rows = " of every eighth row" if tile.is_interleaved else ""
+        return f"{tile.rows}x{tile.columns}x{tile.depth}{rows} warps {tile.warps} {how}"
     looped = " looped" if tile.is_looped else ""
     return f"{tile.rows}x{tile.columns}{looped} warps {tile.warps}"
 

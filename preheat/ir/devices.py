@@ -13,7 +13,9 @@ from preheat.base.errors import UserError
 
 
 class Device(NamedTuple):
-    """warp: threads that run in step. most_warps: of one program. shared_bytes: of one program."""
+    """warp: threads that run in step. most_warps: of one program. shared_bytes: of one program. tiles_ahead: of how many
+    blocks of a product a copy engine has tiles on their way, 0 where there is none (`generate/interleaved.py`). Of sm_100 Triton 3.6
+    makes an empty kernel for two."""
 
     maker: str  # how the compiler calls the platform
     warp: int
@@ -21,15 +23,16 @@ class Device(NamedTuple):
     units: int
     registers: int  # of one unit, 32 bits each
     shared_bytes: int
+    tiles_ahead: int = 0
 
 
 DEVICES: dict[str, Device] = {
     "sm_80": Device("cuda", 32, 32, 108, 65536, 163 << 10),
     "sm_86": Device("cuda", 32, 32, 84, 65536, 99 << 10),
     "sm_89": Device("cuda", 32, 32, 142, 65536, 99 << 10),
-    "sm_90": Device("cuda", 32, 32, 132, 65536, 227 << 10),
-    "sm_100": Device("cuda", 32, 32, 148, 65536, 227 << 10),
-    "sm_103": Device("cuda", 32, 32, 160, 65536, 227 << 10),
+    "sm_90": Device("cuda", 32, 32, 132, 65536, 227 << 10, 2),
+    "sm_100": Device("cuda", 32, 32, 148, 65536, 227 << 10, 1),
+    "sm_103": Device("cuda", 32, 32, 160, 65536, 227 << 10, 1),
     "sm_120": Device("cuda", 32, 32, 188, 65536, 99 << 10),
 }
 

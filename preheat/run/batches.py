@@ -18,8 +18,9 @@ from preheat.base.dataclass import dataclass
 from preheat.ir.loop import ANY, TABLE, is_for_any
 from preheat.ir.plan import Call, KernelCall, Plan
 from preheat.ir.records import WORD_BYTES
+from preheat.ir.sized import has_sizes
 from preheat.run.buffers import (
-    Place, extent_bytes, is_number, known, read_buffers, sizes_at, word_of, written_buffers,
+    Place, extent_bytes, is_number, known, read_buffers, runs_on_host, sizes_at, word_of, written_buffers,
 )
 from preheat.run.gpu import Launch, LoadedGpu
 
@@ -40,7 +41,7 @@ Launches = tuple[tuple[Launch, tuple[Parameter, ...]], ...]
 class Batches:
     """launches      by the number of the last call of each batch
     inside        calls that the last one of their batch does, too
-    table_bytes   of each table
+    table_bytes   of each table, and of each such memory
     kept          what the launches read that stays in the GPU's memory
     """
 
@@ -68,7 +69,21 @@ def batches_of(plan: Plan, places: Sequence[Place], kernels: LoadedGpu, device: 
             launches[batch[-1]] = made
             tables.append(table_bytes)
             kept += lasting
+    for number, call in enumerate(plan.calls):
+        memory_bytes = own_bytes(plan, call, kernels)
+        if memory_bytes and not has_sizes(call.sizes):
+            table = Parameter("buffer", len(plan.buffers) + len(tables))
+            launches[number] = tuple(
+                (launch, (*parameters, table)) for launch, parameters in launch_of(plan, kernels, call))
+            tables.append(memory_bytes)
     return Batches(launches, frozenset(inside), tuple(tables), tuple(kept))
+
+
+def own_bytes(plan: Plan, call: Call, kernels: LoadedGpu) -> int:
+    """The memory that the launch of a call takes for itself."""
+    is_launch = isinstance(call, KernelCall) and not runs_on_host(plan, call)
+    name = plan.kernels[call.kernel].name if is_launch else ""
+    return kernels.memory_bytes(name) if is_launch and not is_for_any(plan.kernels[call.kernel]) else 0
 
 
 def launch_of(plan: Plan, kernels: LoadedGpu, call: KernelCall) -> Launches:

@@ -28,13 +28,15 @@ from preheat.run.buffers import word_of
 from preheat.run.load import Loaded, load
 
 _SHARED_LIMIT = 48 << 10  # a program that wants more must say so
+MEMORY_ALIGN_BYTES = 128  # of memory that a launch takes for itself
 _MOST_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A function in the memory of device `index`, and how it is launched. `numbers`: words that it takes behind
-    parameters and sizes; `words`: how many that are 0 behind them."""
+    """A function in the memory of device `index`, and how it is launched. Behind its parameters and sizes it takes the words
+    `numbers`, the address of `memory_bytes` of the GPU's memory for itself, if that is not 0, at a multiple of MEMORY_ALIGN_BYTES,
+    then `words` words that are 0."""
 
     function: int
     programs: int
@@ -43,6 +45,7 @@ class Launch:
     words: int
     index: int
     numbers: tuple[int, ...] = ()
+    memory_bytes: int = 0
 
 
 Launches = Sequence[tuple[Launch, Sizing | None]]
@@ -107,6 +110,10 @@ class LoadedGpu:
         """The most words that a launch of kernel `name` takes behind its parameters and numbers."""
         return max(launch.words for launch, _ in self._launches[name])
 
+    def memory_bytes(self, name: str) -> int:
+        """The most memory for itself that a launch of kernel `name` takes."""
+        return max(launch.memory_bytes for launch, _ in self._launches[name])
+
     def unload(self) -> None:
         """Gives the memory of the code back; no kernel of it may run or be launched any more."""
         while self._modules:
@@ -169,9 +176,7 @@ def load_gpu(image: Image, device: str) -> LoadedGpu:
             if key not in functions:
                 module, functions[key] = _loaded(binary)
                 modules.append(module)
-            made.append(Launch(
-                functions[key], binary.programs, binary.threads, binary.shared_bytes, binary.scratch_words, index,
-                tuple(map(word_of, binary.numbers))))
+            made.append(_launch(functions[key], binary, index))
     found: dict[str, list[tuple[Launch, Sizing | None]]] = {}
     for name, number in image.entries:
         found.setdefault(name, []).append((made[number], image.binaries[number].sizing))
@@ -187,6 +192,17 @@ def _loaded(binary: Binary) -> tuple[ctypes.c_void_p, int]:
         call("cuFuncSetAttribute", function, ctypes.c_int(_MOST_SHARED),
              ctypes.c_int(binary.shared_bytes))
     return module, function.value
+
+
+def _launch(function: int, binary: Binary, index: int) -> Launch:
+    programs, words, memory_bytes = binary.programs, binary.scratch_words, 0
+    if binary.is_persistent:
+        programs = min(programs, torch.cuda.get_device_properties(index).multi_processor_count)
+    if binary.memory_bytes:
+        words, memory_bytes = words - 1, programs * binary.memory_bytes
+    return Launch(
+        function, programs, binary.threads, binary.shared_bytes, words, index, tuple(map(word_of, binary.numbers)),
+        memory_bytes)
 
 
 @functools.cache
@@ -220,7 +236,8 @@ def bind_device() -> None:
 
 
 def run(launch: Launch, parameters: Sequence[ctypes.c_uint64 | ctypes.c_void_p]) -> None:
-    """Launches on torch's current stream of the device. `parameters`: what holds each value, numbers included."""
+    """Launches on torch's current stream of the device. `parameters`: what holds each value, numbers included, and the address
+    of the memory that it takes for itself, if any."""
     holders = [*parameters, *(ctypes.c_uint64(0) for _ in range(launch.words))]
     places = (ctypes.c_void_p * len(holders))(*map(ctypes.addressof, holders))
     stream = torch.cuda.current_stream(launch.index).cuda_stream

@@ -22,7 +22,7 @@ from preheat.ir.records import RECORDS
 from preheat.ir.sized import has_sizes
 from preheat.ir.types import TensorType
 from preheat.run.buffers import extent_bytes, is_number, known, runs_on_host, sizes_at, word_of
-from preheat.run.gpu import Launch
+from preheat.run.gpu import MEMORY_ALIGN_BYTES, Launch
 
 # Estimates for decisions only; a modern core, order of magnitude.
 _KERNEL_BYTES_PER_NS = 10
@@ -74,6 +74,10 @@ def lower_launch(writer: Any, call: KernelCall) -> None:
         launch = kernels.launch(name, sizes_at(plan, call))
         function, shape = launch.function, words(_shape(launch, launch.programs))
         slots += map(writer.constant, launch.numbers)
+    if kernels.memory_bytes(name):
+        slots.append(writer.new_slot())
+        own = TensorType("uint8", (kernels.memory_bytes(name),), (1,), writer.executable.device)
+        writer.place(slots[-1], own, MEMORY_ALIGN_BYTES)
     row = (function, len(slots), words(slots), shape)
     writer.append("launch", row, -1, len(slots) + kernels.words(name))
 
@@ -107,7 +111,7 @@ def _place_in_table(writer: Any, table: int, further: int) -> int:
     if table not in writer.tables:
         writer.tables[table] = writer.new_slot()
         size_bytes = writer.executable.batches.table_bytes[table]
-        writer.place(writer.tables[table], TensorType("uint8", (size_bytes,), (1,), device))
+        writer.place(writer.tables[table], TensorType("uint8", (size_bytes,), (1,), device), MEMORY_ALIGN_BYTES)
     if not further:
         return writer.tables[table]
     start, type = writer.kept[writer.tables[table]]

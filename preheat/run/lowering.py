@@ -332,9 +332,9 @@ class _Writer:
         self.point_views((slot,))
         return True
 
-    def place(self, slot: int, type: TensorType) -> None:
+    def place(self, slot: int, type: TensorType, align_bytes: int = LAUNCH_ALIGN_BYTES) -> None:
         """Memory for `slot` in the frame, behind what is there."""
-        start = -(-self.kept_bytes // LAUNCH_ALIGN_BYTES) * LAUNCH_ALIGN_BYTES
+        start = -(-self.kept_bytes // align_bytes) * align_bytes
         self.kept[slot], self.kept_bytes = (start, type), start + extent_bytes(type)
 
     def offset_bytes(self, number: int) -> int:

@@ -30,7 +30,7 @@ from preheat.bridge.ops import dtype as torch_dtype, private
 from preheat.ir.plan import Binary, Image, KernelCall, Plan, Target
 from preheat.ir.trace import Node, Recipe, Return, Signature, Source, Step, Trace
 from preheat.ir.types import DTYPES, TensorType
-from preheat.run.buffers import extent_bytes, is_number, places, read_buffers
+from preheat.run.buffers import extent_bytes, is_number, new_arena, places, read_buffers
 from preheat.run.device import context
 from preheat.run.entry import make_entry
 from preheat.run.executable import Executable, executable
@@ -97,10 +97,11 @@ class Measure:
         except PreheatError:  # more shared memory or registers than there are
             return None
         launch = loaded.launch("kernel")
+        memory = [new_arena(launch.memory_bytes, self.device)] if launch.memory_bytes else []
         try:
             parameters = [
                 [ctypes.c_uint64(0 if is_one else tensor.data_ptr())
-                 for tensor, is_one in zip(tensors, numbers)]
+                 for tensor, is_one in (*zip(tensors, numbers), *((own, False) for own in memory))]
                 for tensors in sets]
             return self._events_us(lambda k: run(launch, parameters[k % len(parameters)]))
         except PreheatError:

@@ -23,9 +23,12 @@ that two of them store is last stored by the batch.
 from collections.abc import Collection, Iterator, Mapping
 from math import gcd
 
+from preheat.ir.devices import device_of
 from preheat.ir.graph import Graph, Op
+from preheat.ir.plan import Target
 from preheat.ir.scalar import Scalar
-from preheat.ir.types import HALVES, Type
+from preheat.ir.types import HALVES, TensorType, Type
+from preheat.schedule.sums import product_in
 from preheat.schedule.views import View
 
 ALIGN_ELEMS = 8  # of 16 bits
@@ -33,6 +36,7 @@ LEAST_ROWS = 64  # of each matrix of the batch
 LEAST_COLUMNS = 1024
 # Multiplications: the library alone takes 34 us for so many where it takes 9 for aligned rows; the ends of rows take 12.
 LEAST_WORK = 1 << 31
+DEPTH = 64  # of which the sum of a kernel's product is a multiple
 Piece = tuple[View, View, View]  # a, b and where their product goes
 
 
@@ -50,15 +54,34 @@ def is_interleaved(op: Op, types: Mapping[int, Type], given: Collection[int]) ->
     """Whether `op` is a product that is stored by pieces; `given`: the graph's `given_values`."""
     if op.name != "matmul" or op.result not in given or op.type.rank != 2 or op.type.device == "cpu":
         return False
-    a, b = (types[arg.id] for arg in op.args)
-    known = (*op.type.sizes, *a.sizes, *a.strides, *b.strides)
-    if op.type.dtype not in HALVES or any(isinstance(n, Scalar) for n in known):
+    return _is_spread(op.type, *(types[arg.id] for arg in op.args))
+
+
+def _is_spread(type: TensorType, a: TensorType, b: TensorType) -> bool:
+    """Whether the rows of a @ b begin anywhere, those of `a` and columns of `b` at 16 bytes, and it is large."""
+    known = (*type.sizes, *a.sizes, *a.strides, *b.strides)
+    if type.dtype not in HALVES or any(isinstance(n, Scalar) for n in known):
         return False
-    (rows, columns), inner = op.type.sizes, a.sizes[1]
-    are_along = a.strides[1] == 1 and b.strides[0] == 1 and op.type.strides == (columns, 1)
+    (rows, columns), inner = type.sizes, a.sizes[1]
+    are_along = a.strides[1] == 1 and b.strides[0] == 1 and type.strides == (columns, 1)
     are_aligned = not any(n % ALIGN_ELEMS for n in (inner, a.strides[0], b.strides[1]))
     is_large = rows >= ALIGN_ELEMS * LEAST_ROWS and columns >= LEAST_COLUMNS and rows * columns * inner >= LEAST_WORK
     return are_along and are_aligned and is_large and columns % ALIGN_ELEMS != 0
+
+
+def interleaved_products(graph: Graph, target: Target) -> frozenset[int]:
+    """The results of the products of `graph` that a kernel of `target` stores where they belong (`generate/interleaved.py`),
+    with what is added to them: by rule no slower than `pieces`, which add nothing, and than what is cut and joined."""
+    if not target.is_gpu or not device_of(target.arch).tiles_ahead:
+        return frozenset()
+    types, given, found = graph.types(), given_values(graph), set()
+    for op in graph.ops:
+        product = product_in(op, types) if len(op.results) == 1 and op.result in given else None
+        if product is None or op.type.rank != 2 or op.type.device == "cpu":
+            continue
+        if types[product.a].sizes[1] % DEPTH == 0 and _is_spread(op.type, types[product.a], types[product.b]):
+            found.add(op.result)
+    return frozenset(found)
 
 
 def pieces(a: View, b: View, out: View) -> Iterator[Piece]:

@@ -21,10 +21,11 @@ from preheat.ir.graph import Builder, Graph, Op
 from preheat.ir.hinted import estimate
 from preheat.ir.ops import CORE
 from preheat.ir.pack import digest
-from preheat.ir.plan import Rounding
+from preheat.ir.plan import Rounding, Target
 from preheat.ir.types import TensorType, Type
 from preheat.schedule import cost
 from preheat.schedule.convolutions import convolution_in, write_convolution
+from preheat.schedule.interleave import interleaved_products
 from preheat.schedule.split import Matrix, split_in_two
 from preheat.schedule.sums import Product, Sums, product_in, rows_of_sum, write_sum
 
@@ -62,6 +63,13 @@ def products_of(graph: Graph) -> dict[int, str]:
     return kinds
 
 
+def products_by_rule(graph: Graph, target: Target, rounding: Rounding = Rounding()) -> frozenset[int]:
+    """The products of `graph` that are worth a kernel of `target` without a search."""
+    if not target.is_gpu:
+        return frozenset()
+    return small_products(graph, rounding) | interleaved_products(graph, target)
+
+
 def small_products(graph: Graph, rounding: Rounding = Rounding()) -> frozenset[int]:
     """The products of `graph` that are worth a kernel without a search: it takes no longer than the
     library, and the host less to launch it (4 us, not 10)."""
@@ -83,9 +91,10 @@ def small_products(graph: Graph, rounding: Rounding = Rounding()) -> frozenset[i
 
 def products_as_kernels(
     graph: Graph, fused: Collection[int], parts: Mapping[int, int] = MappingProxyType({}),
-    rounding: Rounding = Rounding(),
+    rounding: Rounding = Rounding(), whole: Collection[int] = (),
 ) -> Sums:
-    """`graph` with the products that give `fused` as sums, those of `parts` as sums of so many sums."""
+    """`graph` with the products that give `fused` as sums, those of `parts` as sums of so many sums. whole: those
+    whose operands are in memory as they are."""
     types, by_value = graph.types(), {r: op for op in graph.ops for r in op.results}
     readers: dict[int, int] = {}
     for op in graph.ops:
@@ -104,7 +113,7 @@ def products_as_kernels(
         first = len(ops)
         if product is not None and _is_fit(product, types):
             operands.add(product.b)
-            if not _is_prologue(product.a, by_value, types, readers, fused):
+            if op.result in whole or not _is_prologue(product.a, by_value, types, readers, fused):
                 operands.add(product.a)
             write_sum(builder, product, rounds_float32=rounding.products)
         elif found is not None:

@@ -30,6 +30,7 @@ from preheat.schedule.batches import batched, waits_of
 from preheat.schedule.depthwise import depthwise_sums
 from preheat.schedule.fuse import fuse
 from preheat.schedule.groups import Group
+from preheat.schedule.interleave import interleaved_products
 from preheat.schedule.layouts import laid_out
 from preheat.schedule.memory import Layout, plan_memory
 from preheat.schedule.names import kernel_name
@@ -63,7 +64,8 @@ def schedule(
         raise Unsupported("no_kernel", f"tensors on {device_of(graph)}, code for {target.kind}")
     sums = products_as_sums(graph, fused)
     if target.is_gpu and fused:
-        sums = sums.joined(products_as_kernels(sums.graph, fused, parts, rounding))
+        whole = interleaved_products(sums.graph, target)
+        sums = sums.joined(products_as_kernels(sums.graph, fused, parts, rounding, whole))
     sums = sums.joined(depthwise_sums(sums.graph, target))
     graph = sums.graph
     for prepare in (laid_out, with_activations, padded_products, aligned_products):
