@@ -133,9 +133,11 @@ def _apart(sources: Sequence[Source]) -> list[tuple[Source, Numbers]]:
 
 def _binary(source: Source, numbers: Numbers, target: Target, made: Made) -> Binary:
     device, tile = device_of(target.arch), source.tile
-    programs = min(tile.programs, device.units) if tile.is_interleaved else tile.programs
+    programs = 0 if source.sizing is not None else tile.programs
+    if tile.is_interleaved:
+        programs = device.units if source.sizing is not None else min(programs, device.units)
     return Binary(
-        made.cubin, made.name, programs if source.sizing is None else 0, tile.warps * device.warp, made.shared_bytes,
+        made.cubin, made.name, programs, tile.warps * device.warp, made.shared_bytes,
         made.parameters - len(source.signature), source.sizing, numbers, made.scratch_bytes, tile.is_interleaved)
 
 

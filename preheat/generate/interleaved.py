@@ -29,7 +29,8 @@ from typing import Any
 
 from preheat.generate.tiles import Tile
 from preheat.ir.devices import Device
-from preheat.ir.loop import Kernel, LoopOp, sizes_of
+from preheat.ir.loop import LoopOp
+from preheat.ir.scalar import Scalar
 from preheat.ir.types import HALVES
 
 PERIOD = 8  # rows, and elements of 16 bits in 16 bytes
@@ -42,16 +43,29 @@ BLOCKS = ((256, 64), (128, 128), (64, 128))
 SHARED_BYTES = 2048
 
 
-def interleaved_tile(kernel: Kernel, product: Any, device: Device) -> Tile | None:
-    """The tile of a product (`products.Product`) that is computed so; None for another one."""
-    if not device.tiles_ahead or sizes_of(kernel) or not is_interleaved(product):
+def interleaved_tile(product: Any, device: Device) -> Tile | None:
+    """The tile of a product (`products.Product`) of known sizes that is computed so; None for another one."""
+    tiles = interleaved_tiles(product, device)
+    if not tiles or isinstance(product.down[0].extent, Scalar):
         return None
-    rows, columns = product.down[0].extent, product.along[0].extent
+    return next((tile for tile in tiles if product.down[0].extent >= least_rows(tile)), None)
+
+
+def interleaved_tiles(product: Any, device: Device) -> list[Tile]:
+    """The tiles of a product for any number of rows, the highest first: each is for `least_rows` and more."""
+    if not device.tiles_ahead or not is_interleaved(product):
+        return []
+    columns, found = product.along[0].extent, []
     for high, chunk in BLOCKS:
         shared = 2 * ((high + 3 * chunk) * DEPTH * STAGES + high * chunk) + SHARED_BYTES
-        if rows >= PERIOD * high and columns >= 3 * chunk + PERIOD and shared <= device.shared_bytes:
-            return tile_of(product, high, chunk, device.tiles_ahead)
-    return None
+        if columns >= 3 * chunk + PERIOD and shared <= device.shared_bytes:
+            found.append(tile_of(product, high, chunk, device.tiles_ahead))
+    return found
+
+
+def least_rows(tile: Tile) -> int:
+    """The fewest rows that a product by `tile` has."""
+    return PERIOD * tile.rows
 
 
 def tile_of(product: Any, rows: int, chunk: int, ahead: int = 1, depth: int = DEPTH) -> Tile:
@@ -70,7 +84,7 @@ def is_interleaved(product: Any) -> bool:
         return False
     out, columns = stores[0].index, along.extent
     is_out = out.base == 0 and dict(out.terms) == {down.name: columns, along.name: 1} and stores[0].mask is None
-    known = all(isinstance(n, int) for n in (down.extent, columns, walked.extent))
+    known = all(isinstance(n, int) for n in (columns, walked.extent))
     return (
         known and is_out and columns % PERIOD != 0 and walked.extent % DEPTH == 0
         and is_operand(product.left, down.name, walked.name) and is_operand(product.right, along.name, walked.name))
@@ -87,12 +101,6 @@ def is_operand(side: tuple[LoopOp, ...], outer: str, walked: str) -> bool:
     return is_aligned and strides.keys() == {outer, walked} and strides[walked] == 1
 
 
-def programs_of(tile: Tile) -> int:
-    """How many blocks there are."""
-    (down,), (along,) = tile.down, tile.along
-    return PERIOD * -(-(-(-down.extent // PERIOD)) // tile.rows) * -(-along.extent // tile.columns)
-
-
 # ---------------------------------------------------------------------------- text
 def write_interleaved(writer: Any, product: Any) -> None:
     """The whole kernel (`writer`: of `triton`)."""
@@ -102,7 +110,10 @@ def write_interleaved(writer: Any, product: Any) -> None:
     left, right = product.left[0], product.right[0]
     a_step, b_step = left.index.stride(down.name), right.index.stride(along.name)
     (store,) = [op for op in product.rest if op.op == "store"]
-    high = -(-rows // PERIOD)
+    if isinstance(rows, Scalar):
+        emit(f"rows = {writer.number(rows)}.to(tl.int32)")
+        rows = "rows"
+    high = _quotient(rows, PERIOD)
     described = (
         ("left", left, (high, PERIOD * a_step), (tile.rows, tile.depth)),
         ("wide", right, (columns, b_step), (2 * chunk, tile.depth)),
@@ -110,13 +121,13 @@ def write_interleaved(writer: Any, product: Any) -> None:
         ("out", store, (high, PERIOD * columns), (tile.rows, chunk)))
     for name, op, (many, step), block in described:
         emit(f"{name} = tl.make_tensor_descriptor({_base(op)}, [{many}, {step}], [{step}, 1], {list(block)})")
-    blocks = programs_of(tile)
     emit("programs = tl.num_programs(0)")
-    _write_edges(writer, product, store, blocks)
+    emit(f"blocks = {_quotient(rows, PERIOD * tile.rows)} * {PERIOD * -(-columns // tile.columns)}")
+    _write_edges(writer, product, store, rows)
     flat = ", flatten=True" if tile.ahead > 1 else ""  # the next block's loads begin before this one's end
-    emit(f"for block in tl.range(tl.program_id(0), {blocks}, programs{flat}):")
+    emit(f"for block in tl.range(tl.program_id(0), blocks, programs{flat}):")
     writer.depth += 1
-    _write_position(writer, high, rows, columns)
+    _write_position(writer, rows, columns)
     emit(f"total_wide = tl.zeros([{tile.rows}, {2 * chunk}], tl.float32)")
     emit(f"total_narrow = tl.zeros([{tile.rows}, {chunk}], tl.float32)")
     emit(f"for start in range(0, {walked.extent}, {tile.depth}):")
@@ -131,34 +142,37 @@ def write_interleaved(writer: Any, product: Any) -> None:
     for number in range(3):
         at = f"at_x + {number * chunk}" if number else "at_x"
         emit(f"x = {at} + tl.arange(0, {chunk})[None, :]")
-        part = _part(writer, product, tile.rows, chunk, f"total_{number}")
-        value = _written(part, product)
+        value = _written(_part(writer, product, tile.rows, chunk, f"total_{number}"), product)
         emit(f"out.store([at_y, phase * {columns} + {at}], {value})")
     writer.depth -= 1
 
 
-def _write_position(writer: Any, high: int, rows: int, columns: int) -> None:
-    """Which rows of which phase, and which columns, a block has: all rows of some columns after each other, so that
+def _write_position(writer: Any, rows: int | str, columns: int) -> None:
+    """Which rows of which phase, and which columns, a block has: some rows of some columns after each other, so that
     programs that run together share them in L2."""
     tile, emit = writer.tile, writer.emit
-    down, along = -(-high // tile.rows), -(-columns // tile.columns)
-    many = min(down, GROUP)
-    if down <= GROUP:
+    down, along = _quotient(rows, PERIOD * tile.rows), -(-columns // tile.columns)
+    first = ""
+    if isinstance(down, int) and down <= GROUP:
         emit(f"place = block % {PERIOD * down}")
         emit(f"over = block // {PERIOD * down}")
-        first = ""
     else:
-        emit(f"first = block // {PERIOD * many * along} * {many}")
-        height = many if down % many == 0 else f"tl.minimum({down} - first, {many})"
-        emit(f"many = {PERIOD} * {height}")
-        emit(f"within = block % {PERIOD * many * along}")
+        emit(f"first = block // {PERIOD * GROUP * along} * {GROUP}")
+        emit(f"many = {PERIOD} * tl.minimum({down} - first, {GROUP})")
+        emit(f"within = block % {PERIOD * GROUP * along}")
         emit("place = within % many")
         emit("over = within // many")
         first = "first + "
     emit(f"phase = place % {PERIOD}")
-    emit(f"at_y = tl.minimum(({first}place // {PERIOD}) * {tile.rows}, ({rows + PERIOD - 1} - phase) // {PERIOD} - {tile.rows})")
+    last = rows + PERIOD - 1 if isinstance(rows, int) else f"{rows} + {PERIOD - 1}"
+    emit(f"at_y = tl.minimum(({first}place // {PERIOD}) * {tile.rows}, ({last} - phase) // {PERIOD} - {tile.rows})")
     emit(f"begin = {_begin('phase', columns)}")
     emit(f"at_x = begin + tl.minimum(over * {tile.columns}, ({columns - tile.columns} - begin) // {PERIOD} * {PERIOD})")
+
+
+def _quotient(number: int | str, each: int) -> int | str:
+    """How many times `each` it takes for `number`, or the text of that."""
+    return -(-number // each) if isinstance(number, int) else f"(({number} + {each - 1}) // {each})"
 
 
 def _base(op: LoopOp) -> str:
@@ -171,32 +185,30 @@ def _begin(phase: str, columns: int) -> str:
     return f"({PERIOD} - {phase} * {columns % PERIOD} % {PERIOD}) % {PERIOD}"
 
 
-def _write_edges(writer: Any, product: Any, store: LoopOp, blocks: int) -> None:
+def _write_edges(writer: Any, product: Any, store: LoopOp, rows: int | str) -> None:
     """What rows have before `begin` and behind the last block: eight columns at either end, as far as no block has them."""
     emit, depth, size, many = writer.emit, writer.tile.depth, EDGE_ROWS, EDGE_COLUMNS
-    rows, columns, inner = (axes[0].extent for axes in (product.down, product.along, product.walked))
+    columns, inner = (axes[0].extent for axes in (product.along, product.walked))
     left, right = product.left[0], product.right[0]
     a_step, b_step = left.index.stride(product.down[0].name), right.index.stride(product.along[0].name)
-    emit(f"after = (tl.program_id(0) + programs - {blocks} % programs) % programs")
-    emit(f"for block in range(after, {-(-rows // size)}, programs):")
+    emit("after = (tl.program_id(0) + programs - blocks % programs) % programs")
+    emit(f"for block in range(after, {_quotient(rows, size)}, programs):")
     writer.depth += 1
-    emit(f"y = tl.minimum(block * {size}, {rows - size}) + tl.arange(0, {size})[:, None]")
+    emit(f"y = tl.minimum(block * {size}, {rows} - {size}) + tl.arange(0, {size})[:, None]")
     emit(f"edge = tl.arange(0, {many})[None, :]")
     emit(f"x = tl.where(edge < {many // 2}, edge, {columns - many} + edge)")
     emit(f"total = tl.zeros([{size}, {many}], tl.float32)")
     emit(f"for start in range(0, {inner}, {depth}):")
     writer.depth += 1
     emit(f"k = start + tl.arange(0, {depth})")
-    for name, op, at in (("a", left, f"y * {a_step} + k[None, :]"), ("b", right, f"x * {b_step} + k[:, None]")):
-        emit(f"{name} = tl.load({_base(op)} + {at})")
+    emit(f"a = tl.load({_base(left)} + (y.to(tl.int64) * {a_step} + k[None, :]))")
+    emit(f"b = tl.load({_base(right)} + (x.to(tl.int64) * {b_step} + k[:, None]))")
     emit("total = tl.dot(a, b, total)")
     writer.depth -= 1
-    part = _part(writer, product, size, many, "total")
-    value = _written(part, product)
+    value = _written(_part(writer, product, size, many, "total"), product)
     emit(f"begin = {_begin(f'y % {PERIOD}', columns)}")
-    emit(f"is_left = tl.where(edge < {many // 2}, edge < begin, x >= {columns} - ({columns} - begin) % {PERIOD})")
-    emit(f"at = y.to(tl.int64) * {columns} + x" if rows * columns >= 1 << 31 else f"at = y * {columns} + x")
-    emit(f"tl.store(p{store.param} + at, {value}, mask=is_left)")
+    emit(f"is_edge = tl.where(edge < {many // 2}, edge < begin, x >= {columns} - ({columns} - begin) % {PERIOD})")
+    emit(f"tl.store({_base(store)} + (y.to(tl.int64) * {columns} + x), {value}, mask=is_edge)")
     writer.depth -= 1
 
 

@@ -87,4 +87,3 @@ def _apart(source: Source) -> tuple[tuple[str, str, str], Numbers, tuple[int, ..
 def _filled(text: str, names: Sequence[str]) -> str:
     first, *parts = text.split(_HOLE)
     return first + "".join(name + part for name, part in zip(names, parts, strict=True))
-

@@ -27,7 +27,7 @@ def tile_of(kernel: Kernel, target: Target) -> Tile:
     product = product_of(kernel)
     if product is not None and not _is_few(kernel, product):
         device = device_of(target.arch)
-        return interleaved_tile(kernel, product, device) or tiles_of_product(product, device)[0]
+        return interleaved_tile(product, device) or tiles_of_product(product, device)[0]
     return tiles.tile_of(side_by_side(kernel), target)
 
 
@@ -35,7 +35,7 @@ def choices(kernel: Kernel, target: Target) -> dict[str, Tile]:
     """By their text, the tiles that are worth measuring; the one that the rules choose is first."""
     device, product = device_of(target.arch), product_of(kernel)
     found = () if product is None else tiles_of_product(product, device)
-    interleaved = None if product is None else interleaved_tile(kernel, product, device)
+    interleaved = None if product is None else interleaved_tile(product, device)
     if interleaved is not None:
         found = (interleaved, *found)
     if product is None or _is_few(kernel, product):

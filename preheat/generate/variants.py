@@ -10,11 +10,14 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from preheat.generate.interleaved import interleaved_tiles, least_rows
+from preheat.generate.products import product_of
 from preheat.generate.rows import side_by_side
 from preheat.generate.rungs import Rung, alignments, rungs
 from preheat.generate.tables import sources_of_table
 from preheat.generate.tiles import Tile
 from preheat.generate.triton import Source, Writer, source_of
+from preheat.ir.devices import device_of
 from preheat.ir.loop import Axis, Kernel, is_for_any, sizes_of
 from preheat.ir.plan import Sizing, Target
 from preheat.ir.scalar import Dim, Scalar
@@ -31,6 +34,10 @@ def sources_of(kernel: Kernel, target: Target, tile: Tile | None = None) -> list
         return sources_of_table(kernel, target)
     if not sizes_of(kernel):
         return [source_of(kernel, target, tile)]
+    product = product_of(kernel)
+    tiles = [] if product is None else interleaved_tiles(product, device_of(target.arch))
+    if tiles:
+        return [_interleaved(kernel, tile) for tile in tiles]
     kernel = side_by_side(kernel)
     found: list[Source] = []
     for rung in rungs(kernel, target):
@@ -39,6 +46,12 @@ def sources_of(kernel: Kernel, target: Target, tile: Tile | None = None) -> list
         found += [_sized(kernel, rung, aligned)] if aligned else []
         found += [] if aligned and is_one else [_sized(kernel, rung, [])]
     return found
+
+
+def _interleaved(kernel: Kernel, tile: Tile) -> Source:
+    """The source for as many rows as `tile` wants; its programs share out what there is."""
+    least = tuple(map(_plain, _extents(tile.down))), least_rows(tile)
+    return replace(Writer(kernel, tile).source(), sizing=Sizing((), least=(least,)))
 
 
 def _sized(kernel: Kernel, rung: Rung, multiples: Pairs) -> Source:

@@ -165,8 +165,8 @@ class Binary:
     A launch has `programs` blocks of `threads` threads, each with `shared_bytes` of shared memory.
     It takes one word a parameter of the kernel, one a size (`loop.sizes_of`), the `numbers`, then `scratch_words` words
     that are 0; where each program has `memory_bytes` of the GPU's memory for itself, the first of these is its address. A kernel
-    that takes sizes has a `sizing`, which says how many programs there are. Those of one that `is_persistent` do one
-    block after another: there are no more than multiprocessors.
+    that takes sizes has a `sizing`, which says how many programs there are, unless that is known. Those of one that
+    `is_persistent` do one block after another: there are no more than multiprocessors.
     """
 
     code: bytes

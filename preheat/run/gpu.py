@@ -74,7 +74,7 @@ class LoadedGpu:
             if sizing is None:
                 return launch
             if is_for(sizing, sizes):
-                return replace(launch, programs=programs_of(sizing, sizes))
+                return replace(launch, programs=launch.programs or programs_of(sizing, sizes))
         raise InternalError(f"no kernel {name!r} in the image")
 
     def chooser(self, name: str, sizes: Mapping[Dim, Any]) -> Callable[[Any], tuple[Launch, int]]:
@@ -96,7 +96,7 @@ class LoadedGpu:
                         if count(given) % each:
                             break
                     else:
-                        return launch, math.prod([-(-count(given) // each) for count, each in blocks])
+                        return launch, launch.programs or math.prod([-(-count(given) // each) for count, each in blocks])
             raise InternalError(f"no kernel {name!r} in the image")
 
         return choose

@@ -54,19 +54,21 @@ def is_interleaved(op: Op, types: Mapping[int, Type], given: Collection[int]) ->
     """Whether `op` is a product that is stored by pieces; `given`: the graph's `given_values`."""
     if op.name != "matmul" or op.result not in given or op.type.rank != 2 or op.type.device == "cpu":
         return False
-    return _is_spread(op.type, *(types[arg.id] for arg in op.args))
+    known = all(isinstance(n, int) for n in op.type.sizes)
+    return known and _is_spread(op.type, *(types[arg.id] for arg in op.args))
 
 
 def _is_spread(type: TensorType, a: TensorType, b: TensorType) -> bool:
-    """Whether the rows of a @ b begin anywhere, those of `a` and columns of `b` at 16 bytes, and it is large."""
-    known = (*type.sizes, *a.sizes, *a.strides, *b.strides)
-    if type.dtype not in HALVES or any(isinstance(n, Scalar) for n in known):
-        return False
+    """Whether the rows of a @ b begin anywhere, those of `a` and columns of `b` at 16 bytes, and it is large. How many
+    rows there are may change: it is asked last, for the answer is what a plan for all of them rests on."""
     (rows, columns), inner = type.sizes, a.sizes[1]
+    if type.dtype not in HALVES or any(isinstance(n, Scalar) for n in (columns, inner, *a.strides, *b.strides)):
+        return False
     are_along = a.strides[1] == 1 and b.strides[0] == 1 and type.strides == (columns, 1)
     are_aligned = not any(n % ALIGN_ELEMS for n in (inner, a.strides[0], b.strides[1]))
-    is_large = rows >= ALIGN_ELEMS * LEAST_ROWS and columns >= LEAST_COLUMNS and rows * columns * inner >= LEAST_WORK
-    return are_along and are_aligned and is_large and columns % ALIGN_ELEMS != 0
+    is_wide = columns >= LEAST_COLUMNS and columns % ALIGN_ELEMS != 0
+    least = max(ALIGN_ELEMS * LEAST_ROWS, -(-LEAST_WORK // max(columns * inner, 1)))
+    return are_along and are_aligned and is_wide and rows >= least
 
 
 def interleaved_products(graph: Graph, target: Target) -> frozenset[int]:
@@ -79,7 +81,8 @@ def interleaved_products(graph: Graph, target: Target) -> frozenset[int]:
         product = product_in(op, types) if len(op.results) == 1 and op.result in given else None
         if product is None or op.type.rank != 2 or op.type.device == "cpu":
             continue
-        if types[product.a].sizes[1] % DEPTH == 0 and _is_spread(op.type, types[product.a], types[product.b]):
+        inner = types[product.a].sizes[1]
+        if isinstance(inner, int) and inner % DEPTH == 0 and _is_spread(op.type, types[product.a], types[product.b]):
             found.add(op.result)
     return frozenset(found)
 

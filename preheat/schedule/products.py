@@ -111,7 +111,7 @@ def products_as_kernels(
         product = product_in(op, types) if is_asked else None
         found = convolution_in(op, types) if is_asked else None
         first = len(ops)
-        if product is not None and _is_fit(product, types):
+        if product is not None and (op.result in whole or _is_fit(product, types)):
             operands.add(product.b)
             if op.result in whole or not _is_prologue(product.a, by_value, types, readers, fused):
                 operands.add(product.a)

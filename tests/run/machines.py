@@ -177,6 +177,9 @@ class Machine:
             def words(self, name):
                 return self.launch(name).words
 
+            def memory_bytes(self, name):
+                return self.launch(name).memory_bytes
+
             def address(self, name):
                 return self.host.address(name)
 

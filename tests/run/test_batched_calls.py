@@ -91,6 +91,7 @@ def found_batches(calls, types):
     class Loaded:
         launch = staticmethod(lambda name, sizes=(): machines.gpu.Launch(0, 1, 32, 0, 0, -1))
         most = staticmethod(lambda name, size: 8)
+        memory_bytes = staticmethod(lambda name: 0)
 
     found = batches_of(plan, places(plan), Loaded(), "cpu")
     return sorted(found.launches), sorted(found.inside)

@@ -1,6 +1,7 @@
 """Kernels of a GPU that take sizes, without a GPU: which function the native driver launches, of how many
 programs, with which words."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -62,7 +63,7 @@ def doubles(fake, name):
         n &= 0xFFFFFFFF
         floats(out, n)[:] = floats(a, n) * 2
 
-    return fake.kernel(name, run, 3)
+    return replace(fake.kernel(name, run, 3), programs=0)
 
 
 def loaded(fake):
@@ -74,10 +75,11 @@ def loaded(fake):
         (doubles(fake, "any"), Sizing(blocks))]}, [])
 
 
-def native(machine, given, sizes, hint=8):
+def native(machine, given, sizes, hint=8, kernels=None):
     """The native entry of a plan at `sizes`, from tables for all."""
     book = Book()
-    made = Executable(with_hinted_sizes(given, ("n2",), [(hint,), (11,)], book), loaded(machine.fake))
+    made = Executable(
+        with_hinted_sizes(given, ("n2",), [(hint,), (11,)], book), kernels or loaded(machine.fake))
     made.is_gpu = True
     trace = Trace(Signature(1), (Source(-1, "arg", 0),), (Node((), (0,), None, Return(VALUE)),))
     here = context()
@@ -109,6 +111,29 @@ def test_the_same_from_python(machine, monkeypatch):
         machine.fake.log.clear()
         (found,) = made([x])
         assert torch.equal(found, x * 2) and machine.fake.log == [name]
+
+
+def test_a_launch_has_memory_for_itself_and_so_many_programs_as_are_known(machine):
+    """The address comes behind the sizes, at a multiple of 128 bytes."""
+    found = []
+
+    def run(a, out, n, own):
+        n &= 0xFFFFFFFF
+        found.append(own)
+        floats(own, n)[:] = floats(a, n)
+        floats(out, n)[:] = floats(own, n) * 2
+
+    launch = replace(machine.fake.kernel("owns", run, 4), programs=3, memory_bytes=512)
+    kernels = LoadedGpu({"double": [(launch, Sizing((), least=(((LENGTH,), 4),)))]}, [])
+    x = torch.randn(50)
+    assert torch.equal(native(machine, plan(3), {"n2": 50}, kernels=kernels)(x), x * 8)
+    assert machine.fake.programs == [3] * 3 and not any(at % 128 for at in found) and len(set(found)) == 3
+    made = Executable(at(plan(), {"n2": 50}), kernels)
+    made.is_gpu = True
+    made.__dict__.pop("_actions", None)
+    assert torch.equal(made([x])[0], x * 2)
+    with pytest.raises(InternalError, match="double"):
+        kernels.launch("double", {LENGTH: 3})
 
 
 def test_one_set_of_tables_keeps_the_same_results_in_a_frame_at_sizes_that_differ(machine, monkeypatch):
