@@ -1,22 +1,21 @@
 """Large products of 16-bit floats whose rows begin anywhere in memory, as kernels of a GPU that copies tiles.
 
-    kernel over i0:4096, i1:50257             for tile in range(program, 4192, programs):      one program a multiprocessor
-      stage j:768                               y, phase = ..; x = ..
+    kernel over i0:4096, i1:50257             for block in range(program, 6304, programs):     one program a multiprocessor
+      stage j:768                               at_y, phase = ..; at_x = ..
         v5 = sum of load p0[i0*768 + j]    ->   for start in range(0, 768, 64):
-                 times load p1[i1*768 + j]        a = left.load([y, phase * 768 + start])       every eighth row
-      stage                                       wide = dot(a, columns x to x + 128, wide); narrow = dot(a, 64 more, narrow)
-        store p2[i0*50257 + i1] = v5            for each 64 columns: out.store([y, phase * 50257 + x], ..)
+                 times load p1[i1*768 + j]        total = dot(left.load([at_y, phase * 768 + start]), right.load(..), total)
+      stage                                     for each 64 of 256 columns:
+        store p2[i0*50257 + i1] = v5              out.store([at_y, phase * 50257 + at_x], ..)
 
-The copy engine of a GPU (`Device.tiles_ahead`) stores what begins at a multiple of 16 bytes, in rows that are a multiple of 16
-bytes apart. Every eighth row of the result begins at the same place between two such multiples. So a program has rows that are
-eight apart, of the matrix that is as long as eight rows of the result together, and columns that begin where
-16 bytes do in its rows: from `begin` on, of 0 to 7. At both ends of a row up to 7 columns remain; the programs that
-would get no last tile compute those, rows as they come, and store them one by one.
+The copy engine of a GPU (`Device.tiles_ahead`) loads and stores tiles that begin at a multiple of 16 bytes, of rows that are a multiple
+of 16 bytes apart; else it stops the program by an illegal instruction. Every eighth row of the result begins at the same place between
+two such multiples. So a block has rows that are eight apart, of the matrix whose rows are eight of the result's, and
+columns that begin where 16 bytes do in its rows: from `begin` on, of 0 to 7. At both ends of a row up to 7 columns remain; programs
+that get no last block compute those, rows as they come, and store them one by one. They do so at the end: programs that run in
+step share what they load.
 
-A block of 256 x 192 is as large as registers and shared memory of a multiprocessor allow. That counts, since loads from L2 bound it: a
-block of 128 x 256 loads 1.3 times as much. Triton's blocks have powers of two for sides, so it is two products, of 128
-columns and of 64. What is done besides the product is computed for 64 columns at a time, as their memory is: for all at once the
-registers would not do.
+The product is a loop over blocks, whose loads begin while the block before is stored. What is done besides the product is computed for 64
+columns at a time, as their memory is: for all at once neither registers nor shared memory would do.
 
 Requires that operands lie along the sum, at multiples of 16 bytes, in blocks of DEPTH. Guarantees: each element is added up in
 one order, whichever program has it; blocks that meet at the ends of the matrix store what is equal.
@@ -29,49 +28,41 @@ from typing import Any
 
 from preheat.generate.tiles import Tile
 from preheat.ir.devices import Device
+from preheat.ir.interleaved import BLOCKS, COLUMNS, DEPTH, PERIOD, Block, block_of
 from preheat.ir.loop import LoopOp
 from preheat.ir.scalar import Scalar
 from preheat.ir.types import HALVES
 
-PERIOD = 8  # rows, and elements of 16 bits in 16 bytes
-DEPTH, STAGES, WARPS = 64, 3, 8
-EDGE_ROWS, EDGE_COLUMNS = 128, 16
+PARTS = 4  # of a block's columns, each computed and stored by itself
+EDGE_ROWS, EDGE_COLUMNS, EDGE_DEPTH = 128, 16, 128
 GROUP = 4  # blocks of rows of each phase that are visited together
-# Rows of a block, and columns that are computed at a time beside the product, a third of a block's.
-BLOCKS = ((256, 64), (128, 128), (64, 128))
-# What a block has in shared memory besides the operands: barriers, descriptors while they are made.
-SHARED_BYTES = 2048
+SHARED_BYTES = 2048  # of a program, besides tiles: barriers, descriptors while they are made
 
 
 def interleaved_tile(product: Any, device: Device) -> Tile | None:
     """The tile of a product (`products.Product`) of known sizes that is computed so; None for another one."""
-    tiles = interleaved_tiles(product, device)
-    if not tiles or isinstance(product.down[0].extent, Scalar):
-        return None
-    return next((tile for tile in tiles if product.down[0].extent >= least_rows(tile)), None)
+    rows = product.down[0].extent if is_interleaved(product) else 0
+    block = None if isinstance(rows, Scalar) else block_of(rows)
+    return tile_of(product, block, device) if block is not None and _fits(block, product, device) else None
 
 
-def interleaved_tiles(product: Any, device: Device) -> list[Tile]:
-    """The tiles of a product for any number of rows, the highest first: each is for `least_rows` and more."""
-    if not device.tiles_ahead or not is_interleaved(product):
+def interleaved_tiles(product: Any, device: Device) -> list[tuple[Tile, int]]:
+    """The tiles of a product for any number of rows, each with the fewest rows that it is for; the first that fits is the best."""
+    if not is_interleaved(product):
         return []
-    columns, found = product.along[0].extent, []
-    for high, chunk in BLOCKS:
-        shared = 2 * ((high + 3 * chunk) * DEPTH * STAGES + high * chunk) + SHARED_BYTES
-        if columns >= 3 * chunk + PERIOD and shared <= device.shared_bytes:
-            found.append(tile_of(product, high, chunk, device.tiles_ahead))
-    return found
+    return [(tile_of(product, block, device), block.least) for block in BLOCKS if _fits(block, product, device)]
 
 
-def least_rows(tile: Tile) -> int:
-    """The fewest rows that a product by `tile` has."""
-    return PERIOD * tile.rows
+def _fits(block: Block, product: Any, device: Device) -> bool:
+    tiles = (block.rows + COLUMNS) * DEPTH * block.stages + block.rows * COLUMNS // PARTS
+    is_wide = product.along[0].extent >= COLUMNS + PERIOD
+    return device.tiles_ahead > 0 and is_wide and 2 * tiles + SHARED_BYTES <= device.shared_bytes
 
 
-def tile_of(product: Any, rows: int, chunk: int, ahead: int = 1, depth: int = DEPTH) -> Tile:
-    """The tile of blocks of so many rows by three times `chunk` columns."""
+def tile_of(product: Any, block: Block, device: Device) -> Tile:
     return Tile(
-        (), product.down, product.along, rows, 3 * chunk, False, WARPS, 1, ahead, depth, STAGES, is_interleaved=True)
+        (), product.down, product.along, block.rows, COLUMNS, False, block.warps, 1, device.tiles_ahead, DEPTH,
+        block.stages, is_interleaved=True)
 
 
 def is_interleaved(product: Any) -> bool:
@@ -82,11 +73,12 @@ def is_interleaved(product: Any) -> bool:
     stores = [op for op in product.rest if op.op == "store"]
     if len(stores) != 1 or any(op.op == "check" for op in product.rest) or product.dtype not in HALVES:
         return False
+    if any(isinstance(axis.extent, Scalar) for axis in (along, walked)):
+        return False
     out, columns = stores[0].index, along.extent
     is_out = out.base == 0 and dict(out.terms) == {down.name: columns, along.name: 1} and stores[0].mask is None
-    known = all(isinstance(n, int) for n in (columns, walked.extent))
     return (
-        known and is_out and columns % PERIOD != 0 and walked.extent % DEPTH == 0
+        is_out and columns % PERIOD != 0 and walked.extent % DEPTH == 0
         and is_operand(product.left, down.name, walked.name) and is_operand(product.right, along.name, walked.name))
 
 
@@ -106,7 +98,7 @@ def write_interleaved(writer: Any, product: Any) -> None:
     """The whole kernel (`writer`: of `triton`)."""
     tile, emit = writer.tile, writer.emit
     (down,), (along,), (walked,) = product.down, product.along, product.walked
-    rows, columns, chunk = down.extent, along.extent, tile.columns // 3
+    rows, columns, chunk = down.extent, along.extent, tile.columns // PARTS
     left, right = product.left[0], product.right[0]
     a_step, b_step = left.index.stride(down.name), right.index.stride(along.name)
     (store,) = [op for op in product.rest if op.op == "store"]
@@ -116,35 +108,37 @@ def write_interleaved(writer: Any, product: Any) -> None:
     high = _quotient(rows, PERIOD)
     described = (
         ("left", left, (high, PERIOD * a_step), (tile.rows, tile.depth)),
-        ("wide", right, (columns, b_step), (2 * chunk, tile.depth)),
-        ("narrow", right, (columns, b_step), (chunk, tile.depth)),
+        ("right", right, (columns, b_step), (tile.columns, tile.depth)),
         ("out", store, (high, PERIOD * columns), (tile.rows, chunk)))
     for name, op, (many, step), block in described:
         emit(f"{name} = tl.make_tensor_descriptor({_base(op)}, [{many}, {step}], [{step}, 1], {list(block)})")
     emit("programs = tl.num_programs(0)")
     emit(f"blocks = {_quotient(rows, PERIOD * tile.rows)} * {PERIOD * -(-columns // tile.columns)}")
-    _write_edges(writer, product, store, rows)
     flat = ", flatten=True" if tile.ahead > 1 else ""  # the next block's loads begin before this one's end
     emit(f"for block in tl.range(tl.program_id(0), blocks, programs{flat}):")
     writer.depth += 1
     _write_position(writer, rows, columns)
-    emit(f"total_wide = tl.zeros([{tile.rows}, {2 * chunk}], tl.float32)")
-    emit(f"total_narrow = tl.zeros([{tile.rows}, {chunk}], tl.float32)")
+    emit(f"total = tl.zeros([{tile.rows}, {tile.columns}], tl.float32)")
     emit(f"for start in range(0, {walked.extent}, {tile.depth}):")
-    writer.depth += 1
-    emit(f"a = left.load([at_y, phase * {a_step} + start])")
-    emit("total_wide = tl.dot(a, wide.load([at_x, start]).T, total_wide)")
-    emit(f"total_narrow = tl.dot(a, narrow.load([at_x + {2 * chunk}, start]).T, total_narrow)")
-    writer.depth -= 1
-    emit(f"total_0, total_1 = total_wide.reshape({tile.rows}, 2, {chunk}).permute(0, 2, 1).split()")
-    emit("total_2 = total_narrow")
+    emit(f"    a = left.load([at_y, phase * {a_step} + start])")
+    emit("    total = tl.dot(a, right.load([at_x, start]).T, total)")
+    _write_parts(writer, tile.rows, tile.columns)
     emit(f"y = (at_y + tl.arange(0, {tile.rows})[:, None]) * {PERIOD} + phase")
-    for number in range(3):
+    for number in range(PARTS):
         at = f"at_x + {number * chunk}" if number else "at_x"
         emit(f"x = {at} + tl.arange(0, {chunk})[None, :]")
         value = _written(_part(writer, product, tile.rows, chunk, f"total_{number}"), product)
         emit(f"out.store([at_y, phase * {columns} + {at}], {value})")
     writer.depth -= 1
+    _write_edges(writer, product, store, rows)
+
+
+def _write_parts(writer: Any, rows: int, columns: int) -> None:
+    """The columns of `total` in PARTS: total_0, total_1, .."""
+    for whole, first, second in (
+        ("total", "low", "high"), ("low", "total_0", "total_1"), ("high", "total_2", "total_3")):
+        each = columns // 2 if whole == "total" else columns // PARTS
+        writer.emit(f"{first}, {second} = {whole}.reshape({rows}, 2, {each}).permute(0, 2, 1).split()")
 
 
 def _write_position(writer: Any, rows: int | str, columns: int) -> None:
@@ -187,8 +181,9 @@ def _begin(phase: str, columns: int) -> str:
 
 def _write_edges(writer: Any, product: Any, store: LoopOp, rows: int | str) -> None:
     """What rows have before `begin` and behind the last block: eight columns at either end, as far as no block has them."""
-    emit, depth, size, many = writer.emit, writer.tile.depth, EDGE_ROWS, EDGE_COLUMNS
+    emit, size, many = writer.emit, EDGE_ROWS, EDGE_COLUMNS
     columns, inner = (axes[0].extent for axes in (product.along, product.walked))
+    depth = EDGE_DEPTH if inner % EDGE_DEPTH == 0 else writer.tile.depth
     left, right = product.left[0], product.right[0]
     a_step, b_step = left.index.stride(product.down[0].name), right.index.stride(product.along[0].name)
     emit("after = (tl.program_id(0) + programs - blocks % programs) % programs")

@@ -10,7 +10,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from preheat.generate.interleaved import interleaved_tiles, least_rows
+from preheat.generate.interleaved import interleaved_tiles
 from preheat.generate.products import product_of
 from preheat.generate.rows import side_by_side
 from preheat.generate.rungs import Rung, alignments, rungs
@@ -37,7 +37,7 @@ def sources_of(kernel: Kernel, target: Target, tile: Tile | None = None) -> list
     product = product_of(kernel)
     tiles = [] if product is None else interleaved_tiles(product, device_of(target.arch))
     if tiles:
-        return [_interleaved(kernel, tile) for tile in tiles]
+        return [_interleaved(kernel, tile, least) for tile, least in tiles]
     kernel = side_by_side(kernel)
     found: list[Source] = []
     for rung in rungs(kernel, target):
@@ -48,10 +48,10 @@ def sources_of(kernel: Kernel, target: Target, tile: Tile | None = None) -> list
     return found
 
 
-def _interleaved(kernel: Kernel, tile: Tile) -> Source:
-    """The source for as many rows as `tile` wants; its programs share out what there is."""
-    least = tuple(map(_plain, _extents(tile.down))), least_rows(tile)
-    return replace(Writer(kernel, tile).source(), sizing=Sizing((), least=(least,)))
+def _interleaved(kernel: Kernel, tile: Tile, least: int) -> Source:
+    """The source for at least so many rows; its programs share out what there is."""
+    rows = tuple(map(_plain, _extents(tile.down)))
+    return replace(Writer(kernel, tile).source(), sizing=Sizing((), least=((rows, least),)))
 
 
 def _sized(kernel: Kernel, rung: Rung, multiples: Pairs) -> Source:

@@ -25,8 +25,9 @@ from math import gcd
 
 from preheat.ir.devices import device_of
 from preheat.ir.graph import Graph, Op
+from preheat.ir.interleaved import DEPTH, excess
 from preheat.ir.plan import Target
-from preheat.ir.scalar import Scalar
+from preheat.ir.scalar import Dim, Scalar
 from preheat.ir.types import HALVES, TensorType, Type
 from preheat.schedule.sums import product_in
 from preheat.schedule.views import View
@@ -36,7 +37,8 @@ LEAST_ROWS = 64  # of each matrix of the batch
 LEAST_COLUMNS = 1024
 # Multiplications: the library alone takes 34 us for so many where it takes 9 for aligned rows; the ends of rows take 12.
 LEAST_WORK = 1 << 31
-DEPTH = 64  # of which the sum of a kernel's product is a multiple
+MOST_INNER = 1024  # of a product to which nothing is added, by a kernel
+MOST_EXCESS, MOST_EXCESS_ADDED = 1.05, 1.4
 Piece = tuple[View, View, View]  # a, b and where their product goes
 
 
@@ -73,18 +75,33 @@ def _is_spread(type: TensorType, a: TensorType, b: TensorType) -> bool:
 
 def interleaved_products(graph: Graph, target: Target) -> frozenset[int]:
     """The results of the products of `graph` that a kernel of `target` stores where they belong (`generate/interleaved.py`),
-    with what is added to them: by rule no slower than `pieces`, which add nothing, and than what is cut and joined."""
-    if not target.is_gpu or not device_of(target.arch).tiles_ahead:
+    with what is added to them."""
+    ahead = device_of(target.arch).tiles_ahead if target.is_gpu else 0
+    if not ahead:
         return frozenset()
     types, given, found = graph.types(), given_values(graph), set()
     for op in graph.ops:
         product = product_in(op, types) if len(op.results) == 1 and op.result in given else None
         if product is None or op.type.rank != 2 or op.type.device == "cpu":
             continue
-        inner = types[product.a].sizes[1]
-        if isinstance(inner, int) and inner % DEPTH == 0 and _is_spread(op.type, types[product.a], types[product.b]):
+        a, b = types[product.a], types[product.b]
+        is_whole = isinstance(a.sizes[1], int) and a.sizes[1] % DEPTH == 0
+        is_added = product.addend is not None
+        if is_whole and _is_spread(op.type, a, b) and _is_worth_a_kernel(op.type.sizes[0], a.sizes[1], is_added, ahead):
             found.add(op.result)
     return frozenset(found)
+
+
+def _is_worth_a_kernel(rows: Dim, inner: int, is_added: bool, ahead: int) -> bool:
+    """Whether the kernel is faster than what is done else (H200, us by the kernel / else). Rows whose number changes: the library as it
+    is, which takes several times as long. Something is added: a product that is cut and joined (2048 x 768 x 30522 161 / 252).
+    Else `pieces`, of which the kernel gains 5 % (4096 x 768 x 50257 466 / 494) where loads are ahead of a block's end (else 570);
+    longer sums lose or are not known (4096 x 2048 x 32003 850 to 897 / 775, when programs computed the ends of rows first)."""
+    if isinstance(rows, Scalar):
+        return True
+    if is_added:
+        return excess(rows) <= MOST_EXCESS_ADDED
+    return ahead > 1 and inner <= MOST_INNER and excess(rows) <= MOST_EXCESS
 
 
 def pieces(a: View, b: View, out: View) -> Iterator[Piece]:

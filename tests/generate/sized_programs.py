@@ -18,6 +18,7 @@ from preheat.ir.plan import Plan, Target
 from preheat.ir.scalar import Scalar, evaluate
 from preheat.ir.sized import at, with_hinted_sizes
 from preheat.ir.trace import Trace
+from preheat.schedule.products import products_by_rule
 from preheat.schedule.schedule import schedule
 from preheat.templates import merged, with_other_hints
 from preheat.transform.pipeline import lower
@@ -54,17 +55,18 @@ class Planned(NamedTuple):
         return at(self.plan, sizes), inputs
 
 
-def planned(program, args) -> Planned:
-    """The plan of `program` for all sizes; every axis may change that has none of the sizes FIXED."""
+def planned(program, args, fixed=None) -> Planned:
+    """The plan of `program` for all sizes; every axis may change that has none of the sizes `fixed`, by default FIXED."""
     moving = frozenset(
         f"arg{k}.shape[{axis}]" for k, x in enumerate(args) for axis in range(x.dim())
-        if not (x.shape[axis] in FIXED))
+        if not (x.shape[axis] in (fixed or FIXED)))
     with torch.no_grad():
         outcome = capture(program, args, {}, limits=None, dynamic=moving)
     trace = outcome.captured.trace
     graph = on_gpu(with_other_hints(merged(trace.nodes[0].body, trace), trace))
     symbols, book = tuple(name for name, _ in graph.symbols), Book()
-    plan = schedule(lower(with_hinted_sizes(graph, symbols, graph.hints, book), is_checked=True), TARGET)
+    core = lower(with_hinted_sizes(graph, symbols, graph.hints, book), is_checked=True)
+    plan = schedule(core, TARGET, products_by_rule(core, TARGET))
     sources = {kernel.name: sources_of(kernel, TARGET) for kernel in plan.kernels}
     return Planned(plan, sources, book.conditions, trace)
 

@@ -281,22 +281,54 @@ def test_the_mode(deterministic, tmp_path, monkeypatch):
         stop()
 
 
+def near_the_truth(found, x, w, bias=None):
+    """Of a linear layer: as near as eager's, every element, with its strides."""
+    truth, eager = x.double() @ w.double().t(), F.linear(x, w, bias)
+    truth = truth if bias is None else truth + bias.double()
+    assert found.shape == eager.shape and found.stride() == eager.stride()
+    error, allowed = ((a.double() - truth).abs().max().item() for a in (found, eager))
+    assert error <= 2 * allowed + 1e-6 * truth.abs().max().item()
+
+
 @pytest.mark.parametrize("mode", ("default", "reduce-overhead"))
 @pytest.mark.parametrize("dtype", ("bfloat16", "float16"))
-@pytest.mark.parametrize("sizes", ((4096, 768, 5025), (2053, 64, 3001), (1500, 96, 3002), (514, 128, 2004), (512, 72, 1031)))
-def test_rows_that_begin_anywhere(sizes, dtype, mode, monkeypatch):
-    """Stored in place by pieces, into the result of a call and of the next one, which is another."""
+@pytest.mark.parametrize("is_biased", (False, True))
+@pytest.mark.parametrize("sizes", (
+    (4096, 768, 5025), (2054, 64, 3001), (1500, 96, 3002), (1030, 128, 1540), (514, 128, 2004), (512, 72, 1031), (40000, 64, 1029)))
+def test_rows_that_begin_anywhere(sizes, is_biased, dtype, mode, monkeypatch):
+    """Stored in place, by a kernel or by pieces, into the result of a call and of the next one, which is another."""
     monkeypatch.setattr(interleave, "LEAST_WORK", 1)
     rows, inner, columns = sizes
     x, w = cuda(2, rows // 2, inner, dtype=dtype), cuda(columns, inner, dtype=dtype, seed=1)
+    bias = cuda(columns, dtype=dtype, seed=2) if is_biased else None
     call = preheat.compile(F.linear, mode=mode, options={"cache": False})
     with torch.no_grad():
         for _ in range(4):
             x, held = x + 1, x
-            found, truth, eager = call(held, w), held.double() @ w.double().t(), F.linear(held, w)
-            assert found.shape == eager.shape and found.stride() == eager.stride()
-            error, allowed = ((a.double() - truth).abs().max().item() for a in (found, eager))
-            assert error <= 2 * allowed + 1e-6 * truth.abs().max().item()
+            near_the_truth(call(held, w, bias), held, w, bias)
+
+
+def test_rows_that_begin_anywhere_of_any_number(monkeypatch):
+    """One plan for all numbers, each by the blocks that fit it; streams have descriptors of their own."""
+    monkeypatch.setattr(interleave, "LEAST_WORK", 1)
+    w, bias = cuda(1539, 128, dtype="bfloat16", seed=1), cuda(1539, dtype="bfloat16", seed=2)
+    call = preheat.compile(F.linear, dynamic=True, options={"cache": False})
+    before = preheat.counters()["compiles"]
+    with torch.no_grad():
+        for rows in (2100, 1100, 600, 4095, 513, 2048, 9000):
+            x = cuda(rows, 128, dtype="bfloat16", seed=rows)
+            near_the_truth(call(x, w, bias), x, w, bias)
+        assert preheat.counters()["compiles"] - before <= 2
+        streams, made = [torch.cuda.Stream() for _ in range(3)], []
+        torch.cuda.synchronize()
+        for k in range(9):
+            x = cuda(2100, 128, dtype="bfloat16", seed=k)
+            torch.cuda.synchronize()
+            with torch.cuda.stream(streams[k % 3]):
+                made.append((x, call(x, w, bias)))
+        torch.cuda.synchronize()
+        for x, found in made:
+            near_the_truth(found, x, w, bias)
 
 
 def test_gradients_where_rows_begin_anywhere(monkeypatch):
