@@ -197,6 +197,9 @@ def rows() -> Iterator[Row]:
     yield Row(
         "logits 4096 tokens of 768, 50257 columns bf16",
         lambda: (lambda x, w: x @ w.t(), (tensor(4096, 768), tensor(50257, 768))))
+    yield Row(
+        "logits 2048 tokens of 768, 30522 columns, bias bf16",
+        lambda: (F.linear, (tensor(2048, 768), tensor(30522, 768), tensor(30522))))
     yield Row("convolutions 64 and 256 channels, 32 of 56x56 bf16", convolutions)
     yield Row(
         "one kernel on 1024 f32",

@@ -29,7 +29,7 @@ from typing import Any
 from preheat.generate.tiles import Tile
 from preheat.ir.devices import Device
 from preheat.ir.interleaved import BLOCKS, COLUMNS, DEPTH, PERIOD, Block, block_of
-from preheat.ir.loop import LoopOp
+from preheat.ir.loop import Axis, LoopOp
 from preheat.ir.scalar import Scalar
 from preheat.ir.types import HALVES
 
@@ -79,18 +79,20 @@ def is_interleaved(product: Any) -> bool:
     is_out = out.base == 0 and dict(out.terms) == {down.name: columns, along.name: 1} and stores[0].mask is None
     return (
         is_out and columns % PERIOD != 0 and walked.extent % DEPTH == 0
-        and is_operand(product.left, down.name, walked.name) and is_operand(product.right, along.name, walked.name))
+        and is_operand(product.left, down.name, walked) and is_operand(product.right, along.name, walked))
 
 
-def is_operand(side: tuple[LoopOp, ...], outer: str, walked: str) -> bool:
-    """Whether an operand is memory with rows along the walk, at multiples of 16 bytes."""
+def is_operand(side: tuple[LoopOp, ...], outer: str, walked: Axis) -> bool:
+    """Whether an operand is memory with rows along the walk, at multiples of 16 bytes, that do not overlap: what a row has behind
+    its end is not loaded."""
     if len(side) != 1 or side[0].op != "load" or side[0].mask is not None:
         return False
     index = side[0].index
     strides = dict(index.terms)
     numbers = (index.base, strides.get(outer, 0))
-    is_aligned = all(isinstance(n, int) and n % PERIOD == 0 for n in numbers) and strides.get(outer, 0) > 0
-    return is_aligned and strides.keys() == {outer, walked} and strides[walked] == 1
+    is_aligned = all(isinstance(n, int) and n % PERIOD == 0 for n in numbers)
+    is_along = strides.keys() == {outer, walked.name} and strides[walked.name] == 1
+    return is_aligned and is_along and strides[outer] >= walked.extent
 
 
 # ---------------------------------------------------------------------------- text

@@ -14,7 +14,8 @@ The tensor cores' loads and stores want rows that begin at 16 bytes. Every eight
 same place between two multiples of 16 bytes. The rows that share it are a matrix whose leading dimension is a multiple
 of 8 elements, aligned once some columns are left out: `step` for each row down. Eight such matrices are one product
 in a batch. Nothing is copied: 4096 x 768 x 50257 takes 573 us so (H200, bfloat16; the batch 534 to 545), 427 to 491
-where rows are padded to 50264, 790 by parts that are copied (`alignment`), 3350 by the library alone.
+where rows are padded to 50264, 790 by parts that are copied (`alignment`), 3350 by the library alone. Where a GPU has an engine
+that copies tiles, one kernel does it by the same rows, and adds a bias (`interleaved_products`, `generate/interleaved.py`).
 
 Requires two matrices, each consecutive along the sum. Guarantees: `pieces` store each element of the result; one
 that two of them store is last stored by the batch.
@@ -85,9 +86,10 @@ def interleaved_products(graph: Graph, target: Target) -> frozenset[int]:
         if product is None or op.type.rank != 2 or op.type.device == "cpu":
             continue
         a, b = types[product.a], types[product.b]
-        is_whole = isinstance(a.sizes[1], int) and a.sizes[1] % DEPTH == 0
+        numbers = inner, *steps = a.sizes[1], a.strides[0], b.strides[1]
+        are_rows = all(isinstance(n, int) for n in numbers) and inner % DEPTH == 0 and min(steps) >= inner
         is_added = product.addend is not None
-        if is_whole and _is_spread(op.type, a, b) and _is_worth_a_kernel(op.type.sizes[0], a.sizes[1], is_added, ahead):
+        if are_rows and _is_spread(op.type, a, b) and _is_worth_a_kernel(op.type.sizes[0], inner, is_added, ahead):
             found.add(op.result)
     return frozenset(found)
 
