@@ -31,7 +31,7 @@ from preheat.ir.devices import Device
 from preheat.ir.interleaved import BLOCKS, COLUMNS, DEPTH, PERIOD, Block, block_of
 from preheat.ir.loop import Axis, LoopOp
 from preheat.ir.scalar import Scalar
-from preheat.ir.types import HALVES
+from preheat.ir.types import DTYPES, HALVES
 
 PARTS = 4  # of a block's columns, each computed and stored by itself
 EDGE_ROWS, EDGE_COLUMNS, EDGE_DEPTH = 128, 16, 128
@@ -54,9 +54,10 @@ def interleaved_tiles(product: Any, device: Device) -> list[tuple[Tile, int]]:
 
 
 def _fits(block: Block, product: Any, device: Device) -> bool:
-    tiles = (block.rows + COLUMNS) * DEPTH * block.stages + block.rows * COLUMNS // PARTS
+    loaded = (block.rows + COLUMNS) * DEPTH * block.stages * DTYPES[product.dtype].itemsize
+    stored = block.rows * COLUMNS // PARTS * DTYPES[store_of(product).dtype].itemsize
     is_wide = product.along[0].extent >= COLUMNS + PERIOD
-    return device.tiles_ahead > 0 and is_wide and 2 * tiles + SHARED_BYTES <= device.shared_bytes
+    return device.tiles_ahead > 0 and is_wide and loaded + stored + SHARED_BYTES <= device.shared_bytes
 
 
 def tile_of(product: Any, block: Block, device: Device) -> Tile:
@@ -73,6 +74,8 @@ def is_interleaved(product: Any) -> bool:
     stores = [op for op in product.rest if op.op == "store"]
     if len(stores) != 1 or any(op.op == "check" for op in product.rest) or product.dtype not in HALVES:
         return False
+    if DTYPES[stores[0].dtype].itemsize not in (2, 4):  # PERIOD elements of a byte are not 16
+        return False
     if any(isinstance(axis.extent, Scalar) for axis in (along, walked)):
         return False
     out, columns = stores[0].index, along.extent
@@ -80,6 +83,11 @@ def is_interleaved(product: Any) -> bool:
     return (
         is_out and columns % PERIOD != 0 and walked.extent % DEPTH == 0
         and is_operand(product.left, down.name, walked) and is_operand(product.right, along.name, walked))
+
+
+def store_of(product: Any) -> LoopOp:
+    (store,) = [op for op in product.rest if op.op == "store"]
+    return store
 
 
 def is_operand(side: tuple[LoopOp, ...], outer: str, walked: Axis) -> bool:
@@ -103,7 +111,7 @@ def write_interleaved(writer: Any, product: Any) -> None:
     rows, columns, chunk = down.extent, along.extent, tile.columns // PARTS
     left, right = product.left[0], product.right[0]
     a_step, b_step = left.index.stride(down.name), right.index.stride(along.name)
-    (store,) = [op for op in product.rest if op.op == "store"]
+    store = store_of(product)
     if isinstance(rows, Scalar):
         emit(f"rows = {writer.number(rows)}.to(tl.int32)")
         rows = "rows"
@@ -223,6 +231,5 @@ def _written(part: Any, product: Any) -> str:
     for op in product.rest:
         if op.op != "store":
             part.operation(op)
-    (store,) = [op for op in product.rest if op.op == "store"]
-    value = part.values[store.args[0]]
+    value = part.values[store_of(product).args[0]]
     return part.whole(value.name, value)

@@ -102,6 +102,18 @@ def test_rows_that_overlap_are_none(step):
     assert not tile_of(kernel, TARGET).is_interleaved
 
 
+@needs_triton
+def test_results_of_one_byte_begin_elsewhere():
+    """The search may have a kernel of such a product, but no block's columns would begin at 16 bytes."""
+    m = Make()
+    y = m.matmul(m.input(4096, 128, dtype="bfloat16"), m.permute(m.input(5001, 128, dtype="bfloat16"), 1, 0))
+    for last, is_one in ((lambda v: m.op("gt", v, (0.0,)), False), (lambda v: m.op("mul", v, (2.0,)), True)):
+        graph = on_gpu(m.graph(last(m.cast(y, "float32"))))
+        plan = schedule(graph, TARGET, products_of(graph))
+        assert is_one_kernel(plan) is is_one
+        check_binaries(plan.kernels, "sm_90")
+
+
 def test_blocks_are_those_that_waste_least():
     assert [block_of(rows).rows for rows in (512, 1023, 1024, 1030, 4096, 4100)] == [64, 64, 128, 64, 128, 64]
     assert block_of(511) is None and excess(511) == float("inf")
