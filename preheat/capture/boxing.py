@@ -22,10 +22,10 @@ from preheat.bridge.composed import below_autograd
 from preheat.bridge.overloads import facts_of
 from preheat.bridge.symint import is_available, is_safe, plain, show, unboxed
 from preheat.bridge.tensors import Parameter, Size, Tensor, tensor_facts
+from preheat.capture.arithmetic import is_operation
 from preheat.capture.calculations import EXTREMES, moves_elements, spelled_calculation
 from preheat.capture.elements import is_followed
 from preheat.capture.looks import BY_KEY
-from preheat.capture.numbers import is_operation
 from preheat.capture.observer import NOT_DONE, GiveUp, Observer
 from preheat.capture.policies import is_bound
 from preheat.capture.rehearsal import Rehearsal, merged

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from preheat.bridge.tensors import Size
-from preheat.capture.numbers import NUMBERS, is_operation
+from preheat.capture.arithmetic import NUMBERS, is_operation
 from preheat.capture.policies import is_bound
 from preheat.ir.functions import CALLS
 

@@ -28,8 +28,9 @@ from preheat.base.numbers import has_copies
 from preheat.bridge.calls import VALUE_TYPES
 from preheat.bridge.symint import is_available
 from preheat.bridge.tensors import Tensor, has_marks, is_plain, marks_of, tensor_facts
+from preheat.capture.arithmetic import NUMBERS
 from preheat.capture.identities import has_identity
-from preheat.capture.numbers import NUMBERS, TOLD, Numbers, symbol_of
+from preheat.capture.numbers import TOLD, Numbers, symbol_of
 from preheat.capture.observer import ABSENT, GiveUp
 from preheat.capture.sizes import is_symbolic, moving_axes, now, shown_type
 from preheat.capture.sources import PRIMITIVES, Sources

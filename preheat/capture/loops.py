@@ -18,11 +18,11 @@ from typing import Any
 
 from preheat.base.numbers import copied
 from preheat.bridge.tensors import Tensor
+from preheat.capture.arithmetic import NUMBERS
 from preheat.capture.frames import has_content
 from preheat.capture.guards import Guards
 from preheat.capture.handlers import HANDLERS
 from preheat.capture.liveness import written_between
-from preheat.capture.numbers import NUMBERS
 from preheat.capture.observer import Observer
 from preheat.capture.snapshots import frames_of
 from preheat.ir.dims import source_of

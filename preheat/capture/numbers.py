@@ -14,74 +14,25 @@ watcher at each call.
 """
 
 import functools
-import math
 import operator
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from preheat.base.numbers import copied, has_copies, joined
+from preheat.base.numbers import copied, has_copies
 from preheat.bridge.symint import Shown, box, combined, is_box, plain, scalar_of
 from preheat.bridge.tensors import Size
+from preheat.capture.arithmetic import (
+    CALLED, COUNTS, DOMAINS, NUMBERS, OF_FINITE, OPERATIONS, PREDICATES, SAME, TESTS, TEXTS, TO_FINITE, TUPLES,
+    has_power, is_always_finite, is_one_to_one,
+)
 from preheat.ir.dims import is_size, size_symbol, solved, source_of, substitute
-from preheat.ir.functions import CALLS, is_defined, power
+from preheat.ir.functions import CALLS, is_defined
 from preheat.ir.scalar import Number, Scalar, apply, evaluate, symbols, type_of
 
-NUMBERS = frozenset((int, float))
 TOLD = NUMBERS | {str}  # kinds of values that may be told apart
 _CONSTANTS = frozenset((int, float, bool))
 _SPELLED = _CONSTANTS | {str}
-# What the program may do with a runtime number and get another one, and the operation it is.
-OPERATIONS: dict[Callable, str] = {
-    **{getattr(operator, name): name
-       for name in "add sub mul truediv floordiv mod pow neg".split()},
-    **{getattr(operator, "i" + name): name
-       for name in "add sub mul truediv floordiv mod pow".split()},
-    abs: "abs", pow: "pow", min: "min", max: "max", float: "float", int: "int", round: "round",
-    operator.abs: "abs", math.sqrt: "sqrt", math.exp: "exp", math.log: "log",
-    math.log2: "log2", math.log10: "log10", math.sin: "sin", math.cos: "cos", math.tan: "tan",
-    math.tanh: "tanh", math.atan: "atan", math.sinh: "sinh", math.cosh: "cosh", math.expm1: "expm1",
-    math.atan2: "atan2", math.pow: "fpow", math.floor: "floor", math.ceil: "ceil",
-    math.trunc: "trunc",
-}
-# Texts made of runtime numbers are told apart as they are.
-TEXTS: dict[Callable, str] = {str: "str", repr: "repr", format: "format", joined: "join"}
-_SAME: dict[Callable, frozenset] = {operator.pos: NUMBERS, operator.index: frozenset((int,))}
-# Tests: which way they go is guarded, not the numbers themselves.
-_TESTS: dict[Callable, str] = {
-    getattr(operator, name): name for name in ("eq", "ne", "lt", "le", "gt", "ge")
-} | {bool: "bool"}
-# Of floats: the same as tests.
-PREDICATES: dict[Callable, Callable[[Scalar], Number]] = {
-    math.isnan: lambda x: apply("ne", x, x),
-    math.isfinite: lambda x: apply("eq", apply("sub", x, x), 0.0),
-    math.isinf: lambda x: apply("and", apply("eq", x, x), apply("ne", apply("sub", x, x), 0.0)),
-}
-_COUNTS = {
-    "min": (2, 2), "max": (2, 2), "log": (1, 1), "pow": (2, 2), "atan2": (2, 2), "round": (1, 1), "int": (1, 1),
-}
-# Operations that raise outside their domain: the operand that decides, and its test against 0.
-_DOMAINS: dict[str, tuple[int, str]] = {
-    **dict.fromkeys(("truediv", "floordiv", "mod"), (1, "ne")),
-    **dict.fromkeys(("log", "log2", "log10"), (0, "gt")), "sqrt": (0, "ge"),
-}
-# What Python computes on each call (`ir/functions.py`).
-CALLED: dict[Callable, str] = {
-    **{row.compute: name for name, row in CALLS.items()},
-    math.factorial: "factorial", math.comb: "comb", math.perm: "perm", operator.lshift: "lshift",
-    operator.iand: "bitand", operator.ior: "bitor", operator.ixor: "bitxor",
-    operator.ilshift: "lshift", operator.irshift: "rshift",
-}
-# Of these each part.
-TUPLES: dict[Callable, tuple[str, ...]] = {
-    math.modf: ("modf_0", "modf_1"), math.frexp: ("frexp_0", "frexp_1"),
-    int.as_integer_ratio: ("ratio_0", "ratio_1"), float.as_integer_ratio: ("ratio_0", "ratio_1"),
-}
-# Each value of one operand gives another one.
-_ONE_TO_ONE = frozenset("add sub neg float str repr format join".split())
-# Raise where an operand is no finite number, or where no finite number comes of one.
-_OF_FINITE = frozenset("floor ceil trunc int round sin cos tan".split())
-_TO_FINITE = frozenset("exp expm1 sinh cosh pow fpow".split())
 _WALKED = frozenset((
     list, tuple, Size, dict, set, frozenset, deque, slice, range, OrderedDict, defaultdict,
 ))
@@ -241,7 +192,7 @@ class Numbers:
         """Whether other numbers than the present ones may give the same; of sizes, which are pinned one by one, no."""
         if not isinstance(scalar, Scalar) or self._has_sizes(scalar) or self._has_sizes(self.normal(scalar)):
             return False
-        return not _is_one_to_one(scalar) or len(list(symbols(scalar))) > 1
+        return not is_one_to_one(scalar) or len(list(symbols(scalar))) > 1
 
     def test(self, scalar: Number, answer: bool) -> None:
         """The program, or C, has asked whether the expression holds: it does so, or does not."""
@@ -315,11 +266,11 @@ class Numbers:
 
         run    run(function, args, {}) makes the call
         """
-        if function in _SAME and type(args[0]) in _SAME[function]:
+        if function in SAME and type(args[0]) in SAME[function]:
             return args[0]
         if function in TEXTS or str in map(type, args):
             return self._text(function, args, run)
-        if function in _TESTS and all(type(arg) in _CONSTANTS for arg in args):
+        if function in TESTS and all(type(arg) in _CONSTANTS for arg in args):
             return self._test(function, args, run)
         if function in PREDICATES and len(args) == 1 and type(args[0]) is float:
             answer = run(function, args, {})
@@ -342,10 +293,10 @@ class Numbers:
         made = combined(op, scalars, list(args), result)
         if made is None and op == "pow":
             made = self._power(scalars, args, result)
-        if op in _DOMAINS and not self._is_defined(op, scalars, args):
+        if op in DOMAINS and not self._is_defined(op, scalars, args):
             made = None
         self._stays_finite(op, scalars, result)
-        if op == "pow" and type(result) is int and not _has_power(*args):
+        if op == "pow" and type(result) is int and not has_power(*args):
             made = None
         if made is None:
             for arg in args:
@@ -357,7 +308,7 @@ class Numbers:
     def _is_defined(self, op: str, scalars: list[Number], args: tuple) -> bool:
         """Guards that the operation will not raise, even if nobody needs its result; False: it is
         not so simple."""
-        place, test = _DOMAINS[op]
+        place, test = DOMAINS[op]
         if not getattr(operator, test)(args[place], 0):
             return False
         self.test(apply(test, scalars[place], 0), True)
@@ -365,10 +316,10 @@ class Numbers:
 
     def _stays_finite(self, op: str, scalars: list[Number], result: int | float) -> None:
         """Guards that a float is finite, or is not, where Python raises for it, even if nobody needs the result."""
-        for number in scalars if op in _OF_FINITE else (apply(op, *scalars),) if op in _TO_FINITE else ():
-            if isinstance(number, Scalar) and number.type == "float" and not _is_always_finite(number):
+        for number in scalars if op in OF_FINITE else (apply(op, *scalars),) if op in TO_FINITE else ():
+            if isinstance(number, Scalar) and number.type == "float" and not is_always_finite(number):
                 test = apply("eq", apply("sub", number, number), 0.0)
-                if op in _OF_FINITE and not self.value(test):  # NaN does not raise, an infinity does
+                if op in OF_FINITE and not self.value(test):  # NaN does not raise, an infinity does
                     self.pin_scalar(number)
                 else:
                     self.test(test, self.value(test))
@@ -433,7 +384,7 @@ class Numbers:
             op = "join"
         elif function in (operator.mod, operator.imod) and kinds <= _SPELLED:
             op = "percent"
-        elif function in _TESTS and kinds <= _SPELLED:
+        elif function in TESTS and kinds <= _SPELLED:
             return self._test(function, args, run)
         if op is None and function in CALLED:
             return self._called(function, args, run)
@@ -451,7 +402,7 @@ class Numbers:
 
     def _test(self, function: Callable, args: tuple, run: Callable) -> bool:
         answer = run(function, args, {})
-        self.test(apply(_TESTS[function], *map(self._scalar_or_value, args)), answer)
+        self.test(apply(TESTS[function], *map(self._scalar_or_value, args)), answer)
         return answer
 
     def is_one_of(self, value: int | float, members: list[int | float]) -> bool:
@@ -478,7 +429,7 @@ class Numbers:
         return apply("pow", *scalars)
 
     def _fits(self, op: str, args: tuple) -> bool:
-        low, high = _COUNTS.get(op, (1, 2))
+        low, high = COUNTS.get(op, (1, 2))
         return low <= len(args) <= high and all(type(arg) in _CONSTANTS for arg in args)
 
     # ------------------------------------------------------------------ through torch
@@ -553,38 +504,6 @@ class _Present(Mapping):
 
     def __len__(self) -> int:
         return len(self._values)
-
-
-def is_operation(function: Any) -> bool:
-    """Whether `Numbers.calculate` knows what `function` makes of runtime numbers."""
-    try:
-        return function is divmod or any(
-            function in table for table in (OPERATIONS, PREDICATES, CALLED, TUPLES, _SAME))
-    except TypeError:  # a callable object that cannot be hashed
-        return False
-
-
-def _is_one_to_one(number: Number) -> bool:
-    """Whether each value of the one symbol in `number` gives another value."""
-    if not isinstance(number, Scalar) or number.op == "sym":
-        return True
-    if number.op == "format" and number.args[1] != "" or type_of(number.args[0]) == "float":
-        return False
-    return number.op in _ONE_TO_ONE and all(map(_is_one_to_one, number.args))
-
-
-def _has_power(base: int, exponent: int) -> bool:
-    """Whether a power is computed on each call, see `ir.functions.power`."""
-    try:
-        power(base, exponent)
-    except OverflowError:
-        return False
-    return True
-
-
-def _is_always_finite(number: Scalar) -> bool:
-    """Whether a float is one whatever its operands are: it is made of integers, or Python has raised."""
-    return number.op in ("float", "truediv") and all(type_of(arg) != "float" for arg in number.args)
 
 
 def _as_it_is(value: Any) -> Any:

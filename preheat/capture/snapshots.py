@@ -24,12 +24,12 @@ from typing import Any
 
 from preheat.bridge.tensors import Tensor
 from preheat.capture import generators
+from preheat.capture.arithmetic import NUMBERS
 from preheat.capture.frames import NULL, Frame, Within
 from preheat.capture.identities import has_identity
 from preheat.capture.iterators import feeds
 from preheat.capture.liveness import live_before
 from preheat.capture.machine import DECODE
-from preheat.capture.numbers import NUMBERS
 from preheat.capture.observer import GiveUp
 from preheat.capture.recipes import Planner
 from preheat.capture.sources import PRIMITIVES, Sources
