@@ -203,12 +203,13 @@ def is_attribute_call(m, args: tuple | list, kwargs: dict, *counts: int) -> bool
 
 def has_changing_name(m, args: tuple | list) -> bool:
     """Whether a host call finds an attribute of what is from outside, whose name is made of a number that changes."""
-    return bool(m.numbers) and len(args) > 1 and id(args[0]) in m.known and m.observer.is_changing_key(args[1])
+    return len(args) > 1 and id(args[1]) in m.numbers and (
+        m.observer.has_answer() or id(args[0]) in m.known and m.observer.is_changing_key(args[1]))
 
 
 @models(getattr)
 def model_getattr(m, args, kwargs):
-    if m.observer.has_answer() or has_changing_name(m, args) or not is_attribute_call(m, args, kwargs, 2, 3):
+    if has_changing_name(m, args) or not is_attribute_call(m, args, kwargs, 2, 3):
         return c_call(m, getattr, args, kwargs)
     try:
         value = attributes.load(m, args[0], args[1])

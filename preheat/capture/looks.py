@@ -187,13 +187,18 @@ class Looks:
     def is_keyed(self, container: Any, key: Any) -> bool:
         """Whether what `container` has at `key` is to be found by a host call: by a number that is often another one."""
         return type(container) in KEYED and self.is_changing_key(key) and (
-            id(container) in self.known or all(map(self._can_be_given, _values(container))))
+            id(container) in self.known or self._can_be_asked(container, key))
 
     def is_changing_key(self, key: Any) -> bool:
         return id(key) in self.numbers and self.guards.is_looked_at_often((key,))
 
+    def _can_be_asked(self, container: Any, key: Any) -> bool:
+        """Whether a container of the call's own can surely be made again for a host call, and is not asked for one of a
+        few, as by n % 3: each of these is captured."""
+        numbers = self.guards.numbers
+        return not numbers.is_of_many(numbers.scalar_of(key)) and all(map(self._can_be_given, _values(container)))
+
     def _can_be_given(self, value: Any) -> bool:
-        """Whether a container with `value` in it can surely be made again for a host call."""
         return type(value) in PRIMITIVES or type(value) is Tensor or id(value) in self.known
 
     def shallow(self, value: Any, is_iterated: bool = False) -> None:

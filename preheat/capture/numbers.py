@@ -176,7 +176,7 @@ class Numbers:
     def pin_scalar(self, scalar: Number) -> None:
         """`scalar` must stay what it is: what it came from must, and what that is by the guards; so does what follows.
         Of what many numbers give, as n % 3, only that is asked."""
-        if self._is_of_many(scalar):
+        if self.is_of_many(scalar):
             value = self.value(scalar)
             if type(value) is not float or value == value and value != 0.0:  # of -0.0 another one is equal
                 self.test(apply("eq", scalar, value), True)
@@ -188,7 +188,7 @@ class Numbers:
                 self._is_wanted(name, "it is used in a way that needs its value")
                 self._put(name, self._values[source] + 0)  # a number like any other
 
-    def _is_of_many(self, scalar: Number) -> bool:
+    def is_of_many(self, scalar: Number) -> bool:
         """Whether other numbers than the present ones may give the same; of sizes, which are pinned one by one, no."""
         if not isinstance(scalar, Scalar) or self._has_sizes(scalar) or self._has_sizes(self.normal(scalar)):
             return False

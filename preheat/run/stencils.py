@@ -45,7 +45,7 @@ class Stencils:
 
     def at(self, values: Values, sizes: Mapping[str, int]) -> Callable | None:
         """What runs at these sizes."""
-        number = math.prod(values).bit_length() // _SIZE_CLASS_BITS
+        number = math.prod(n for n in values if type(n) is int).bit_length() // _SIZE_CLASS_BITS
         known = self._known.get(number, ())
         for tables in known or ():
             call = tables.at(sizes)

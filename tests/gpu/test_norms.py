@@ -45,8 +45,8 @@ def calls(monkeypatch):
     """The library calls of what is compiled, by name."""
     found, compiled = [], Lesson.compiled
 
-    def seen(self, name):
-        plan, image, training = compiled(self, name)
+    def seen(self, *args, **options):
+        plan, image, training = compiled(self, *args, **options)
         plans = plan, *(stage.plan for backward in training.backwards for stage in backward.stages)
         found.extend(call.op for one in plans for call in one.calls if isinstance(call, LibraryCall))
         return plan, image, training

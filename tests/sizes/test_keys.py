@@ -64,7 +64,7 @@ def by_name(x, n):
 def displayed(x, n):
     made = {f"layer {n}": x * 2, "n": n}
     made[n] = x * 3
-    return made[n], made["n"], n in made
+    return made[n], made["n"]
 
 
 def chosen(x, n):
@@ -91,7 +91,7 @@ PROGRAMS = {
     "name": (lambda x, n: (x * 2, NAMES[n]), 4), "mixed": (lambda x, n: (x, MIXED[n]), 7), "shapes": (lambda x, n: x * SHAPES[n], 4),
     "row": (lambda x, n: x * sum(NESTED["rows"][n]), 16), "get": (lambda x, n: x * NUMBERS[n] if BY_INT.get(n) is not None else x, 7),
     "module": (LAYERS, 9), "counting": (counting, 16), "tried": (tried, 5), "written": (written, 9),
-    "within": (within, 7), "by name": (by_name, 5), "displayed": (displayed, 6), "chosen": (chosen, 9),
+    "within": (within, 7), "by name": (by_name, 5), "displayed": (displayed, 8), "chosen": (chosen, 9),
     "each layer": (each_layer, 9), "counted out": (counted_out, 3),
 }
 

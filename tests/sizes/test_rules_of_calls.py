@@ -65,7 +65,8 @@ def normed():
 def factories():
     made, types = overload("preheat.made.default"), {"dtype": None, "device": None}
     return (made("fft.rfftfreq", [7], [0.5], **types), made("hann_window", [5], [True], **types),
-            made("tril_indices", [4, 6], [1], **types), made("triu_indices", [4, 6], [-2], **types))
+            made("tril_indices", [4, 6, 1], [], **types), made("triu_indices", [4, 6, -2], [], **types),
+            made("linspace", [5], [0, 1.5], **types))
 
 
 def layer(x):
