@@ -59,6 +59,9 @@ FOLD_AHEAD = 3  # steps whose memory is on its way: 210 us with 3, 351 with 1 (b
 # in turn of 32768 x 1024 take 105 us backward, where 32 would spill, not 193; compiled in half the time. Of fewer 32 are up to
 # an eighth faster (13.4 us for one of 4096 x 768, not 15.3), since one warp waits for no other.
 MANY_ROWS_HELD = 7
+# And from which on they are 8 of rows of at most 1024: GPT-2's longest kernel (14 rows) is compiled in two thirds of the time, its step
+# takes 10.4 ms either way. Of fewer 16 are faster: those two norms, of 32768 x 768 (9 rows), take 149 us, not 156.
+MOST_ROWS_HELD = 12
 VECTOR_BYTES = 16  # of memory that a thread loads at once
 SQUARE = 32
 # Of programs that have rows of memory below each other: columns, all elements, and loads that these rows share.
@@ -201,10 +204,10 @@ def _folding(kernel: Kernel, walked: tuple[Axis, ...], device: Device) -> Tile:
     loads = {
         (op.param, op.index): DTYPES[op.dtype].itemsize for op in accesses(kernel)
         if op.op == "load" and not inner.isdisjoint(term for term, _ in op.index.terms)}
-    is_heavy = len(loads) + sum(bool(op.how) for op in accesses(kernel)) >= MANY_ROWS_HELD
-    each = row_elems(at_once, length) if is_heavy else 2 * ROW_ELEMS
-    if is_heavy and each == ROW_ELEMS and at_once * length <= FOLD_ELEMS:
-        each = ROW_ELEMS // 2  # as fast, and half the text: GPT-2's longest kernel
+    held = len(loads) + sum(bool(op.how) for op in accesses(kernel))
+    each = row_elems(at_once, length) if held >= MANY_ROWS_HELD else 2 * ROW_ELEMS
+    if held >= MOST_ROWS_HELD and at_once * length <= FOLD_ELEMS:
+        each = ROW_ELEMS // 2
     warps = warps_of(at_once * length, each, device)
     row_bytes = at_once * length * sum(loads.values())
     ahead = max(1, min(FOLD_AHEAD, device.shared_bytes // 3 // max(row_bytes, 1)))

@@ -608,7 +608,7 @@ def test_images_that_are_made_together_share_texts(monkeypatch):
     assert len(jobs) == 2
 
 
-@pytest.mark.parametrize("count, length, elems", [(2, 768, 32), (6, 768, 8), (6, 4096, 16)])
+@pytest.mark.parametrize("count, length, elems", [(2, 768, 32), (6, 768, 16), (12, 768, 8), (12, 4096, 16)])
 def test_a_fold_that_holds_many_rows_has_more_threads(count, length, elems):
     """Else they would spill, or take long to compile."""
     m = Make()
