@@ -230,6 +230,7 @@ class Compiled:
             args.clear()
             made = resume_call(place.point, place.open(values), values, request)
         outcome = made.outcome
+        self._misses.learn(outcome.counts.get("numbers", ()))
         if any(row.reason == "marked_size" for row in outcome.breaks):
             (row,) = outcome.breaks
             where = f"{row.file}:{row.line}: " if row.file else ""
@@ -488,7 +489,7 @@ class Compiled:
                 self._report_limit(place, reason, limit)
                 return False
         if miss.text and present.name == "default":
-            emit("guard_failed", name=self.name, why=miss.text)
+            emit("guard_failed", name=self.name, why=miss.text + self._misses.where(miss))
         return True
 
     def _miss(self, kind: Place, place: Place, args: Sequence, kwargs: Mapping) -> Miss:

@@ -10,7 +10,7 @@ carry the text of a stage's product, which costs time to print: ask `wants("stag
 
     kind           data; `name` is the function or module compiled; listeners bear absent fields
     capture        name, captured (bool), nodes, ops, frames; pinned: how often which op pinned the
-                   sizes that it was given, where any did
+                   sizes that it was given; numbers: what was looked at of numbers (`base/pins.py`), where any was
     break          name, reason, detail, file, line, code, hint (the fields of ir.trace.Break), and
                    goes_on (bool): a point of the graph, which goes on after it; seconds spent there
     guard_failed   name, why (the guard, with the value found): a new variant is made

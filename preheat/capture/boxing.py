@@ -27,6 +27,7 @@ from preheat.capture.calculations import EXTREMES, moves_elements, spelled_calcu
 from preheat.capture.elements import is_followed
 from preheat.capture.looks import BY_KEY
 from preheat.capture.observer import NOT_DONE, GiveUp, Observer
+from preheat.capture.pins import Pins
 from preheat.capture.policies import is_bound
 from preheat.capture.rehearsal import Rehearsal, merged
 from preheat.capture.sizes import SizeRules, is_symbolic, now
@@ -64,6 +65,7 @@ class Boxing(Spelling, Observer):
     known_source: Callable[[Any], int | None]
     machine: Any
     fixed: tuple[str, str, str, int] | None  # where and why a marked size was pinned
+    pins: Pins | None = None  # of all nodes of the run
     counters: dict[int, int | float]  # see `loops.py`, and the next two
     decided: list[tuple[Any, int]]
     note_test: Callable[[Scalar], None]
@@ -74,7 +76,9 @@ class Boxing(Spelling, Observer):
     def begin_recording(self, has_tests: bool = False) -> None:
         """A new node: the recorder asks for numbers, and tells of sizes, of its guards."""
         self.recorder.begin(has_tests)
+        self.pins = self.pins or Pins(self)
         self.counters, self.decided, self.guards.tested = {}, [], self.note_test
+        self.guards.numbers.told = self.pins.note
         if is_available():
             self.recorder.element_symbol = self.guards.element
             self.recorder.element_divides = self.guards.numbers.divides
@@ -186,6 +190,7 @@ class Boxing(Spelling, Observer):
     # ------------------------------------------------------------------ numbers
 
     def calculate(self, function: Callable, args: tuple) -> Any:
+        self.pins.during(function)
         return self.guards.numbers.calculate(function, args)
 
     def is_operation(self, function: Any) -> bool:
@@ -202,6 +207,7 @@ class Boxing(Spelling, Observer):
     ) -> Any:
         """`call(self, function, args, kwargs, row)`, when the node has runtime numbers."""
         numbers = self.guards.numbers
+        self.pins.during(function)
         function, args = self.with_noise(function, args, kwargs)
         args = args if kwargs else self.as_tensors(function, args)
         if is_bound(function) and self.symbolic_type(function.__self__) is not None:
@@ -279,6 +285,7 @@ class Boxing(Spelling, Observer):
 
     def operate_with_numbers(self, function: Any, args: tuple, run: Callable) -> Any:
         """`run(function, args)`, an operator on objects of which some may be runtime numbers."""
+        self.pins.during(function)
         if function in BY_KEY and self.is_keyed(*args[:2]):
             return run(function, args)
         args = self.with_indices(function, self.as_tensors(function, args))

@@ -253,6 +253,8 @@ def _watched(watcher: Watcher, run: Callable[[], Any], place: tuple[str, int]) -
         outcome.counts["hosted"] = tuple(watcher.regions.hosted.items())
     if watcher.regions.places:
         outcome.counts["regions"] = tuple(watcher.regions.places)
+    if watcher.pins.rows:
+        outcome.counts["numbers"] = watcher.pins.rows
     if watcher.missed:
         outcome.counts["pinned"] = dict(watcher.missed)
     watcher.forget()

@@ -67,6 +67,7 @@ class Numbers:
         self.shown: Callable[[Any], Any] = _as_it_is  # a tensor as C shall see it
         self.wanted: dict[str, str] = {}  # sizes that have to be symbols, and their paths
         self.fixed: Callable[[str, str], None] = lambda path, why: None  # told of one that is not
+        self.told: Callable[[Number, Any], None] = lambda scalar, test: None  # of what is looked at, and by which test
 
     def symbol_for(self, scalar: Scalar) -> Number:
         """The symbol of a number that is computed on each call, `scalar`; its value, pinned, where there are no
@@ -179,8 +180,9 @@ class Numbers:
         if self.is_of_many(scalar):
             value = self.value(scalar)
             if type(value) is not float or value == value and value != 0.0:  # of -0.0 another one is equal
-                self.test(apply("eq", scalar, value), True)
-                return
+                self.told(scalar, test := apply("eq", scalar, value))
+                return self.test(test, True)
+        self.told(scalar, None)
         for name in dict.fromkeys((*symbols(scalar), *symbols(self.normal(scalar)))):
             source = source_of(name)
             self._claim(source, self._values[source])
@@ -205,6 +207,7 @@ class Numbers:
             for part in scalar.args:
                 self.test(part, answer)
         else:
+            self.told(scalar, scalar)
             self._tested(scalar, answer)
             if scalar.op == ("eq" if answer else "ne") and self._has_sizes(scalar):
                 found = solved(*scalar.args)
@@ -371,10 +374,7 @@ class Numbers:
 
     def divides(self, scalar: Scalar) -> bool:
         """Whether `scalar` is not 0, which is guarded then."""
-        if self.value(scalar) == 0:
-            return False
-        self.test(apply("ne", scalar, 0), True)
-        return True
+        return self.holds(apply("ne", scalar, 0))
 
     def _text(self, function: Callable, args: tuple, run: Callable) -> Any:
         """A text of numbers and texts: one again, unless it is empty or made in another way."""

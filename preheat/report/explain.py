@@ -21,6 +21,7 @@ from preheat.base.dataclass import dataclass
 from preheat.base.events import Event, bus
 from preheat.base.fallbacks import with_hint
 from preheat.base.kinds import KINDS
+from preheat.base.pins import TEST, Pin
 from preheat.base.reasons import kind_of
 from preheat.report.logs import guard_lines
 
@@ -66,6 +67,7 @@ class Explanation:
     kernels      kernels generated;  fallbacks  parts that run op by op, why, and what to do
     direct       why parts have no CUDA graph, where the mode asks for graphs
     pinned       ops without a size rule for what they were given: each new size is a variant there
+    numbers      numbers that the call was captured for: each new value is a variant (`base.pins.Pin`)
     tuned        what the search of the modes "max-autotune" chose for each graph
     seconds      of capture and compile together, the eager run within
     result       what the call returned;  error  the exception it raised, or None
@@ -81,6 +83,7 @@ class Explanation:
     result: Any = None
     error: BaseException | None = None
     pinned: tuple[str, ...] = ()
+    numbers: tuple[Pin, ...] = ()
     tuned: tuple[str, ...] = ()
     direct: tuple[str, ...] = ()
 
@@ -109,6 +112,8 @@ class Explanation:
         lines += [f"  op by op: {text}" for text in self.fallbacks]
         lines += [f"  no CUDA graph: {text}" for text in self.direct]
         lines += [f"  sizes pinned by {text}, which has no size rule for them" for text in self.pinned]
+        for pin in self.numbers:
+            lines += [f"  {pin}", *(f"      {text}" for text in (pin.code, pin.hint) if text)]
         if self.error is not None:
             lines.append(f"  the call raised {type(self.error).__name__}: {self.error}")
         return "\n".join(lines)
@@ -157,6 +162,8 @@ def _explanation(name: str, seen: list[Event], result: Any, error: Exception | N
             if e.kind == "tune" and "choice" in e.data and "seconds_left" in e.data),
         pinned=tuple(dict.fromkeys(
             name for e in seen if e.kind == "capture" for name in e.data.get("pinned", ()))),
+        numbers=tuple(dict.fromkeys(
+            pin for e in seen if e.kind == "capture" for pin in e.data.get("numbers", ()) if pin.by != TEST)),
     )
 
 

@@ -49,6 +49,8 @@ dt { font-weight: 600; } dd { margin: 0 0 .5rem 0; }
 {% endfor %}
 {% if found.tuned %}<h2>Chosen by measurement</h2>
 <ul>{% for what in found.tuned %}<li>{{ what }}</li>{% endfor %}</ul>{% endif %}
+{% if found.numbers %}<h2>Numbers that the call was captured for</h2>
+<ul>{% for pin in found.numbers %}<li>{{ pin }}; {{ pin.hint }}</li>{% endfor %}</ul>{% endif %}
 {% if found.fallbacks %}<h2>Parts that run op by op</h2>
 <ul>{% for why in found.fallbacks %}<li>{{ why }}</li>{% endfor %}</ul>{% endif %}
 {% if found.direct %}<h2>Parts without a CUDA graph</h2>

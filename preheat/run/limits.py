@@ -14,6 +14,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from preheat.base.pins import Pin
 from preheat.ir.text_trace import source_path
 from preheat.ir.trace import Trace
 from preheat.run.check import Failure
@@ -69,11 +70,21 @@ class Misses:
     def __init__(self) -> None:
         self._at: dict[Any, collections.Counter] = {}  # by key: all entries are one place
         self._last: dict[tuple[Any, str], Miss] = {}  # in the order they came
+        self._pins: dict[str, Pin] = {}  # by guard: what captures have looked at
 
     def clear(self) -> None:
         """Forgets all of them."""
         self._at.clear()
         self._last.clear()
+
+    def learn(self, pins: Sequence[Pin]) -> None:
+        """What a capture has looked at of numbers."""
+        self._pins.update((pin.guard, pin) for pin in pins)
+
+    def where(self, miss: Miss) -> str:
+        """Where in the program, and why, there is a guard that has missed, if that is known: else ""."""
+        pin = self._pins.get(miss.path)
+        return "" if pin is None else f" ({pin.place}{pin.why})"
 
     def add(self, place: Place, miss: Miss) -> None:
         """Counts a miss at `place`."""
@@ -91,9 +102,10 @@ class Misses:
         miss = max(reversed(here), key=lambda one: counts[one.path])  # of several the last one
         count, total = counts[miss.path], counts.total()
         share = f" ({count} of {total} times)" if count < total else ""
+        pin = self._pins.get(miss.path)
         return (
-            f"{limit} {what} exist, and another is needed because of {miss.text}{share}",
-            _HINTS.get(miss.kind, _GENERAL))
+            f"{limit} {what} exist, and another is needed because of {miss.text}{share}{self.where(miss)}",
+            _HINTS.get(miss.kind, _GENERAL) if pin is None else f"{pin.hint}, {_RAISE}")
 
 
 def counted(places: Sequence[Place]) -> float:

@@ -38,7 +38,7 @@ def test_a_variant_for_one_number_counts_half_where_others_leave_it_open():
 REPORTS = {
     "an index": (
         lambda x, place: x * [0.1, 0.2, 0.3, 0.4, 0.5][place], [(X, k) for k in range(5)],
-        ("arg1: expected 1, found 2", "needed as a value (an index, a key, text)")),
+        ("arg1: expected 1, found 2", "it is an index or a key", "look up outside what hangs on it")),
     "dtypes": (
         lambda x: x * 2, [(X.to(dtype),) for dtype in (torch.float32, torch.float64, torch.int32)],
         ("arg0: expected f32[3], found i32[3]", "the same dtype, device, strides")),
