@@ -13,15 +13,15 @@ begin at 16 bytes.
 The tensor cores' loads and stores want rows that begin at 16 bytes. Every eighth row of the result begins at the
 same place between two multiples of 16 bytes. The rows that share it are a matrix whose leading dimension is a multiple
 of 8 elements, aligned once some columns are left out: `step` for each row down. Eight such matrices are one product
-in a batch. Nothing is copied: 4096 x 768 x 50257 takes 573 us so (H200, bfloat16; the batch 534 to 545), 427 to 491
-where rows are padded to 50264, 790 by parts that are copied (`alignment`), 3350 by the library alone. Where a GPU has an engine
+in a batch. Nothing is copied: 4096 x 768 x 50257 takes 499 us so (H200, bfloat16), 427 to 491
+where rows are padded to 50264, 790 by parts that are copied (`alignment`), 3357 by the library alone. Where a GPU has an engine
 that copies tiles, one kernel does it by the same rows, and adds a bias (`interleaved_products`, `generate/interleaved.py`).
 
 Requires two matrices, each consecutive along the sum. Guarantees: `pieces` store each element of the result; one
 that two of them store is last stored by the batch.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from math import gcd
 
 from preheat.ir.devices import device_of
@@ -38,7 +38,7 @@ LEAST_ROWS = 64  # of each matrix of the batch
 LEAST_COLUMNS = 1024
 # Multiplications: the library alone takes 34 us for so many where it takes 9 for aligned rows; the ends of rows take 12.
 LEAST_WORK = 1 << 31
-MOST_INNER = 1024  # of a product to which nothing is added, by a kernel
+MOST_INNER, MOST_ROWS = 1024, 4096  # of a product to which nothing is added, by a kernel
 MOST_EXCESS, MOST_EXCESS_ADDED = 1.05, 1.4
 Piece = tuple[View, View, View]  # a, b and where their product goes
 
@@ -89,27 +89,34 @@ def interleaved_products(graph: Graph, target: Target) -> frozenset[int]:
         numbers = inner, *steps = a.sizes[1], a.strides[0], b.strides[1]
         are_rows = all(isinstance(n, int) for n in numbers) and inner % DEPTH == 0 and min(steps) >= inner
         is_added = product.addend is not None
-        if are_rows and _is_spread(op.type, a, b) and _is_worth_a_kernel(op.type.sizes[0], inner, is_added, ahead):
+        if are_rows and _is_spread(op.type, a, b) and _is_worth_a_kernel(op.type.sizes, inner, is_added, ahead):
             found.add(op.result)
     return frozenset(found)
 
 
-def _is_worth_a_kernel(rows: Dim, inner: int, is_added: bool, ahead: int) -> bool:
-    """Whether the kernel is faster than what is done else (H200, us by the kernel / else). Rows whose number changes: the library as it
-    is, which takes several times as long. Something is added: a product that is cut and joined (2048 x 768 x 30522 161 / 252).
-    Else `pieces`, of which the kernel gains 5 % (4096 x 768 x 50257 466 / 494) where loads are ahead of a block's end (else 570);
-    longer sums lose or are not known (4096 x 2048 x 32003 850 to 897 / 775, when programs computed the ends of rows first)."""
+def _is_worth_a_kernel(sizes: Sequence[Dim], inner: int, is_added: bool, ahead: int) -> bool:
+    """Whether the kernel is faster than what is done else (H200, rows x sum x columns, us by the kernel / else). Rows whose number changes:
+    the library as it is, which takes several times as long. Something is added: a product that is cut and joined (2048 x 768 x 30522
+    165 / 247, 512 x 1024 x 50257 101 / 125). Else `pieces`: 1024 x 768 x 50257 134 / 200, 4096 482 / 499, where loads are ahead of a block's
+    end (else 570), but 16384 1919 / 1837, 4096 x 2048 x 32003 850 / 775, and with pieces of every second row 4096 x 768 x 50260 490 / 463."""
+    rows, columns = sizes
     if isinstance(rows, Scalar):
         return True
     if is_added:
         return excess(rows) <= MOST_EXCESS_ADDED
-    return ahead > 1 and inner <= MOST_INNER and excess(rows) <= MOST_EXCESS
+    is_small = inner <= MOST_INNER and rows <= MOST_ROWS and _period(columns) > 2
+    return ahead > 1 and is_small and excess(rows) <= MOST_EXCESS
+
+
+def _period(columns: int) -> int:
+    """How many rows further one begins at the same place between two multiples of 16 bytes."""
+    return ALIGN_ELEMS // gcd(columns, ALIGN_ELEMS)
 
 
 def pieces(a: View, b: View, out: View) -> Iterator[Piece]:
     """The products that make `out` = a @ b, in order."""
     (rows, columns), inner = out.sizes, a.sizes[1]
-    period, step = ALIGN_ELEMS // gcd(columns, ALIGN_ELEMS), -columns % ALIGN_ELEMS
+    period, step = _period(columns), -columns % ALIGN_ELEMS
     edge = step * (period - 1)
     middle, down, across = columns - edge, a.strides[0], b.strides[1]
     yield (
