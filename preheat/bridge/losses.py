@@ -16,6 +16,7 @@ import torch
 
 from preheat.bridge.composed import divide, plus, times
 from preheat.bridge.ops import overload, private
+from preheat.bridge.orders import nanquantile, quantile
 
 _NONE, _MEAN = 0, 1  # of at::Reduction
 _norm, _vector_norm = overload("aten.norm.ScalarOpt_dim"), overload("aten.linalg_vector_norm.default")
@@ -186,5 +187,7 @@ COMPOSED: dict[Any, tuple[Callable, tuple[str, ...], float | None, float | None]
     torch.instance_norm: (instance_norm, ("momentum", "eps"), 0.0, None),
     private("_C._nn.scaled_dot_product_attention"): (attention, ("scale",), 0.0, None),
     torch.float_power: (float_power, ("exponent",), None, None),
+    torch.quantile: (quantile, ("q",), None, None),
+    torch.nanquantile: (nanquantile, ("q",), None, None),
     private("_C._nn.pad"): (pad, ("value",), None, None),
 }

@@ -145,7 +145,8 @@ _ROWS = {
 _ROWS |= {
     function: _Row(made, numbers, above, most=most, is_called=False)
     for function, (made, numbers, above, most) in COMPOSED.items() if function is not None}
-_METHODS = {getattr(Tensor, f.__name__): f for f in (torch.logit, torch.nan_to_num, torch.float_power)}
+_METHODS = {getattr(Tensor, f.__name__): f for f in (
+    torch.logit, torch.nan_to_num, torch.float_power, torch.quantile, torch.nanquantile)}
 _CLASSES = frozenset((Tensor, Parameter))
 _KINDS = frozenset(map(type, (*_ROWS, *_METHODS)))
 _SIGNATURES = {function: inspect.signature(row.made) for function, row in _ROWS.items()}

@@ -30,6 +30,8 @@ def nanquantile(input: Any, q: Any, dim: int | None = None, keepdim: bool = Fals
 
 def _quantile(input: Any, q: Any, dim: int | None, keepdim: bool, interpolation: str, is_without: bool) -> Any:
     if not isinstance(q, torch.Tensor):
+        if not (q >= 0 and q <= 1):  # which is asked of a symbol, too
+            raise NotImplementedError("what C refuses")
         q = _number(q, dtype=input.dtype, layout=torch.strided, device=input.device)
     if _ASKS_RANGE and input.is_cpu:
         inside = q.ge(0).logical_and_(q.le(1)).all()

@@ -174,6 +174,21 @@ def test_what_eager_refuses_is_refused(name):
         torch.testing.assert_close(step(compiled, v), wanted)
 
 
+@pytest.mark.parametrize("is_trained", [False, True])
+def test_a_quantile_of_one_element_is_refused_beyond_0_and_1(is_trained):
+    def call(x, q):
+        return x[:, :1].quantile(q, 1)
+
+    compiled, before = preheat.compile(call, options={"cache": False}), preheat.counters()["captures"]
+    for q in (0.3, 0.4, 0.5, 1.0, 0.6):
+        x = X.clone().requires_grad_(is_trained)
+        assert torch.equal(compiled(x, q), call(x, q))
+    assert preheat.counters()["captures"] - before == 2
+    for q in (1.5, -0.5, math.nan):
+        with pytest.raises(RuntimeError, match="q must be in the range"):
+            compiled(X.clone().requires_grad_(is_trained), q)
+
+
 def both(x, v):
     return F.elu(F.layer_norm(x, (16,), WIDE, None, v), v) * v
 
