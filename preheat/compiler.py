@@ -245,7 +245,7 @@ def _generated(
         count = len(image.code) + sum(len(binary.code) for binary in image.binaries)
         event.set(kernels=len(plan.kernels), calls=len(plan.calls), bytes=count)
     if symbols:
-        plan = replace(plan, symbols=symbols, conditions=book.conditions)
+        plan = replace(plan, symbols=symbols, conditions=book.conditions, preferences=book.preferences)
         plan = decode(encode(plan))  # with plain expressions, as another process gets it
     return plan, image
 

@@ -132,7 +132,7 @@ class SizedLesson:
                 self.training, taught=(), forward=taught.forward, joints=taught.joints)),
             lambda scalar: with_hints(scalar, known, book))
         plan, image, made = Lesson(division, training, self.aims).compiled(name, is_for_many=True)
-        plan = replace(plan, symbols=tuple(sizes), conditions=book.conditions)
+        plan = replace(plan, symbols=tuple(sizes), conditions=book.conditions, preferences=book.preferences)
         template = decode(encode(Template(plan, image, made.values, made.backwards)))  # with plain expressions
         self._keep(taught, replace(taught, templates=(*taught.templates, template)))
         return template

@@ -200,6 +200,12 @@ def decide(op: str, first: Number, second: Number) -> bool | None:
     return answer if op == "gt" or answer is None else not answer
 
 
+def bounds(value: Dim) -> tuple[int | None, int | None]:
+    """The least and the greatest that `value` is whatever the sizes are, None where that is not known."""
+    terms = _polynomial(value)
+    return (None, None) if terms is None else _bounds(terms)
+
+
 def _without_common(terms: _Polynomial) -> _Polynomial:
     """`terms`, of the same sign: without sizes that are factors of each. n*n - n is n - 1."""
     if len(terms) < 2 or () in terms:
@@ -266,19 +272,22 @@ def _atom_bounds(atom: _Atom) -> tuple[int | None, int | None]:
     if atom.op in ("floordiv", "mod") and type(atom.args[1]) is int and atom.args[1] > 0:
         if atom.op == "mod":
             return 0, atom.args[1] - 1
-        low, high = _bounds(_polynomial(atom.args[0]) or {})
-        if _polynomial(atom.args[0]) is None:
-            return None, None
+        low, high = bounds(atom.args[0])
         by = atom.args[1]
         return None if low is None else low // by, None if high is None else high // by
-    if atom.op in ("min", "max"):
-        parts = [_bounds(_polynomial(a) or {}) for a in atom.args]
-        if any(_polynomial(a) is None for a in atom.args):
+    if atom.op == "floordiv" and isinstance(atom.args[1], Scalar):
+        (low, high), (by, _) = (bounds(arg) for arg in atom.args)
+        if low is None or low < 0 or by is None or by < 1:
             return None, None
+        return 0, None if high is None else high // by
+    if atom.op in ("min", "max"):
+        parts = [bounds(arg) for arg in atom.args]
         choose = min if atom.op == "min" else max
-        lows, highs = [p[0] for p in parts], [p[1] for p in parts]
+        lows, highs = ([p[k] for p in parts if p[k] is not None] for k in (0, 1))
+        is_least = atom.op == "min"  # which has a bound where one of them has one above, and all have one below
         return (
-            None if None in lows else choose(lows), None if None in highs else choose(highs))
+            choose(lows) if len(lows) == len(parts) or lows and not is_least else None,
+            choose(highs) if len(highs) == len(parts) or highs and is_least else None)
     return None, None
 
 

@@ -6,11 +6,14 @@
     n == 17                False            a size is taken for no number, if it was another one once
     n < 500                True             not decidable: as in the real call, and noted as a condition
     estimate(n * 4)        68               what a choice between two right ways may look at
+    prefer(("le", n, 64))                   where the choice is a good one: noted as a preference
 
 A plan that was made from such sizes holds wherever `Book.conditions` do. An equation that algebra
 does not decide is true, and a condition, if it was so in every call that is known of; else it is taken
 to be false. So who asks "a == b" must be right, in the case of "no", for sizes that are equal, too. A
 hinted size is no int: what needs the number raises Unsupported("symbolic").
+
+Where `Book.preferences` do not hold the plan is right, and another one much faster.
 """
 
 import math
@@ -18,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from preheat.base.errors import Unsupported
-from preheat.ir.dims import decide, divided, normal
+from preheat.ir.dims import bounds, decide, divided, normal
 from preheat.ir.scalar import EVALUATE, Dim, Number, Scalar, apply
 
 
@@ -27,6 +30,7 @@ class Book:
 
     def __init__(self) -> None:
         self._conditions: dict[Scalar, None] = {}
+        self._preferences: dict[Scalar, None] = {}
         self._made: dict[tuple, Number] = {}
         self._decided: dict[tuple, bool | None] = {}
 
@@ -34,9 +38,16 @@ class Book:
     def conditions(self) -> tuple[Scalar, ...]:
         return tuple(self._conditions)
 
+    @property
+    def preferences(self) -> tuple[Scalar, ...]:
+        return tuple(self._preferences)
+
     def require(self, condition: Number) -> None:
         if isinstance(condition, Scalar):
             self._conditions[condition] = None
+
+    def prefer(self, condition: Scalar) -> None:
+        self._preferences[condition] = None
 
     def decide(self, op: str, first: Number, second: Number) -> bool | None:
         """As `dims.decide`; each question is answered once."""
@@ -171,12 +182,35 @@ def estimate(dim: Dim) -> int:
     return dim.values[0] if isinstance(dim, Hinted) else _known(dim)
 
 
+def prefer(*tests: tuple[str, Number, Number]) -> None:
+    """Notes that the plan is a good one where one of these comparisons is true. One must be so in the real call."""
+    found, book = None, None
+    for op, *sides in tests:
+        book = next((side.book for side in sides if isinstance(side, Hinted)), book)
+        if not any(isinstance(side, Hinted) for side in sides):
+            is_so: bool | None = EVALUATE[op](*map(_known, sides))
+        else:
+            is_so = book.decide(op, *map(_plain, sides))
+        if is_so:
+            return
+        if is_so is None:
+            test = apply(op, *map(_plain, sides))
+            found = test if found is None else apply("or", found, test)
+    if found is not None:
+        book.prefer(found)
+
+
 def holds(op: str, first: Number, second: Number) -> bool:
     """Whether the comparison is true whatever the sizes are."""
     found = first if isinstance(first, Hinted) else second
     if not isinstance(found, Hinted):
         return EVALUATE[op](_known(first), _known(second))
     return found.book.decide(op, _plain(first), _plain(second)) is True
+
+
+def ends(dim: Dim) -> tuple[int | None, int | None]:
+    """The least and the greatest that `dim` is whatever the sizes are, None where that is not known."""
+    return bounds(_plain(dim))
 
 
 def quotient(first: Dim, second: Dim) -> Dim | None:
@@ -189,15 +223,24 @@ def quotient(first: Dim, second: Dim) -> Dim | None:
 
 def longest(dims: Iterable[Dim]) -> Dim:
     """The greatest of some sizes."""
+    return _extreme("max", "ge", dims)
+
+
+def least(dims: Iterable[Dim]) -> Dim:
+    """The smallest of some sizes."""
+    return _extreme("min", "le", dims)
+
+
+def _extreme(op: str, is_so: str, dims: Iterable[Dim]) -> Dim:
     kept: list[Dim] = []
     for dim in dims:
-        if any(holds("ge", other, dim) for other in kept):
+        if any(holds(is_so, other, dim) for other in kept):
             continue
-        kept = [other for other in kept if not holds("ge", dim, other)] + [dim]
+        kept = [other for other in kept if not holds(is_so, dim, other)] + [dim]
     total = kept[0]
     for dim in kept[1:]:
         book = next(d.book for d in (total, dim) if isinstance(d, Hinted))
-        total = _of(book, "max", total, dim)
+        total = _of(book, op, total, dim)
     return total
 
 

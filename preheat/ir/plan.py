@@ -128,7 +128,8 @@ class Output:
 @dataclass(frozen=True, slots=True)
 class Plan:
     """A *template* where sizes are expressions: a plan for all values of `symbols` for which each of
-    the `conditions` holds (`ir.sized.at` gives the one for some). Else both are empty.
+    the `conditions` holds (`ir.sized.at` gives the one for some). Where one of the `preferences` does not hold, a
+    template that is made from such sizes is much faster. Of a plan for single sizes all are empty.
     """
 
     inputs: tuple[TensorType, ...]
@@ -139,6 +140,7 @@ class Plan:
     arena_bytes: Dim = 0
     symbols: tuple[str, ...] = ()
     conditions: tuple[Scalar, ...] = ()
+    preferences: tuple[Scalar, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,7 +72,7 @@ def _changed(noun: Any, change: Change) -> Any:
             ops=_changed(noun.ops, change))
     if isinstance(noun, Plan):
         parts = {name: _changed(getattr(noun, name), change) for name in _PARTS}
-        return replace(noun, symbols=(), conditions=(), **parts)
+        return replace(noun, symbols=(), conditions=(), preferences=(), **parts)
     return noun
 
 

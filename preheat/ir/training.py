@@ -193,6 +193,10 @@ class Template:
         except ArithmeticError:
             return False
 
+    def is_good_for(self, sizes: Mapping[str, Number]) -> bool:
+        """Of sizes that it is for: whether its choices are good ones there."""
+        return all(bool(evaluate(preference, sizes)) for preference in self.plan.preferences)
+
 
 @dataclass(frozen=True, slots=True)
 class Taught:

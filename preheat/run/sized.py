@@ -2,6 +2,7 @@
 
     Sized(graph, specialise, template)([x, weight, 4])     f32[n3, 8] with n3 = 4
         a size that the template is for      its code, with a plan made of it: no compiler
+        one that it is for, but slow at      another template, while there are few; else that one
         any other that is new                op by op, through torch
         one of these that comes again        a plan of its own, made by `specialise`
 
@@ -45,6 +46,7 @@ class Template:
         self.plan, self.is_quiet, self.unseen = plan, is_quiet, unseen
         self.kernels = loaded(plan, image)
         self._allows = compiled_expressions(plan.symbols, plan.conditions)
+        self._prefers = compiled_expressions(plan.symbols, plan.preferences)
 
     def is_for(self, values: Values) -> bool:
         """Whether its conditions hold at these sizes."""
@@ -52,6 +54,10 @@ class Template:
             return all(self._allows(*values))
         except ArithmeticError:
             return False
+
+    def is_good_for(self, values: Values) -> bool:
+        """Whether it is for these sizes, and its choices are good ones there."""
+        return self.is_for(values) and all(self._prefers(*values))
 
     def hinted(self, calls: Sequence[Values]) -> tuple[Executable, Book]:
         """The plan with hinted sizes, for tables that are made once for many sizes; and what these
@@ -122,6 +128,7 @@ class Sized:
         self._unseen = frozenset(map(self.bodies.index, unseen_inputs(graph)))
         self.templates = [] if template is None else [Template(*template, is_quiet, self._unseen)]
         self._instances: OrderedDict[Values, Instance] = OrderedDict()  # the last used one last
+        self._has_all = False  # another template could not be made
         self._table, self._compiling = threading.Lock(), threading.Lock()
 
     def __call__(self, inputs: Sequence) -> list:
@@ -146,9 +153,7 @@ class Sized:
         return found
 
     def _new(self, values: Values) -> Instance:
-        run = self._from_template(values)
-        if run is None and self.templates and len(self.templates) < MOST_TEMPLATES:
-            run = self._from_another(values)
+        run = self._from_good_template(values) or self._from_template(values)
         found = Instance(
             run or self._op_by_op(values), is_settled=run is not None, has_plan=run is not None)
         if run is not None:
@@ -171,6 +176,15 @@ class Sized:
         template = next(found, None)
         return None if template is None else Planned(template, values, self.graphs)
 
+    def _from_good_template(self, values: Values) -> Planned | None:
+        """By one whose choices are good at these sizes, made now if there is none."""
+        found = next((template for template in self.templates if template.is_good_for(values)), None)
+        if found is not None:
+            return Planned(found, values, self.graphs)
+        if not self.templates or self._has_all or len(self.templates) >= MOST_TEMPLATES:
+            return None
+        return self._from_another(values)
+
     def _from_another(self, values: Values) -> Planned | None:
         """By a template that is made from these sizes, which the others are not for."""
         if self.specialise is None or not self._compiling.acquire(blocking=False):
@@ -180,9 +194,12 @@ class Sized:
             made = self.specialise(replace(self.graph, hints=hints))
         finally:
             self._compiling.release()
-        if made is not None:
-            self.templates.append(Template(*made, self._is_quiet, self._unseen))
-        return self._from_template(values)
+        if made is None:
+            self._has_all = any(template.is_for(values) for template in self.templates)
+            return None
+        template = Template(*made, self._is_quiet, self._unseen)
+        self.templates.append(template)
+        return Planned(template, values, self.graphs) if template.is_for(values) else None
 
     def _op_by_op(self, values: Values) -> Any:
         try:

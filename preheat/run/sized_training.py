@@ -3,7 +3,7 @@
     body = SizedTraining(graph, training, lesson, ...)
     body([x, w, 4])             the outputs, each with its history
         nothing known is for these sizes     under autograd, by torch's formulas, learning
-        what is known is for them            forward and backward by a template, for many sizes
+        what is known is for them            forward and backward by a template, for many sizes and good at these
         no template can be                   both op by op, then by plans of their own
 
 As `Sized`, whose table of sizes this is. What is known stands in the `Training`; `lesson()`
@@ -87,9 +87,9 @@ class SizedTraining(Sized):
         taught = self.training.known(sizes)
         if taught is None:
             return None
-        template = next((one for one in taught.templates if one.holds(sizes)), None)
-        if template is None:
-            template = self._new_template(taught, sizes)
+        fitting = [one for one in taught.templates if one.holds(sizes)]
+        template = next((one for one in fitting if one.is_good_for(sizes)), None)
+        template = template or self._new_template(taught, sizes) or next(iter(fitting), None)
         if template is None:
             return None
         known = self._loaded.get(id(template))

@@ -17,6 +17,8 @@ def expression(chance, depth=3):
     op = chance.choice(["add", "sub", "mul", "add", "floordiv", "mod", "min", "max", "neg"])
     if op == "neg":
         return apply("neg", expression(chance, depth - 1))
+    if op == "floordiv" and chance.random() < 0.3:
+        return apply(op, expression(chance, depth - 1), apply("max", expression(chance, depth - 1), 1))
     if op in ("floordiv", "mod"):
         return apply(op, expression(chance, depth - 1), chance.randint(1, 6))
     return apply(op, expression(chance, depth - 1), expression(chance, depth - 1))

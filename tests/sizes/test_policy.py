@@ -1,11 +1,14 @@
 """When a size becomes a symbol: `dynamic`, marks, and what a program that needs one value is told."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 import preheat
+from preheat.ir.scalar import apply, symbol
 from preheat.run.executable import Executable
-from preheat.run.sized import CALLS_BEFORE_PLAN, MOST_PLANS, Planned, Sized
+from preheat.run.sized import CALLS_BEFORE_PLAN, MOST_PLANS, Planned, Sized, Template
 from tests.processes import printed
 
 
@@ -148,6 +151,33 @@ def test_sizes_that_a_condition_leaves_out_get_a_template_of_their_own():
             torch.testing.assert_close(compiled(x), program(x))
     assert preheat.counters()["compiles"] - before == 2
     assert len(sized_of(compiled).templates) == 2
+
+
+def test_sizes_at_which_a_template_is_slow_get_another_while_there_are_few():
+    compiled = preheat.compile(scaled, dynamic=True, options={"cache": False})
+
+    def template_of(rows):
+        x = torch.randn(rows, 3)
+        torch.testing.assert_close(compiled(x), scaled(x))
+        return sized._instances[rows, 3].run.template
+
+    with torch.no_grad():
+        compiled(torch.randn(2, 3))
+        sized = sized_of(compiled)
+        make = sized.specialise
+
+        def preferring(graph):
+            """A template for all sizes that is a good one for up to twice as many rows."""
+            plan, image = make(graph)
+            test = apply("le", symbol(plan.symbols[0]), 2 * graph.hints[0][0])
+            return replace(plan, preferences=(test,)), image
+
+        first = sized.templates[0] = Template(*preferring(replace(sized.graph, hints=((4, 3),))))
+        sized.specialise = preferring
+        assert template_of(8) is first and template_of(9) is not first and template_of(18) is template_of(9)
+        assert template_of(5) is first and len(sized.templates) == 2
+        sized.specialise = lambda graph: None
+        assert template_of(100) is first and template_of(101) is first, "it is right all the same"
 
 
 def test_without_a_template_sizes_that_come_again_get_a_plan_and_others_do_not():
