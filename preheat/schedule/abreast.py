@@ -17,7 +17,7 @@ import math
 from collections.abc import Callable
 
 from preheat.ir.graph import Builder, Op, Ref
-from preheat.ir.hinted import estimate, holds
+from preheat.ir.hinted import estimate, holds, prefer
 from preheat.ir.scalar import Dim, Scalar, product
 from preheat.ir.types import TensorType, tensor
 
@@ -25,6 +25,7 @@ VECTOR_BYTES, MOST_ELEMS = 16, 8  # of memory that a thread loads at once
 # Fewer are done before it counts. With as many rows as KNOWN_ROWS the last one, which is not all there and loaded one
 # element at a time, costs less than it gains where sizes are known: 4093 x 8191 in 16 bits takes 28 us so, not 25.
 LEAST_ROWS, LEAST_COLUMNS, KNOWN_ROWS = 256, 16, 16384
+ROOM = 8  # how many times as many rows a plan for all sizes may have that does not expect them, or as few
 
 
 def rows_abreast(type: TensorType, itemsize: int) -> int:
@@ -34,8 +35,12 @@ def rows_abreast(type: TensorType, itemsize: int) -> int:
     each = min(MOST_ELEMS, VECTOR_BYTES // itemsize)
     is_known = not isinstance(columns, Scalar)
     least = KNOWN_ROWS if is_known and not isinstance(rows, Scalar) else LEAST_ROWS
-    if holds("eq", columns % each, 0) or estimate(rows) < least or estimate(columns) < LEAST_COLUMNS:
+    if holds("eq", columns % each, 0) or estimate(columns) < LEAST_COLUMNS:
         return 1
+    if estimate(rows) < least:
+        prefer(("le", rows, ROOM * least))
+        return 1
+    prefer(("ge", rows, least // ROOM))
     return each // math.gcd(each, columns) if is_known else each
 
 

@@ -238,8 +238,16 @@ class _Lowering:
                 self.plain[value] = type.strides == contiguous_strides(type.sizes)
             else:
                 self.plain[value] = op is not None and RULES.get(op.name) is _elementwise and all(
-                    self.types[arg.id].sizes == type.sizes and self.is_plain(arg.id) for arg in op.args)
+                    self.types[arg.id].sizes == type.sizes and (self.is_plain(arg.id) or self.is_one(arg.id))
+                    for arg in op.args)
         return self.plain[value]
+
+    def is_one(self, value: int) -> bool:
+        """Whether `value` is one number everywhere."""
+        op = self.ops.get(value)
+        if op is None or self.memory_of(value) is not None:
+            return False
+        return op.name == "full" or op.name == "expand" and self.types[op.args[0].id].elems == 1
 
     def is_inside(self, value: int, index: Index) -> bool:
         sizes = self.types[value].sizes

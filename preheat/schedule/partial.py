@@ -33,23 +33,24 @@ FLOATS = ("float32", "float64")
 
 class Cut(NamedTuple):
     """A reduction in parts. value: what the parts are of, with one axis as two; parts: the result of each; first,
-    second: the axes that are reduced in the parts, and of these; each: elements of a part, 0 where the last have
-    fewer."""
+    second: the axes that are reduced in the parts, and of these; each: elements of a part; size: of the axis, where
+    it is padded: the last parts have fewer then."""
 
     value: int
     parts: int
     first: tuple[int, ...]
     second: tuple[int, ...]
     each: Dim
+    size: Dim | None = None
 
 
 def exponentials(graph: Graph, types: Mapping[int, Type]) -> dict[int, int]:
-    """The sums of exp(value - largest) along one axis of a known size, which all three keep: the largest of
+    """The sums of exp(value - largest) along one axis, which all but the sum keep: the largest of
     each."""
     by_value = {op.results[0]: op for op in graph.ops if len(op.results) == 1}
     found: dict[int, int] = {}
     for op in graph.ops:
-        if op.name != "sum" or not op.attr("keepdim") or op.type.dtype not in FLOATS:
+        if op.name != "sum" or op.type.dtype not in FLOATS:
             continue
         power = by_value.get(op.args[0].id)
         below = by_value.get(power.args[0].id) if power is not None and power.name == "exp" else None
@@ -61,8 +62,7 @@ def exponentials(graph: Graph, types: Mapping[int, Type]) -> dict[int, int]:
         first = by_value.get(largest)
         is_pair = first is not None and first.name == "max" and first.attr("keepdim") and (
             first.args == (Ref(value),) and first.attr("axes") == op.attr("axes"))
-        is_one = len(op.attr("axes")) == 1 and isinstance(below.type.sizes[op.attr("axes")[0]], int)
-        if is_pair and is_one and types[value].sizes == below.type.sizes:
+        if is_pair and len(op.attr("axes")) == 1 and types[value].sizes == below.type.sizes:
             found[op.result] = largest
     return found
 
@@ -93,7 +93,7 @@ def write_parts(builder: Builder, op: Op, cut: Cut, largest: int) -> None:
 
 
 def squares(graph: Graph, types: Mapping[int, Type]) -> dict[int, tuple[int, int]]:
-    """The sums of (value - mean)^2 whose mean is a sum of `value` over the same axes, which all keep, and a number:
+    """The sums of (value - mean)^2 whose mean is a sum of `value` over the same axes, which it keeps, and a number:
     that sum and the mean of each."""
     by_value = {op.results[0]: op for op in graph.ops if len(op.results) == 1}
 
@@ -103,7 +103,7 @@ def squares(graph: Graph, types: Mapping[int, Type]) -> dict[int, tuple[int, int
 
     found: dict[int, tuple[int, int]] = {}
     for op in graph.ops:
-        if op.name != "sum" or not op.attr("keepdim") or op.type.dtype not in FLOATS:
+        if op.name != "sum" or op.type.dtype not in FLOATS:
             continue
         square = made(op.args[0], "mul")
         centred = made(square.args[0], "sub") if square is not None and square.args[0] == square.args[1] else None
@@ -123,9 +123,16 @@ def write_squares(builder: Builder, op: Op, cut: Cut, mean: int) -> None:
     """Appends the sum `op` of squares about `mean`, whose sum was cut as `cut` says: about the mean of each part, and
     those about the mean of all."""
     whole, part = builder.type_of[cut.value], builder.type_of[cut.parts]
-    count, share = (builder.add("full", [], part, value=value) for value in (float(cut.each), 1 / cut.each))
-    means = builder.add("mul", [cut.parts, share], part)  # about any number near the mean it would be right
+    if cut.size is None:
+        count, share = (builder.add("full", [], part, value=value) for value in (float(cut.each), 1 / cut.each))
+        means = builder.add("mul", [cut.parts, share], part)  # about any number near the mean it would be right
+    else:
+        count = _counts(builder, cut, part)
+        one = builder.add("full", [], part, value=1.0)
+        means = builder.add("div", [cut.parts, builder.add("maximum", [count, one], part)], part)
     centred = builder.add("sub", [cut.value, builder.add("expand", [means], _expanded(part, whole.sizes))], whole)
+    if cut.size is not None:
+        centred = builder.add("mul", [centred, _there(builder, cut, whole)], whole)
     within = builder.add("sum", [builder.add("mul", [centred, centred], whole)], part, axes=cut.first, keepdim=True)
     total = tensor(
         part.dtype, tuple(1 if k in cut.second else n for k, n in enumerate(part.sizes)), device=part.device)
@@ -135,6 +142,29 @@ def write_squares(builder: Builder, op: Op, cut: Cut, mean: int) -> None:
     joined = builder.add("add", [within, between], part)
     value = builder.add("sum", [joined], total, axes=cut.second, keepdim=True)
     builder.append(Op("reshape", (Ref(value),), op.results, op.types))
+
+
+def _counts(builder: Builder, cut: Cut, part: TensorType) -> int:
+    """How many elements that are not padding each part has."""
+    (axis,), each = cut.second, cut.each
+    whole = tensor("int64", part.sizes, device=part.device)
+    left = builder.add("iota", [], whole, axis=axis, start=cut.size, step=0 - each)
+    most, none = (builder.add("full", [], whole, value=value) for value in (each, 0))
+    count = builder.add("maximum", [builder.add("minimum", [left, most], whole), none], whole)
+    return builder.add("cast", [count], part, dtype=part.dtype)
+
+
+def _there(builder: Builder, cut: Cut, whole: TensorType) -> int:
+    """1 for each element of the parts, 0 for padding."""
+    (axis,), sizes = cut.second, whole.sizes
+    before, after = sizes[:axis], sizes[axis + 2 :]
+    made = tensor(whole.dtype, (*before, cut.size, *after), device=whole.device)
+    value = builder.add("full", [], made, value=1.0)
+    length = sizes[axis] * sizes[axis + 1]
+    ends = tuple(length - cut.size if k == axis else 0 for k in range(made.rank))
+    padded = tensor(whole.dtype, (*before, length, *after), device=whole.device)
+    value = builder.add("pad", [value], padded, low=(0,) * made.rank, high=ends, value=0.0)
+    return builder.add("reshape", [value], tensor(whole.dtype, sizes, device=whole.device))
 
 
 def _expanded(type: TensorType, sizes: tuple) -> TensorType:

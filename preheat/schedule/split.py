@@ -20,13 +20,14 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from preheat.ir.graph import Builder, Graph, Op, Ref
-from preheat.ir.hinted import estimate, longest
+from preheat.ir.hinted import estimate, least, longest
 from preheat.ir.ops import CORE
 from preheat.ir.plan import Target
 from preheat.ir.scalar import Dim, Scalar, product
 from preheat.ir.types import DTYPES, TensorType, contiguous_strides, tensor
 from preheat.schedule import cost
 from preheat.schedule.abreast import reduce_abreast, rows_abreast
+from preheat.schedule.open_parts import GPU_COLUMNS, MOST_ROWS_OF_PARTS, ceiling, parts_across, parts_along
 from preheat.schedule.partial import Cut, exponentials, squares, write_parts, write_squares
 
 SPLITTABLE = frozenset("sum prod max min any all".split())
@@ -36,17 +37,16 @@ TALL_ROWS = 4096  # rows under one column vector that do not stay cached
 PARTS = (16, 64, 512)  # least, best and most parts of a reduction for the threads
 CHUNK = (32, 64, 256)  # rows of a part of a tall reduction
 ALIGNED = 8  # elements that threads load at once
-# For a GPU: columns that one program takes; the least that a part of a reduction has to do.
-GPU_COLUMNS, GPU_PART_ROWS, GPU_PART_ELEMS = 64, 256, 8192
+# For a GPU: the least that a part of a reduction has to do.
+GPU_PART_ROWS, GPU_PART_ELEMS = 256, 8192
 # The same of images with channels last: rows of a part, the least and those that a program has in its registers, and
 # the most parts.
 IMAGE_ROWS, MOST_IMAGE_PARTS = (128, 224), 512
 GPU_STEPS = (64, 4096)  # what the elements of a padded part are a multiple of, across and along
-# Of an axis whose size is not known: rows of a part across; the most parts along, of as many elements as it takes.
-OPEN_ROWS, OPEN_PARTS = 256, 1024
-MOST_ROWS_OF_PARTS = 256  # across: the second step walks them
 # How often all multiprocessors are filled, and where what is reduced across is stored, too (`tiles.STORED_COLUMNS`).
 WAVES, STORED_WAVES = 4, 8
+# What the second step walks of rows abreast where there are few columns: rows, and elements of those that are one.
+ROWS_OF_FEW, ELEMS_OF_PARTS = 1024, 16384
 FOLD_ROWS, FOLD_COLUMNS = 8, 4096  # the fewest rows that a program walks; a row for four warps
 
 
@@ -71,7 +71,7 @@ def split_reductions(
             write_parts(builder, op, cuts[largest], largest)
             continue
         total, mean = mean_of.get(first, (-1, -1))
-        if total in cuts and cuts[total].each:
+        if total in cuts:
             write_squares(builder, op, cuts[total], mean)
             continue
         is_whole = op.results[0] in whole
@@ -130,7 +130,12 @@ class _Plain:
         if op.name == "full":
             return True
         return CORE[op.name].kind == "elementwise" and all(
-            self.types[ref].sizes == type.sizes and self(ref) for ref in op.refs())
+            self.types[ref].sizes == type.sizes and (self(ref) or self._is_one(ref)) for ref in op.refs())
+
+    def _is_one(self, value: int) -> bool:
+        """Whether it is one number everywhere."""
+        op = self.by_value.get(value)
+        return op is not None and op.name == "expand" and self.types[op.args[0].id].elems == 1
 
 
 def _is_open(op: Op, types) -> bool:
@@ -243,7 +248,8 @@ def _parts(
         return _image_parts(type, axes, count, rows)
     step = 1 if len(axes) > 1 else GPU_STEPS[not is_across]
     if isinstance(type.sizes[axis], Scalar):
-        found = _open_parts(type, axis, count, rows, is_across, step) if target.is_gpu else None
+        open_parts = parts_across if is_across else parts_along
+        found = open_parts(type, axes, axis, step) if target.is_gpu else None
     else:
         by = _gpu_parts if target.is_gpu else _cpu_parts
         found = by(type.sizes[axis], count, rows, is_across, step, *((STORED_WAVES,) if is_across and op.args[0].id in stored else ()))
@@ -259,11 +265,11 @@ def _abreast(op: Op, flat: Matrix | None, plain: _Plain) -> int:
 
 def _parts_abreast(type: TensorType, abreast: int) -> tuple[Dim, Dim]:
     """The parts of a reduction whose rows are taken so many at a time, and the elements of each."""
-    rows, columns = _ceiling(type.sizes[0], abreast), type.sizes[1] * abreast
+    rows, columns = ceiling(type.sizes[0], abreast), type.sizes[1] * abreast
     wide = tensor(type.dtype, (rows, columns), device=type.device)
     most, step = MOST_ROWS_OF_PARTS // abreast, GPU_STEPS[0]
     if isinstance(rows, Scalar):
-        found = _open_parts(wide, 0, estimate(rows), estimate(columns), True, step, most)
+        found = parts_across(wide, (0,), 0, step, longest((most, least((ROWS_OF_FEW // abreast, ELEMS_OF_PARTS // columns)))))
     else:
         found = _gpu_parts(rows, rows, estimate(columns), True, step, most=most)
     return found or (1, rows)
@@ -333,28 +339,6 @@ def _is_across(type: TensorType, axes: tuple[int, ...]) -> bool:
     )
 
 
-def _open_parts(
-    type: TensorType, axis: int, count: int, rows: int, is_across: bool, step: int, most: int = MOST_ROWS_OF_PARTS,
-) -> tuple[Dim, Dim] | None:
-    """As `_gpu_parts`, of an axis whose size is not known: no number of parts is sure to divide it."""
-    size = type.sizes[axis]
-    programs = rows // (GPU_COLUMNS if is_across else 1)
-    least = OPEN_ROWS if is_across else step if rows == 1 else cost.GPU_ROW_ELEMS
-    if programs >= cost.GPU_FEW_PROGRAMS // 2 or count <= least:
-        return None
-    if is_across:
-        enough = 4 * cost.GPU_FEW_PROGRAMS * GPU_COLUMNS * step  # elements of all programs, a step for each
-        few = _ceiling(size, most * step), _ceiling(type.elems, enough)
-        each = longest((OPEN_ROWS, *(steps * step for steps in few)))
-        return _ceiling(size, each), each
-    parts = max(2, OPEN_PARTS // max(rows, 1))
-    return parts, _ceiling(size, parts * step) * step
-
-
-def _ceiling(size: Dim, each: Dim) -> Dim:
-    return (size + (each - 1)) // each
-
-
 def _divisor(size: int, least: int, best: int, most: int) -> int | None:
     """The divisor of `size` between `least` and `most` that is nearest to `best`."""
     found = [k for k in range(least, min(most, size) + 1) if size % k == 0]
@@ -389,8 +373,7 @@ def split_in_two(
     made = _as_laid(builder.type_of[value], tuple(1 if a in first else n for a, n in enumerate(sizes)), dtype)
     found = builder.add(op.name, [value], made, axes=first, keepdim=True)
     second = tuple(sorted((axis, *(a if a < axis else a + 1 for a in kept))))
-    each = 0 if is_padded else product(sizes[a] for a in first)
-    done = Cut(value, found, first, second, each)
+    done = Cut(value, found, first, second, product(sizes[a] for a in first), type.sizes[axis] if is_padded else None)
     total = tuple(1 if a in first or a in second else n for a, n in enumerate(sizes))
     value = builder.add(op.name, [done.parts], tensor(dtype, total, device=type.device), axes=second, keepdim=True)
     if dtype != op.type.dtype:

@@ -18,9 +18,10 @@ from schedule.graphs import same
 from preheat.generate import rungs, tiles
 from preheat.run.buffers import sizes_at
 from preheat.run.gpu import is_for, programs_of
-from preheat.schedule import abreast, cost, split
+from preheat.schedule import abreast, cost, open_parts, split
 
-cost.GPU_ROW_ELEMS, split.OPEN_ROWS, split.OPEN_PARTS, split.GPU_STEPS = 64, 4, 4, (4, 16)
+cost.GPU_ROW_ELEMS, split.GPU_STEPS = 64, (4, 16)
+open_parts.OPEN_ROWS, open_parts.OPEN_PARTS, open_parts.PROGRAMS = 4, 4, 8
 abreast.LEAST_ROWS, abreast.LEAST_COLUMNS = 8, 2
 rungs.BLOCK_ELEMS, rungs.DEEP, rungs.ROW_STEPS, rungs.HALVED_ROW = 64, 16, 2, 64
 tiles.ROW_BYTES, tiles.HELD_BYTES = 1024, 512

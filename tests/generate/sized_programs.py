@@ -32,6 +32,7 @@ class Planned(NamedTuple):
     plan: Plan
     sources: dict[str, list[Source]]
     conditions: tuple[Scalar, ...]
+    preferences: tuple[Scalar, ...]
     trace: Trace
 
     def at(self, args) -> tuple[Plan, list[torch.Tensor]]:
@@ -68,7 +69,7 @@ def planned(program, args, fixed=None) -> Planned:
     core = lower(with_hinted_sizes(graph, symbols, graph.hints, book), is_checked=True)
     plan = schedule(core, TARGET, products_by_rule(core, TARGET))
     sources = {kernel.name: sources_of(kernel, TARGET) for kernel in plan.kernels}
-    return Planned(plan, sources, book.conditions, trace)
+    return Planned(plan, sources, book.conditions, book.preferences, trace)
 
 
 FIXED = (3, 24, 64)  # sizes that stay
@@ -127,6 +128,11 @@ def parts(x, i):
     return x.sum(), x.double().sum(), x.sum(0), (x * 2).amax(0), i.amin(0), i.sum(), (i > 7).any(), (x < 9).all(0)
 
 
+def long_rows(x):
+    """Few of them: each in parts, of which the last may have less or nothing."""
+    return x.softmax(-1), F.layer_norm(x, x.shape[-1:]), x.var(-1), (x * x[0]).sum(), x.var(), x.logsumexp(-1)
+
+
 def scalars(x):
     return x * x.shape[0] + x.shape[1] / 2, x / x.numel()
 
@@ -147,6 +153,7 @@ PROGRAMS = {
     "movement": (movement, lambda a, b, c: (torch.randn(a, b),)),
     "joined": (joined, lambda a, b, c: (torch.randn(a, b, 24), torch.randn(a, c, 24))),
     "parts": (parts, lambda a, b, c: (torch.randn(a, b), torch.randint(0, 9, (a, b)))),
+    "long_rows": (long_rows, lambda a, b, c: (torch.randn(a, 4 * b + 5),)),
     "scalars": (scalars, lambda a, b, c: (torch.randn(a, b),)),
 }
 FIRST = (5, 37, 7)  # the sizes of the real call
