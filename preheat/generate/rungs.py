@@ -1,6 +1,6 @@
 """Rungs: the tiles of a kernel whose sizes are arguments. Few serve all sizes; a launch takes the first that fits.
 
-    softmax over i0:n2, stages j:n3     rows of 64, 32 at once; of at most 64, 32 at once; of 128, 16 at once; ..
+    softmax over i0:n2, stages j:n3     rows of 16, 128 at once; ..; of 64, 32 at once; of at most 64, 32 at once; ..
                                         of more than 4096 and at most 6144; ..; of any length, block by block
     add over i0:(n2 * n3)               1024 at once
     where over i0:n2, i1:n3             down (i0), 4 at once; along (i1), 256
@@ -19,22 +19,25 @@ from preheat.generate.tiles import (
     accesses, extent_of, flat_elems, loaded_bytes, longest_held, parts_apart, power_of_two, row_elems, square, warps_of,
 )
 from preheat.ir.devices import Device, device_of
-from preheat.ir.hinted import estimate, holds
+from preheat.ir.hinted import ends, estimate, holds
 from preheat.ir.loop import Axis, Kernel
 from preheat.ir.plan import Target
 from preheat.ir.scalar import Dim, Scalar, product
 from preheat.ir.types import DTYPES
 
-SHORTEST_ROW = 64  # rows of fewer elements are as those
+# Rows of fewer elements are as those, but for the very short ones: 1048576 x 16 took 1.2 to 2.9 times as long as with
+# sizes known.
+SHORTEST_ROW, VERY_SHORT_ROW = 64, 16
 # From here on half as many sizes share a tile, since masked elements cost as others do: a softmax of 8191 columns
 # has 80 registers a thread then, not 107, of 8192 floats 80, not 102, and so three programs a multiprocessor.
 HALVED_ROW = 512
+FEW_ROWS = 16  # of columns: so few have a tile of their own where there were no more in a real call
 ROW_STEPS = 16  # rows this much shorter and longer than the one of a real call have tiles of their own
+MOST_PARTS = 2048  # rows that are never longer are parts of others: a tile for few, some and all of them
 LINE_ELEMS = (32, 256)  # of a line that a program has part of: least and most
+# Lines of no more elements have a tile of their own; where there are long ones in a real call, these have, too.
+SHORT_LINES, LONG_LINE = (64, 128), 4096
 MOST_ALIGNED = 8  # elements; bytes and bools alone would have 16
-# A thread with more elements has a source for whole vectors: what the last program needs for others takes registers
-# of all, 70 for 37 of a gelu in 16 bits (40 us for 32768 x 1024, where a static plan takes 37).
-LIGHT_ELEMS = 8
 
 
 class Rung(NamedTuple):
@@ -54,7 +57,8 @@ def rungs(kernel: Kernel, target: Target) -> list[Rung]:
     if any(op.how for op in accesses(kernel)):
         raise Unsupported("symbolic", f"{kernel.name} sums over a number of rows that is not known")
     if not walked:
-        return [Rung(square(kernel) or _elements(kernel, device))]
+        turned = square(kernel)
+        return [Rung(turned)] if turned else _lines(kernel, device)
     if kernel.lane is not None:
         return _short_columns(kernel, walked, device)
     return _rows(kernel, walked, device)
@@ -66,10 +70,16 @@ def _rows(kernel: Kernel, walked: tuple[Axis, ...], device: Device) -> list[Rung
     longest = 2 * BLOCK_ELEMS if is_once else longest_held(kernel, count)
     length, rows = extent_of(walked), extent_of(kernel.axes)
     near = power_of_two(estimate(length))
-    lengths, is_known = [near], not isinstance(length, Scalar)
+    lengths, is_known, is_part = [near], not isinstance(length, Scalar), False
     if not is_known:
         least, most = max(SHORTEST_ROW, near // ROW_STEPS), max(SHORTEST_ROW, near * ROW_STEPS)
-        lengths = [n for k in range(31) if least <= (n := 1 << k) <= most]
+        fewest, greatest = ends(length)
+        is_part = greatest is not None and greatest <= MOST_PARTS
+        if is_part:
+            lengths = [n for n in (SHORTEST_ROW, 8 * SHORTEST_ROW) if n < greatest] + [power_of_two(greatest)]
+        else:
+            lengths = [n for k in range(31) if max(least, fewest or 0) <= (n := 1 << k) <= most]
+            lengths = [VERY_SHORT_ROW, *lengths] if VERY_SHORT_ROW >= (fewest or 0) else lengths
     found: list[Rung] = []
     for size in lengths:
         if size <= longest:
@@ -81,8 +91,10 @@ def _rows(kernel: Kernel, walked: tuple[Axis, ...], device: Device) -> list[Rung
             if is_known:
                 return [Rung(tile)]
             least = found[-1].most if found else 0
-            found.append(Rung(tile, size, size))
-            if least and size >= HALVED_ROW:
+            if size == lengths[-1] and is_part:
+                return [*found, Rung(tile)]
+            found += [] if is_part else [Rung(tile, size, size)]
+            if least and size >= HALVED_ROW and not is_part:
                 found.append(Rung(tile, least, size - size // 4))
                 least = size - size // 4
             found.append(Rung(tile, least, size))
@@ -97,9 +109,12 @@ def _rows(kernel: Kernel, walked: tuple[Axis, ...], device: Device) -> list[Rung
 
 def _short_columns(kernel: Kernel, walked: tuple[Axis, ...], device: Device) -> list[Rung]:
     """Of sums down columns, as the second step of longer ones is, short ones are taken at once, by fewer threads: of 64
-    parts a tile of 256 would be masked but for a quarter."""
-    tile = _columns(kernel, walked, device)
+    parts a tile of 256 would be masked but for a quarter, of a few rows one of 64."""
+    tile, length = _columns(kernel, walked, device), extent_of(walked)
     found = []
+    if tile.is_looped and isinstance(length, Scalar) and estimate(length) <= FEW_ROWS:
+        warps = warps_of(tile.rows * FEW_ROWS, 16, device)
+        found.append(Rung(Tile(tile.grid, tile.down, walked, tile.rows, FEW_ROWS, False, warps), 0, FEW_ROWS))
     if tile.is_looped and tile.columns > DEEP and isinstance(extent_of(walked), Scalar):
         for deep in (DEEP, 4 * DEEP):
             warps = warps_of(tile.rows * deep, 16, device)
@@ -126,17 +141,27 @@ def _columns(kernel: Kernel, walked: tuple[Axis, ...], device: Device) -> Tile:
     return Tile(grid, down, walked, at_once, deep, is_looped, warps, 1, ahead)
 
 
-def _elements(kernel: Kernel, device: Device) -> Tile:
-    """All axes along one dimension where that needs no division by a size, else lines of the last ones."""
+def _lines(kernel: Kernel, device: Device) -> list[Rung]:
+    """All axes along one dimension where that needs no division by a size, else lines of the last ones, several short
+    ones at once."""
     at_once, each = flat_elems(kernel)
     first = max((k for k, axis in enumerate(kernel.axes) if isinstance(axis.extent, Scalar)), default=0)
     if first == 0:
-        return Tile((), (), kernel.axes, 1, at_once, False, warps_of(at_once, each, device))
+        return [Rung(Tile((), (), kernel.axes, 1, at_once, False, warps_of(at_once, each, device)))]
     down, along = kernel.axes[:first], kernel.axes[first:]
     least, most = LINE_ELEMS
-    columns = max(least, min(most, power_of_two(estimate(extent_of(along)))))
-    rows = max(1, at_once // columns)
-    return Tile((), down, along, rows, columns, False, warps_of(rows * columns, each, device))
+    length, found = extent_of(along), []
+    near = max(least, min(most, power_of_two(estimate(length))))
+    widths = {near: 0}  # of parts of lines, and of which lines at the most
+    if isinstance(length, Scalar):
+        widths = {**{n: n for n in SHORT_LINES if n < near}, near: 0}
+        if estimate(length) >= LONG_LINE:
+            widths = {**widths, most: LONG_LINE, at_once: 0}
+    for columns, longest in widths.items():
+        rows = max(1, at_once // columns)
+        tile = Tile((), down, along, rows, columns, False, warps_of(rows * columns, each, device))
+        found.append(Rung(tile, 0, longest))
+    return found
 
 
 def alignments(kernel: Kernel, tile: Tile) -> list[tuple[tuple[Dim, ...], int]]:
@@ -152,9 +177,6 @@ def alignments(kernel: Kernel, tile: Tile) -> list[tuple[tuple[Dim, ...], int]]:
             found[tuple(map(str, dims))] = dims, each
 
     walked = {axis.name for stage in kernel.stages for axis in stage.axes}
-    is_flat = not walked and not tile.down and not tile.grid and len(tile.along) == 1
-    if is_flat and flat_elems(kernel)[1] > LIGHT_ELEMS:
-        want((tile.along[0].extent,))
     for op in accesses(kernel):
         if walked and walked.isdisjoint(term for term, _ in op.index.terms):
             continue  # once a row

@@ -218,23 +218,23 @@ class Writer:
 
     def along(self, start: str, is_masked: bool = True) -> None:
         """`x` and its mask, from the first position of a block."""
-        columns, (least, most) = self.tile.columns, self.between
+        columns, (least, most), x = self.tile.columns, self.between, self.names["x"]
         at = f"tl.arange(0, {columns})" + ("" if self.is_flat else "[None, :]")
-        self.emit(f"x = {start} + {at}" if start else f"x = {at}")
+        self.emit(f"{x} = {start} + {at}" if start else f"{x} = {at}")
         if not is_masked or least == columns:
             return
         self.bound("x", extent_of(self.tile.along), columns, self.count(self.tile.along))
         if least > 1 and "x" in self.masks:  # LLVM sees then which positions need no mask, and which are none
             self.lines.pop()
-            rest = f" & (x < {most})" if most and most < columns else ""
-            self.emit(f"is_x = ((x < {least}) | (x < {self.count(self.tile.along)})){rest}")
+            rest = f" & ({x} < {most})" if most and most < columns else ""
+            self.emit(f"is_{x} = (({x} < {least}) | ({x} < {self.count(self.tile.along)})){rest}")
 
     def bound(self, dim: str, count: Dim, size: int, text: str = "") -> None:
         """The mask of the positions along `dim`, where blocks of `size` do not divide `count`. text: of the
         count, where it is not known."""
         if not holds("eq", count % size, 0):
-            self.emit(f"is_{dim} = {dim} < {text or count}")
-            self.masks[dim] = f"is_{dim}"
+            self.masks[dim] = f"is_{self.names[dim]}"
+            self.emit(f"{self.masks[dim]} = {self.names[dim]} < {text or count}")
 
     def emit(self, line: str) -> None:
         self.lines.append("    " * self.depth + line)

@@ -16,17 +16,19 @@ Guarantees: the values of masked walks, the order of sums in walks that go back 
 """
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from preheat.generate.nest import operands
 from preheat.generate.online import walks
-from preheat.generate.tiles import VECTOR_BYTES, Tile, accesses, extent_of
+from preheat.generate.tiles import VECTOR_BYTES, Tile, accesses, extent_of, flat_elems
 from preheat.ir.hinted import holds
 from preheat.ir.loop import Index, Kernel, LoopOp, Stage
 from preheat.ir.scalar import Dim, Scalar
 from preheat.ir.types import DTYPES
 
 UNROLLED = 4  # blocks of a walk of any length whose memory is on its way at once
+LIGHT_ELEMS = 8  # a thread of those behind a mask
 FIRSTS = ("argmax", "argmin")  # reductions that look where a walk begins
 
 
@@ -154,7 +156,7 @@ def _loop(
     loop = f"range({first}, {last}, {tile.columns})"
     if known is not None and tile.ahead > 1:
         loop = f"tl.{loop[:-1]}, num_stages={tile.ahead})"
-    elif known is not None and is_open and writer.is_flat and walks(writer.kernel) == 1:
+    elif known is not None and is_open and (writer.is_flat or writer.kernel.lane) and walks(writer.kernel) == 1:
         loop = f"tl.{loop[:-1]}, loop_unroll_factor={UNROLLED})"
     writer.emit(f"for {'back' if is_back else 'start'} in {loop}:")
     writer.depth += 1
@@ -232,7 +234,7 @@ def _are_rows_there(writer: Any) -> str:
 # ---------------------------------------------------------------------------- programs
 def write_stages(writer: Any) -> None:
     """Writes all stages; where only few programs need masks, once for them and once for all others."""
-    whole, known = _is_whole(writer), dict(writer.same)
+    whole, known, tile = _is_whole(writer), dict(writer.same), writer.tile
     if whole:
         condition, is_masked, rooms = whole
         writer.emit(f"if {condition}:")
@@ -248,9 +250,24 @@ def write_stages(writer: Any) -> None:
         writer.depth -= 1
         writer.emit("else:")
         writer.depth += 1
+        if not is_masked:
+            _in_pieces(writer)
     for stage in writer.kernel.stages:
         writer.stage(stage)
-    writer.depth = 1
+    writer.depth, writer.tile = 1, tile
+
+
+def _in_pieces(writer: Any) -> None:
+    """Begins a walk of the last program through its elements, a few a thread at once: masks for many would take more
+    registers than all that the others do."""
+    columns = writer.tile.columns
+    most = columns * LIGHT_ELEMS // flat_elems(writer.kernel)[1]
+    if columns <= most:
+        return
+    writer.emit(f"for piece in range(0, {columns}, {most}):")
+    writer.depth += 1
+    writer.tile, writer.names = replace(writer.tile, columns=most), {**writer.names, "x": "part"}
+    writer.along(f"program * {columns} + piece")
 
 
 def _is_whole(writer: Any) -> tuple[str, bool, Collection[int]] | None:
