@@ -22,7 +22,7 @@ TARGETS = {
     "avx2": cpu_target("x86_64", ("avx2", "fma", "f16c")) if "avx2" in HOST.features else None,
     "baseline": cpu_target(HOST.arch, ()),
 }
-SIZES = (1, 2, 3, 5, 8, 15, 16, 17, 31, 32, 64, 65, 100, 128, 257, 1030)
+SIZES = (1, 2, 3, 5, 8, 15, 16, 17, 31, 32, 48, 64, 65, 100, 128, 257, 1030)
 HINTS = ((37, 19), (53, 7))
 WEIGHT = torch.linspace(-1, 1, 24 * 40).view(24, 40)
 
