@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from preheat.base.dataclass import dataclass, field
 from preheat.ir.graph import Graph, device_of
-from preheat.ir.hinted import estimate, longest
+from preheat.ir.hinted import estimate, holds, longest
 from preheat.ir.loop import Kernel, LoopOp, Param, Stage
 from preheat.ir.plan import Buffer
 from preheat.ir.scalar import Dim, Scalar
@@ -246,9 +246,8 @@ class _Planner:
 
 def _has_room(type: TensorType, old: TensorType) -> bool:
     """Whether memory of type `old` is that of one of type `type`, in another shape."""
-    spans = span_bytes(type), span_bytes(old)
-    is_known = not any(isinstance(span, Scalar) for span in spans)
-    return is_known and spans[0] == spans[1] and (type.dtype, type.device) == (old.dtype, old.device)
+    is_alike = (type.dtype, type.device) == (old.dtype, old.device)
+    return is_alike and holds("eq", span_bytes(type), span_bytes(old))
 
 
 def is_pointwise(kernel: Kernel, old: int, new: int) -> bool:

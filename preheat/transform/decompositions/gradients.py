@@ -12,8 +12,9 @@ import math
 from collections.abc import Callable, Sequence
 
 from preheat.ir.graph import Arg
-from preheat.ir.scalar import Number, Scalar
-from preheat.transform.lowering import Lowering, Value, count, decline_if, is_float
+from preheat.ir.scalar import Number
+from preheat.transform.decompositions.movement import slice_start
+from preheat.transform.lowering import Lowering, Value, count, decline_if, is_float, is_known
 
 
 # ---------------------------------------------------------------------------- activations
@@ -230,25 +231,20 @@ def batch_norm(
 def slice_(
     c: Lowering, grad_output: Value, input_sizes: Arg, dim: int, start: int, end: int, step: int,
 ) -> Value:
-    decline_if(_is_symbolic(input_sizes, start, end) or 0 in grad_output.sizes, "symbolic sizes")
+    decline_if(not all(map(is_known, input_sizes)) or 0 in grad_output.sizes, "symbolic sizes")
     axis = dim % len(input_sizes)
-    first, _, _ = slice(start, end, step).indices(input_sizes[axis])
+    first = slice_start(input_sizes[axis], start)
     return c.place(c.full(0, input_sizes, c.result.dtype), grad_output, axis, first, step)
 
 
 def select(
     c: Lowering, grad_output: Value, input_sizes: Arg, dim: int, index: int,
 ) -> Value:
-    decline_if(_is_symbolic(input_sizes, index) or 0 in input_sizes, "symbolic sizes")
+    decline_if(not all(map(is_known, (*input_sizes, index))) or 0 in input_sizes, "symbolic sizes")
     axis = dim % len(input_sizes)
     part = c.reshape(grad_output, (*input_sizes[:axis], 1, *input_sizes[axis + 1:]))
-    first = index % input_sizes[axis]
+    first = index + input_sizes[axis] if index < 0 else index
     return c.place(c.full(0, input_sizes, c.result.dtype), part, axis, first)
-
-
-def _is_symbolic(*values: Arg) -> bool:
-    flat = [v for value in values for v in (value if isinstance(value, tuple) else (value,))]
-    return any(isinstance(v, Scalar) for v in flat)
 
 
 ROWS: dict[str, Callable] = {
