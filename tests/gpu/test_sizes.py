@@ -10,6 +10,7 @@ from torch import nn
 import preheat
 from generate.sized_programs import PROGRAMS
 from preheat.base.events import bus
+from preheat.run.sized import MOST_TEMPLATES
 
 transformers = pytest.importorskip("transformers")
 pytestmark = [
@@ -71,7 +72,7 @@ def test_columns_of_rows_that_begin_anywhere(dtype, dynamic, told):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_new_size_compiles_nothing(name, dtype, told):
+def test_a_new_size_captures_nothing_and_compiles_where_it_is_far_from_others(name, dtype, told):
     program, arguments = PROGRAMS[name]
     compiled, chance = preheat.compile(program, options=NO_CACHE), random.Random(3)
     # bfloat16: eager's own rounding between ops is what differs
@@ -86,7 +87,25 @@ def test_a_new_size_compiles_nothing(name, dtype, told):
                 a, b, c = 64, 4500, 16
             args = on_gpu(arguments(a, b, c), dtype)
             near(compiled(*args), program(*args), within)
-        assert count() == before and not told
+        assert count("captures", "fallbacks") == before[::2] and not told
+        assert count("compiles")[0] - before[1] < MOST_TEMPLATES
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_few_long_rows_get_a_template_and_share_it(dtype, told):
+    def program(x):
+        return x.softmax(-1), F.layer_norm(x, x.shape[-1:]), x.var(-1), x.amax(-1)
+
+    compiled = preheat.compile(program, options=NO_CACHE)
+    with torch.no_grad():
+        for sizes in ((333, 257), (400, 98)):
+            compiled(torch.randn(sizes, device="cuda", dtype=dtype))
+        before = count()
+        for sizes in ((2000, 70), (3, 100001), (16, 1 << 20), (60, 70000), (5, 3000000), (700, 33)):
+            x = torch.randn(sizes, device="cuda", dtype=dtype)
+            near(compiled(x), program(x), 2e-4 if dtype is torch.float32 else 0.05)
+        captures, compiles, fallbacks = (b - a for a, b in zip(before, count()))
+        assert (captures, compiles, fallbacks) == (0, 1, 0) and not told
 
 
 def test_axes_of_one_element_compile_nothing_new(told):
