@@ -24,6 +24,7 @@ import torch
 from preheat.bridge.of_numbers import tensor_maker
 from preheat.bridge.operators import Operator
 from preheat.bridge.ops import overload, private
+from preheat.bridge.resizing import RESIZED, resizing
 from preheat.bridge.symint import is_safe
 from preheat.bridge.tensors import Parameter, Tensor
 
@@ -139,7 +140,8 @@ for _name, _row in {
 
 # ---------------------------------------------------------------------------- windows
 _COUNTED = ("max_pool2d_with_indices.default", "avg_pool2d.default", "adaptive_max_pool2d.default", "im2col.default",
-            "polygamma.default", "round.decimals", "unfold.default", "histc.default")
+            "polygamma.default", "round.decimals", "unfold.default", "histc.default",
+            *(f"{name}.default" for name in RESIZED))
 _OPS = {f"preheat.counted_{name.split('.')[0]}.default": f"aten.{name}" for name in _COUNTED}
 
 
@@ -199,6 +201,30 @@ _METHODS = frozenset(getattr(function, "__name__", "") for function in (torch.ro
 _KINDS = frozenset(map(type, _WINDOWS))
 
 
+def resized(
+    function: Any, args: tuple, kwargs: Mapping[str, Any], numbers: Mapping[int, Any], calculate: Callable,
+) -> tuple[Any, tuple, dict] | None:
+    """The call that resizes by factors of which some change, as `of_integers`. Source: `compute_output_size` of UpSample.cpp."""
+    found = resizing(function, args)
+    if found is None or kwargs or not is_safe(args) or type(args[0]) not in _CLASSES:
+        return None
+    name, axes = found
+    x, wanted, *rest, factors = args
+    if wanted is not None or not isinstance(factors, (list, tuple)) or len(factors) != axes or x.dim() != axes + 2:
+        return None
+    is_changing = [type(n) in (int, float) and id(n) in numbers for n in factors]
+    if not any(is_changing) or torch.is_autocast_enabled(x.device.type):
+        return None
+    sizes = []
+    for size, factor, changes in zip(x.shape[2:], factors, is_changing):
+        if not calculate(operator.gt, (factor, 0)):
+            return None
+        size = size if type(factor) is int else float(size)
+        made = calculate(operator.mul, (size, factor)) if changes else size * factor
+        sizes.append(calculate(int, (made,)) if type(made) is float and changes else int(made))
+    return partial(_counted, name), (x, sizes, *rest, *factors), {}
+
+
 def counted(function: Any, args: tuple, kwargs: Mapping[str, Any]) -> Callable | None:
     """What does the same as `function`, of windows or counts, and takes symbols for them; None of any other function,
     and where a gradient goes through it: what autograd saves of it are plain ints."""
@@ -216,9 +242,9 @@ def counted(function: Any, args: tuple, kwargs: Mapping[str, Any]) -> Callable |
 
 
 def _schema(name: str, op: Any) -> str:
-    """That of `op`, with symbols for its ints."""
+    """That of `op`, with symbols for its ints and factors."""
     given, results = str(op._schema).split("::")[1].split("(", 1)[1].rsplit(") ->", 1)
-    return f"{name.split('.')[1]}({re.sub(r'(?<![A-Za-z])int', 'SymInt', given)}) ->{results}"
+    return f"{name.split('.')[1]}({re.sub(r'(?<![A-Za-z])int', 'SymInt', given).replace('float?', 'Scalar?')}) ->{results}"
 
 
 def _operator(name: str) -> Operator:

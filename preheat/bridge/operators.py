@@ -36,7 +36,10 @@ _MODULES = {
         "_scaled_dot_product_flash_attention_for_cpu_backward")},
     **{f"preheat.counted_{name}.default": "integers" for name in (
         "max_pool2d_with_indices", "avg_pool2d", "adaptive_max_pool2d", "im2col", "polygamma", "round", "unfold",
-        "histc")},
+        "histc", *(f"{start}{axes}d" for start, most in (
+            ("upsample_nearest", 3), ("_upsample_nearest_exact", 3)) for axes in range(1, most + 1)), "upsample_linear1d",
+        "upsample_bilinear2d", "upsample_bicubic2d", "upsample_trilinear3d", "_upsample_bilinear2d_aa",
+        "_upsample_bicubic2d_aa")},
 }
 _LIBRARY = torch.library.Library("preheat", "DEF")
 _LOCK = Lock()

@@ -25,6 +25,15 @@ _ROWS = (
 _FUNCTIONS = {private(f"_C._nn.{name}"): (name, axes, aligns) for name, axes, aligns in _ROWS}
 
 
+RESIZED = tuple(name for name, _, _ in _ROWS)
+
+
+def resizing(function: Any, args: tuple) -> tuple[str, int] | None:
+    """The op of a function that resizes, given its arguments, and how many axes it resizes; None of any other."""
+    row = _FUNCTIONS.get(function) if type(function) in _KINDS else None
+    return row[:2] if row is not None and len(args) == (4 if row[2] else 3) else None
+
+
 def spelled_out(
     function: Any, args: tuple, sizes: Sequence[Dim],
 ) -> tuple[Callable, tuple[Dim, ...] | None, tuple] | None:

@@ -17,7 +17,7 @@ from typing import Any
 from preheat.bridge.composed import asks_of_sizes
 from preheat.bridge.composites import spelled_composite
 from preheat.bridge.factories import made_of_numbers
-from preheat.bridge.integers import counted, of_integers, one_hot
+from preheat.bridge.integers import counted, of_integers, one_hot, resized
 from preheat.bridge.numbered import composed, detach, dropped_out, multiply, noise, numbered
 from preheat.bridge.of_numbers import is_index, tensor, tensor_maker
 from preheat.bridge.resizing import full, spelled_out
@@ -89,7 +89,12 @@ class Spelling:
             return None
         if not any(map(self.guards.numbers.holds_one, (*args, *kwargs.values()))):
             return None
-        made = of_integers(function, args, kwargs, self.numbers, self.guards.numbers.calculate)
+        calculate = self.guards.numbers.calculate
+        made = resized(function, args, kwargs, self.numbers, calculate)
+        if made is not None:
+            self.begin_sizes()
+            return made
+        made = of_integers(function, args, kwargs, self.numbers, calculate)
         if made is not None:
             for arg in args:
                 self.read_known(arg) if type(arg) in (list, tuple) else None

@@ -66,6 +66,10 @@ WINDOWS = {
     "mean": lambda x, n: F.avg_pool2d(scaled(x, IMAGE), (n, 3), 2), "largest of parts": lambda x, n: F.adaptive_max_pool2d(scaled(x, IMAGE), n),
     "windows": lambda x, n: F.unfold(scaled(x, IMAGE), (n, 2), padding=1), "histogram": lambda x, n: torch.histc(x.detach(), n),
     "rounded": lambda x, n: torch.round(x, decimals=n), "polygamma": lambda x, n: torch.polygamma(n, x.abs() + 1),
+    "factor": lambda x, n: F.interpolate(scaled(x, IMAGE), scale_factor=n), "factor of a signal": lambda x, n: F.interpolate(
+        scaled(x, SIGNAL), scale_factor=n / 7, mode="linear"),
+    "factors": lambda x, n: F.interpolate(scaled(x, IMAGE), scale_factor=(n / 3, 2), mode="bilinear", align_corners=False),
+    "factor, exact": lambda x, n: F.interpolate(scaled(x, IMAGE), scale_factor=0.3 * n, mode="nearest-exact"),
     "windows of a line": lambda x, n: x.unfold(1, n, 1) * 2, "steps of windows": lambda x, n: x.unfold(1, 4, n) * 2,
 }
 DIAGONALS = {
@@ -126,7 +130,7 @@ def test_few_captures_serve_every_window(name):
 
 
 @pytest.mark.filterwarnings("ignore:preheat.*variants exist")
-@pytest.mark.parametrize("name", ["largest", "mean", "rounded", "windows of a line"])
+@pytest.mark.parametrize("name", ["largest", "mean", "rounded", "windows of a line", "factors"])
 def test_windows_with_gradients_are_eagers(name):
     agree(WINDOWS[name], VALUES, True)
 
@@ -144,7 +148,7 @@ def test_what_eager_refuses_is_refused(name):
 
 
 @pytest.mark.filterwarnings("ignore:preheat.*variants exist")
-@pytest.mark.parametrize("name", ["largest", "largest by stride", "largest, padded", "mean", "windows", "steps of windows", "histogram"])
+@pytest.mark.parametrize("name", ["largest", "largest by stride", "largest, padded", "mean", "windows", "steps of windows", "histogram", "factor", "factors"])
 def test_windows_that_eager_refuses(name):
     agree(WINDOWS[name], [3, 5, 2, 0, -1, 40, 13, 4], False)
 
