@@ -19,7 +19,7 @@ carry the text of a stage's product, which costs time to print: ask `wants("stag
     cache          name, hit (True, False, or None for neither: not stored, evicted), why, bytes
     tune           name (a kernel, or the function), choice (in words), table (what each took, in us);
                    of the function's search also done, total, seconds_left, without a choice until
-                   it is over
+                   it is over; or a kernel of whose programs, which wait for each other, the device has too little room
     replay         name, resumed or interpreted (True): a call went on, watched or not, from a place
                    in its middle that no compiled node fitted
     fallback       what, why: a part that runs op by op, or kernels that this process compiles itself

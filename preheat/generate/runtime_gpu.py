@@ -8,7 +8,7 @@
 Notation: `runtime_text`. A parameter is passed by the address of its word: of a buffer that is the
 frame's pointer, of a number the host's memory itself. A thread that has no device context yet gets
 one from Python and launches again. Status: 0 done, 1 fault, 3 a Python exception is set.
-Source: CUDA Driver API 13.0, cuLaunchKernel.
+Source: CUDA Driver API 13.0, cuLaunchKernel, cuLaunchCooperativeKernel.
 """
 
 GPU_TEXT = """
@@ -80,13 +80,9 @@ entry:
   %stream.at = alloca ptr
   %nothing = alloca i64
   store i64 0, ptr %nothing
-  %function = FIELD ptr launch.function, %call
   %params = FIELD i64 launch.params, %call
   %slots = FIELD ptr launch.slots, %call
   %shape = FIELD ptr launch.shape, %call
-  %programs = FIELD i32 launch_shape.programs, %shape
-  %threads = FIELD i32 launch_shape.threads, %shape
-  %shared = FIELD i32 launch_shape.shared_bytes, %shape
   %device = FIELD i32 launch_shape.device_index, %shape
   %words = FIELD i64 launch_shape.words, %shape
   %all = add i64 %params, %words
@@ -124,15 +120,13 @@ next:
 
 filled:
   %get.stream = FIELD ptr context.get_stream, %context
-  %launch.kernel = FIELD ptr context.launch_kernel, %context
   %stream.code = call i32 %get.stream(i32 %device, ptr %stream.at)
   %has.stream = icmp eq i32 %stream.code, 0
   br i1 %has.stream, label %go, label %faulted
 
 go:
   %stream = load ptr, ptr %stream.at
-  %code = call i32 %launch.kernel(ptr %function, i32 %programs, i32 1, i32 1, i32 %threads, i32 1,
-      i32 1, i32 %shared, ptr %stream, ptr %scratch, ptr null)
+  %code = call i32 @submit(ptr %context, ptr %call, ptr %stream, ptr %scratch)
   %is.done = icmp eq i32 %code, 0
   br i1 %is.done, label %done, label %bind
 
@@ -146,8 +140,7 @@ bind:
 again:
   %decref = FIELD ptr context.decref, %context
   call void %decref(ptr %bound)
-  %last.code = call i32 %launch.kernel(ptr %function, i32 %programs, i32 1, i32 1, i32 %threads,
-      i32 1, i32 1, i32 %shared, ptr %stream, ptr %scratch, ptr null)
+  %last.code = call i32 @submit(ptr %context, ptr %call, ptr %stream, ptr %scratch)
   %is.late = icmp eq i32 %last.code, 0
   br i1 %is.late, label %done, label %faulted
 
@@ -160,6 +153,31 @@ faulted:
 
 done:
   ret i64 0
+}
+
+; The launch of a call on `stream`, whose parameters are at `params`: the driver's code.
+define internal i32 @submit(ptr %context, ptr %call, ptr %stream, ptr %params) #{inline} {
+entry:
+  %function = FIELD ptr launch.function, %call
+  %shape = FIELD ptr launch.shape, %call
+  %programs = FIELD i32 launch_shape.programs, %shape
+  %threads = FIELD i32 launch_shape.threads, %shape
+  %shared = FIELD i32 launch_shape.shared_bytes, %shape
+  %together = FIELD i64 launch_shape.is_together, %shape
+  %is.together = icmp ne i64 %together, 0
+  br i1 %is.together, label %at.once, label %as.room
+
+at.once:
+  %launch.together = FIELD ptr context.launch_together, %context
+  %code.together = call i32 %launch.together(ptr %function, i32 %programs, i32 1, i32 1, i32 %threads,
+      i32 1, i32 1, i32 %shared, ptr %stream, ptr %params)
+  ret i32 %code.together
+
+as.room:
+  %launch.kernel = FIELD ptr context.launch_kernel, %context
+  %code = call i32 %launch.kernel(ptr %function, i32 %programs, i32 1, i32 1, i32 %threads, i32 1,
+      i32 1, i32 %shared, ptr %stream, ptr %params, ptr null)
+  ret i32 %code
 }
 
 ; The device of a call is current, by a guard of torch, from one record "device" to the next.

@@ -169,6 +169,8 @@ class Binary:
     that are 0; where each program has `memory_bytes` of the GPU's memory for itself, the first of these is its address. A kernel
     that takes sizes has a `sizing`, which says how many programs there are, unless that is known. Those of one that
     `is_persistent` do one block after another: there are no more than multiprocessors.
+    waiting: programs that wait for each other, if any. All of a launch run at once then: it has as many times that number as
+    find room on the device, `programs` at the most.
     """
 
     code: bytes
@@ -181,6 +183,7 @@ class Binary:
     numbers: tuple[Number, ...] = ()
     memory_bytes: int = 0
     is_persistent: bool = False
+    waiting: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +192,8 @@ class Image:
 
     On a CPU `code` is one flat, position-independent block without imports, `entries` where each
     kernel begins. On a GPU `entries` number the kernels in `binaries`; one that takes sizes may have
-    several entries, of which the first that is for the sizes of a call is launched. `host`: of the
+    several entries, of which the first that is for the sizes of a call is launched, and one whose programs wait for
+    each other has a second, for devices that have no room for them. `host`: of the
     kernels of such a plan that run on the host.
     """
 

@@ -29,7 +29,7 @@ RECORDS: dict[str, tuple[str, ...]] = {
         "tuple_size", "vectorcall", "long_from", "long_as", "error_matches",
         "error_clear", "unicode_compare", "get_attribute", "set_grad_mode",
         # of a GPU: 0 until a plan for one is bound. `bind_device`: a callable of no arguments.
-        "launch_kernel", "get_stream", "bind_device", "create_guard", "delete_guard",
+        "launch_kernel", "launch_together", "get_stream", "bind_device", "create_guard", "delete_guard",
         "launch_graph", "set_kernel_node", "set_copy_node", "is_capturing",
     ),
     # One an entry.
@@ -69,8 +69,9 @@ RECORDS: dict[str, tuple[str, ...]] = {
     # Arguments of ?gemm, which takes a pointer to each of these words.
     "gemm": ("left_flag", "right_flag", "m", "n", "k", "alpha", "left_leading", "right_leading",
              "beta", "out_leading", "group_count", "group_size"),
-    # How a kernel of a GPU is launched. `words`: of its parameters that the plan has no buffers for.
-    "launch_shape": ("programs", "threads", "shared_bytes", "device_index", "words"),
+    # How a kernel of a GPU is launched. `words`: of its parameters that the plan has no buffers for. `is_together`: 1
+    # where all programs run at once.
+    "launch_shape": ("programs", "threads", "shared_bytes", "device_index", "words", "is_together"),
     # A recorded graph that does what the program's calls do, for calls on `stream` of tensors at the
     # `fixed` addresses (pairs of slot and address), while `switches` (pairs of a callable and the
     # object that it gives) are as they were. -1: `stream` of none. `busy`: calls that use it now.

@@ -68,7 +68,8 @@ class Explanation:
     direct       why parts have no CUDA graph, where the mode asks for graphs
     pinned       ops without a size rule for what they were given: each new size is a variant there
     numbers      numbers that the call was captured for: each new value is a variant (`base.pins.Pin`)
-    tuned        what the search of the modes "max-autotune" chose for each graph
+    tuned        what the search of the modes "max-autotune" chose for each graph, and kernels for whose first choice the
+                 device has no room
     seconds      of capture and compile together, the eager run within
     result       what the call returned;  error  the exception it raised, or None
     """
@@ -159,7 +160,7 @@ def _explanation(name: str, seen: list[Event], result: Any, error: Exception | N
         error=error,
         tuned=tuple(
             e.data["choice"] for e in seen
-            if e.kind == "tune" and "choice" in e.data and "seconds_left" in e.data),
+            if e.kind == "tune" and "choice" in e.data and "table" not in e.data),
         pinned=tuple(dict.fromkeys(
             name for e in seen if e.kind == "capture" for name in e.data.get("pinned", ()))),
         numbers=tuple(dict.fromkeys(

@@ -374,6 +374,7 @@ def _probe_grad_mode(words: Found) -> Found | None:
 _GUARD_WORDS = ("create_guard", "delete_guard")
 _GPU_FUNCTIONS = {
     "launch_kernel": "cuLaunchKernel",
+    "launch_together": "cuLaunchCooperativeKernel",
     "launch_graph": "cuGraphLaunch",
     "set_kernel_node": "cuGraphExecKernelNodeSetParams_v2",
     "set_copy_node": "cuGraphExecMemcpyNodeSetParams",

@@ -21,6 +21,7 @@ import torch
 
 from preheat.base.dataclass import dataclass
 from preheat.base.errors import InternalError, UserError
+from preheat.base.events import emit
 from preheat.bridge.tensors import architecture
 from preheat.ir.plan import Binary, Image, Sizing
 from preheat.ir.scalar import Dim, Number
@@ -30,13 +31,18 @@ from preheat.run.load import Loaded, load
 _SHARED_LIMIT = 48 << 10  # a program that wants more must say so
 MEMORY_ALIGN_BYTES = 128  # of memory that a launch takes for itself
 _MOST_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+_UNITS, _COOPERATIVE = 16, 95  # CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, .._COOPERATIVE_LAUNCH
+# The fewest groups of programs that wait for each other: with one or two all of the device would wait at once. Two launches
+# side by side leave room for all programs of a group then, even if they were not launched as they are.
+_LEAST_GROUPS = 3
+_ALONE = "programs of {} wait for nobody and walk whole rows: this device has no room for enough of them at once"
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
     """A function in the memory of device `index`, and how it is launched. Behind its parameters and sizes it takes the words
     `numbers`, the address of `memory_bytes` of the GPU's memory for itself, if that is not 0, at a multiple of MEMORY_ALIGN_BYTES,
-    then `words` words that are 0."""
+    then `words` words that are 0. is_cooperative: all programs run at once."""
 
     function: int
     programs: int
@@ -46,6 +52,7 @@ class Launch:
     index: int
     numbers: tuple[int, ...] = ()
     memory_bytes: int = 0
+    is_cooperative: bool = False
 
 
 Launches = Sequence[tuple[Launch, Sizing | None]]
@@ -166,7 +173,7 @@ def load_gpu(image: Image, device: str) -> LoadedGpu:
     here = architecture(device)
     if here != image.target.arch:
         raise UserError(f"the code was generated for {image.target.arch}, and {device} is {here}")
-    made: list[Launch] = []
+    made: list[Launch | None] = []
     modules: list[ctypes.c_void_p] = []
     with torch.cuda.device(index):
         bind_device()
@@ -176,10 +183,14 @@ def load_gpu(image: Image, device: str) -> LoadedGpu:
             if key not in functions:
                 module, functions[key] = _loaded(binary)
                 modules.append(module)
-            made.append(_launch(functions[key], binary, index))
+            made.append(_with_room(binary, _launch(functions[key], binary, index)))
     found: dict[str, list[tuple[Launch, Sizing | None]]] = {}
     for name, number in image.entries:
-        found.setdefault(name, []).append((made[number], image.binaries[number].sizing))
+        launch = made[number]
+        if launch is None:
+            emit("tune", name=name, choice=_ALONE.format(name))
+        else:
+            found.setdefault(name, []).append((launch, image.binaries[number].sizing))
     return LoadedGpu(found, modules, None if image.host is None else load(image.host))
 
 
@@ -203,6 +214,29 @@ def _launch(function: int, binary: Binary, index: int) -> Launch:
     return Launch(
         function, programs, binary.threads, binary.shared_bytes, words, index, tuple(map(word_of, binary.numbers)),
         memory_bytes)
+
+
+def _with_room(binary: Binary, launch: Launch) -> Launch | None:
+    """The launch of as many programs as it may have, all at once where they wait for each other; None where these are
+    too few."""
+    if not binary.waiting:
+        return launch
+    count = ctypes.c_int()
+    call("cuOccupancyMaxActiveBlocksPerMultiprocessor", ctypes.byref(count), ctypes.c_void_p(launch.function),
+         ctypes.c_int(binary.threads), ctypes.c_size_t(binary.shared_bytes))
+    units, is_possible = (_fact(which, launch.index) for which in (_UNITS, _COOPERATIVE))
+    groups = count.value * units // binary.waiting
+    if groups < _LEAST_GROUPS or not is_possible:
+        return None
+    return replace(launch, programs=min(groups * binary.waiting, binary.programs), is_cooperative=True)
+
+
+def _fact(which: int, index: int) -> int:
+    """An attribute of device `index`."""
+    device, value = ctypes.c_int(), ctypes.c_int()
+    call("cuDeviceGet", ctypes.byref(device), ctypes.c_int(index))
+    call("cuDeviceGetAttribute", ctypes.byref(value), ctypes.c_int(which), device)
+    return value.value
 
 
 @functools.cache
@@ -241,6 +275,10 @@ def run(launch: Launch, parameters: Sequence[ctypes.c_uint64 | ctypes.c_void_p])
     holders = [*parameters, *(ctypes.c_uint64(0) for _ in range(launch.words))]
     places = (ctypes.c_void_p * len(holders))(*map(ctypes.addressof, holders))
     stream = torch.cuda.current_stream(launch.index).cuda_stream
-    call(
-        "cuLaunchKernel", ctypes.c_void_p(launch.function), launch.programs, 1, 1, launch.threads,
-        1, 1, launch.shared_bytes, ctypes.c_void_p(stream), places, None)
+    what = (
+        ctypes.c_void_p(launch.function), launch.programs, 1, 1, launch.threads, 1, 1, launch.shared_bytes,
+        ctypes.c_void_p(stream), places)
+    if launch.is_cooperative:
+        call("cuLaunchCooperativeKernel", *what)
+    else:
+        call("cuLaunchKernel", *what, None)

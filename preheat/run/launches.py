@@ -141,4 +141,4 @@ def _chosen(writer: Any, call: KernelCall) -> tuple[int, int]:
 
 
 def _shape(launch: Launch, programs: int) -> tuple[int, ...]:
-    return programs, launch.threads, launch.shared_bytes, launch.index, launch.words
+    return programs, launch.threads, launch.shared_bytes, launch.index, launch.words, int(launch.is_cooperative)

@@ -46,11 +46,11 @@ class FakeCuda:
         self._kept = []
         self.words = self._words()
 
-    def kernel(self, name, function, count):
+    def kernel(self, name, function, count, is_cooperative=False):
         """A kernel of `count` words."""
         handle = self._handle()
         self.kernels[handle], self.counts[handle] = (name, function), count
-        return Launch(handle, 1, 32, 0, 0, -1)
+        return Launch(handle, 1, 32, 0, 0, -1, is_cooperative)
 
     def run(self, launch, parameters):
         """What run/gpu.run does."""
@@ -126,6 +126,7 @@ class FakeCuda:
         word, number = ctypes.c_void_p, ctypes.c_int32
         rows = {
             "launch_kernel": (self._launch, word, *[ctypes.c_uint32] * 7, word, word, word),
+            "launch_together": (self._launch_together, word, *[ctypes.c_uint32] * 7, word, word),
             "get_stream": (self._get_stream, number, word),
             "launch_graph": (self._launch_graph, word, word),
             "set_kernel_node": (self._set_kernel, word, word, word),
@@ -141,6 +142,10 @@ class FakeCuda:
         self.programs.append(gx)
         self._do(stream or 0, Node("kernel", function, self._read(function, params)))
         return 0
+
+    def _launch_together(self, function, *rest):
+        self.log.append("together")
+        return self._launch(function, *rest, None)
 
     def _get_stream(self, index, out):
         ctypes.c_void_p.from_address(out).value = self.stream
