@@ -138,7 +138,8 @@ def _binary(source: Source, numbers: Numbers, target: Target, made: Made) -> Bin
         programs = device.units if source.sizing is not None else min(programs, device.units)
     return Binary(
         made.cubin, made.name, programs, tile.warps * device.warp, made.shared_bytes,
-        made.parameters - len(source.signature), source.sizing, numbers, made.scratch_bytes, tile.is_interleaved)
+        made.parameters - len(source.signature), source.sizing, numbers, made.scratch_bytes, tile.is_interleaved,
+        tile.parts)
 
 
 def job_of(source: Source, target: Target) -> Job:

@@ -48,6 +48,32 @@ def exponential_sums(kernel: Kernel) -> frozenset[int]:
         if (found := _sum_below(stage, largest, later)) is not None)
 
 
+def quotients(stage: Stage, total: LoopOp, later: Stage) -> frozenset[int]:
+    """The divisions in `later` of exp(value - largest) by `total`, which `stage` has of the same value and largest."""
+    value, largest, _ = total.args
+    made = {op.id: op for op in later.body}
+    powers = {
+        power.id for power in later.body if power.op == "exp" and (below := made.get(power.args[0])) is not None
+        and below.op == "sub" and below.args[1] == largest and _text(later, below.args[0]) == _text(stage, value)}
+    return frozenset(op.id for op in later.body if op.op == "div" and op.args[1] == total.id and op.args[0] in powers)
+
+
+def squares(stage: Stage, total: LoopOp, later: Stage) -> list[tuple[LoopOp, int]]:
+    """The sums in `later` of (value - centre)^2 of the value whose sum `total` is in `stage`, and the centre of each, a
+    number of its row."""
+    made, found = {op.id: op for op in later.body}, []
+    for op in later.body:
+        square = made.get(op.args[0]) if op.op == "reduce" and op.how == "sum" else None
+        if square is None or square.op != "mul" or square.args[0] != square.args[1]:
+            continue
+        below = made.get(square.args[0])
+        if below is None or below.op != "sub" or below.args[1] in made or op.dtype != "float32":
+            continue
+        if _text(later, below.args[0]) == _text(stage, total.args[0]):
+            found.append((op, below.args[1]))
+    return found
+
+
 def walks(kernel: Kernel) -> int:
     """How often a row is walked."""
     return sum(bool(stage.axes) for stage in kernel.stages)

@@ -73,6 +73,9 @@ MOST_ELEMS = 1 << 17  # of a program, and more
 FAR_ELEMS = 8  # steps through memory that share no transaction
 
 
+SHARED_WARPS, SHARED_AHEAD = 4, 3  # of a program that shares rows; rows whose memory is on its way
+
+
 @dataclass(frozen=True, slots=True)
 class Tile:
     """grid: axes of which a program has one position. down, along: axes of the two dimensions, of
@@ -80,7 +83,8 @@ class Tile:
     `rows` positions down, one after another (of a kernel that folds; else 1), with the memory of so
     many of them on its way as `ahead` says. depth: positions of a product's walk that are multiplied at
     once (`products`), loaded `stages` blocks ahead; is_sum: they are added up as rows are, not by matrix units;
-    is_interleaved: programs have one block after another, of every eighth row (`interleaved`)."""
+    is_interleaved: programs have one block after another, of every eighth row (`interleaved`).
+    parts: programs that share each row, and wait for each other (`sharing`); of a launch run as many rows as find room."""
 
     grid: tuple[Axis, ...]
     down: tuple[Axis, ...]
@@ -95,6 +99,7 @@ class Tile:
     stages: int = 0
     is_sum: bool = False
     is_interleaved: bool = False
+    parts: int = 0
 
     @property
     def programs(self) -> int:
@@ -127,6 +132,10 @@ def tile_of(kernel: Kernel, target: Target) -> Tile:
     walked = next((stage.axes for stage in kernel.stages if stage.axes), ())
     if not walked:
         return square(kernel) or _lines(kernel) or _channels(kernel, device) or _flat(kernel, device)
+    if kernel.shared:
+        columns = power_of_two(-(-extent_of(walked) // kernel.shared))
+        return Tile(
+            (), kernel.axes, walked, 1, columns, False, SHARED_WARPS, ahead=SHARED_AHEAD, parts=kernel.shared)
     if any(op.how for op in accesses(kernel)):
         return _folding(kernel, walked, device)
     if kernel.lane is not None:

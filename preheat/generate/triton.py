@@ -37,6 +37,7 @@ from preheat.generate.folding import folds_of, write_fold
 from preheat.generate.online import EXP_SUM, accumulate, begin, exponential_sums, finish, online
 from preheat.generate.products import product_of, write_kernel
 from preheat.generate.rows import side_by_side
+from preheat.generate.sharing import held, write_shared
 from preheat.generate.tiles import FAR, Tile, extent_of, is_far_tile
 from preheat.generate.tuned import tile_of
 from preheat.generate.whole import are_along, bounds_of, idle_ops, write_stages, write_walk
@@ -113,6 +114,7 @@ class Writer:
         self.is_clamped = False  # `y` is a row that is there: masks are for what is stored
         self.coarse, self.totals = coarse_values(kernel), exponential_sums(kernel)
         self.kernel, self.tile = online(kernel) if tile.is_looped else kernel, tile
+        self.kernel = held(kernel) if tile.parts else self.kernel
         self.set_known(())  # `known`: masks that hold here; `idle`: values that nothing needs
         self.product = product_of(kernel) if tile.depth else None
         self.is_flat = tile.rows == 1  # `y` is one position: tensors have one dimension
@@ -136,6 +138,8 @@ class Writer:
             write_kernel(self, self.product)
         elif folds := folds_of(self.kernel):
             write_fold(self, folds)
+        elif self.tile.parts:
+            write_shared(self)
         else:
             self._positions()
             write_stages(self)
@@ -425,6 +429,8 @@ class Writer:
         if whole != self._dims(dims):
             text = f"{text} + tl.zeros({self.shape(whole)}, tl.int32)" if text else (
                 f"tl.zeros({self.shape(whole)}, tl.int32)")
+        if self.tile.parts and text:  # the row's own pointer first: with it in each position a third more registers
+            return f"p{op.param} + {text}", whole
         return (f"p{op.param} + ({text})" if text else f"p{op.param}"), whole
 
     def shape(self, dims: str) -> str:
@@ -438,7 +444,7 @@ class Writer:
     def offset(self, index: Index) -> tuple[str, str]:
         """The text of an element offset, "" for 0, and the dimensions it depends on."""
         strides = {term: stride for term, stride in index.terms if isinstance(term, str)}
-        is_far = abs(index.base) + sum(
+        is_far = not self.tile.parts and abs(index.base) + sum(
             abs(s) * (self.stride.get(t, 1) - 1) for t, s in strides.items()) >= FAR
         parts: list[str] = []
         dims = ""
@@ -493,14 +499,14 @@ class Writer:
         value = self.values[op.args[0]]
         key = (*self._key(op), "reduce")
         if key not in self.same:
-            wide = self._widened(op, value)
+            wide = self.widened(op, value)
             if "x" in self.masks:
                 wide = f"tl.where({self.masks['x']}, {wide}, {ops.least(op.how, value.dtype)})"
             if op.how in ("argmax", "argmin"):
                 values, places = (f"{v} + {self._nothing()}" for v in (wide, "x"))
                 self._reduce_pairs(op, values, places)
             else:
-                self._reduced(op, self.whole(wide, value))
+                self.reduced(op, self.whole(wide, value))
             self.same[key] = _Known(f"v{op.id}", self._dims("y"), op.dtype)
         self.values[op.id] = self.same[key]
 
@@ -518,7 +524,7 @@ class Writer:
 
     def _accumulate(self, op: LoopOp) -> None:
         value, mask, a = self.values[op.args[0]], self.masks.get("x"), f"a{op.id}"
-        wide = self._widened(op, value)
+        wide = self.widened(op, value)
         if op.id in self.online or op.how == EXP_SUM:
             accumulate(self, op, wide, mask)
             return
@@ -531,7 +537,7 @@ class Writer:
             self.emit(f"n{op.id} = tl.where({better}, x + tl.zeros_like(n{op.id}), n{op.id})")
             self.emit(f"{a} = tl.where({better}, {wide}, {a})")
             return
-        joined = _JOINED[op.how].format(a, wide)
+        joined = ops.JOINED[op.how].format(a, wide)
         self.emit(f"{a} = tl.where({mask}, {joined}, {a})" if mask else f"{a} = {joined}")
 
     def _finish(self, op: LoopOp) -> None:
@@ -540,11 +546,11 @@ class Writer:
         elif op.how in ("argmax", "argmin"):
             self._reduce_pairs(op, f"a{op.id}", f"n{op.id}")
         else:
-            self._reduced(op, f"a{op.id}")
+            self.reduced(op, f"a{op.id}")
         self.values[op.id] = _Known(f"v{op.id}", self._dims("y"), op.dtype)
 
-    def _reduced(self, op: LoopOp, whole: str) -> None:
-        text = self.joined(whole, _COMBINED[op.how])
+    def reduced(self, op: LoopOp, whole: str) -> None:
+        text = self.joined(whole, ops.COMBINED[op.how])
         dtype = "bool" if op.how in ("any", "all") else op.dtype
         text = f"({text} != 0)" if dtype == "bool" else f"{text}.to({ops.triton_dtype(dtype)})"
         self.emit(f"v{op.id} = {text}")
@@ -579,16 +585,5 @@ class Writer:
         made = next(o for o in bodies if o.id == op.args[0])
         return "bool" if made.op in COMPARISONS else made.dtype
 
-    def _widened(self, op: LoopOp, value: _Known) -> str:
+    def widened(self, op: LoopOp, value: _Known) -> str:
         return ops.cast(value.name, value.dtype, ops.wide(op.how, value.dtype))
-
-
-_COMBINED = {
-    "sum": "tl.sum", "prod": "multiplied", "max": "larger", "min": "smaller", "any": "larger",
-    "all": "smaller",
-}
-_JOINED = {
-    "sum": "{0} + {1}", "prod": "{0} * {1}",
-    "max": "larger({0}, {1})", "min": "smaller({0}, {1})",
-    "any": "larger({0}, {1})", "all": "smaller({0}, {1})",
-}

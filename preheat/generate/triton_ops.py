@@ -234,6 +234,17 @@ LOGICAL: dict[str, str] = {
     "logical_and": "({0} & {1})", "logical_or": "({0} | {1})", "logical_xor": "({0} ^ {1})",
     "logical_not": "({0} == tl.full([], False, tl.int1))",
 }
+# How the elements of a reduction are joined at the end, and two by two as a walk goes on.
+COMBINED = {
+    "sum": "tl.sum", "prod": "multiplied", "max": "larger", "min": "smaller", "any": "larger",
+    "all": "smaller",
+}
+JOINED = {
+    "sum": "{0} + {1}", "prod": "{0} * {1}",
+    "max": "larger({0}, {1})", "min": "smaller({0}, {1})",
+    "any": "larger({0}, {1})", "all": "smaller({0}, {1})",
+}
+
 
 def helpers_of(body: str) -> str:
     """The functions that `body` calls, and those that these call."""
@@ -337,6 +348,39 @@ def floored(x, y):
 def rest(x, y):
     left = x % y
     return tl.where((left != 0) & ((left < 0) != (y < 0)), left + y, left)
+''',
+    # By programs that share a row (`sharing`): one word each, whose upper half is not 0
+    "publish": '''
+@triton.jit
+def publish(place, value):
+    low = value.to(tl.int32, bitcast=True).to(tl.int64) & 0xFFFFFFFF
+    tl.atomic_xchg(place, low | 0x100000000, sem="relaxed")
+''',
+    "publish_pair": '''
+@triton.jit
+def publish_pair(place, first, second):
+    low = first.to(tl.int32, bitcast=True).to(tl.int64) & 0xFFFFFFFF
+    high = second.to(tl.int32, bitcast=True).to(tl.int64) << 32
+    tl.atomic_xchg(place, high | low, sem="relaxed")
+''',
+    # each thread waits by itself: beside a loop of Triton's nothing would be loaded ahead
+    "told_by": '''
+@triton.jit
+def told_by(places):
+    return tl.inline_asm_elementwise(
+        "{ .reg .pred p; again: ld.relaxed.gpu.global.b64 $0, [$1]; setp.eq.s64 p, $0, 0; @p bra again; }",
+        "=l,l", [places], dtype=tl.int64, is_pure=False, pack=1)
+''',
+    # what is not negative, as no word of zeros
+    "marked": '''
+@triton.jit
+def marked(x):
+    return (x.to(tl.int32, bitcast=True) | -2147483648).to(tl.float32, bitcast=True)
+''',
+    "unmarked": '''
+@triton.jit
+def unmarked(x):
+    return (x.to(tl.int32) & 0x7FFFFFFF).to(tl.float32, bitcast=True)
 ''',
     "multiplied": '''
 @triton.jit

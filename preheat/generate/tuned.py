@@ -33,6 +33,9 @@ def tile_of(kernel: Kernel, target: Target) -> Tile:
 
 def choices(kernel: Kernel, target: Target) -> dict[str, Tile]:
     """By their text, the tiles that are worth measuring; the one that the rules choose is first."""
+    if kernel.shared:  # the schedule has said into how many parts rows are cut
+        first = tile_of(kernel, target)
+        return {text_of(first): first}
     device, product = device_of(target.arch), product_of(kernel)
     found = () if product is None else tiles_of_product(product, device)
     interleaved = None if product is None else interleaved_tile(product, device)

@@ -4,6 +4,7 @@
 
 `units` is the number of multiprocessors of the largest product of the architecture: it decides into
 how many programs work is cut, so a smaller product gets more of them than it needs, never fewer.
+`cache_bytes` is the L2 of that product.
 Source: CUDA C++ Programming Guide 13.0, technical specifications per compute capability.
 """
 
@@ -23,17 +24,18 @@ class Device(NamedTuple):
     units: int
     registers: int  # of one unit, 32 bits each
     shared_bytes: int
+    cache_bytes: int
     tiles_ahead: int = 0
 
 
 DEVICES: dict[str, Device] = {
-    "sm_80": Device("cuda", 32, 32, 108, 65536, 163 << 10),
-    "sm_86": Device("cuda", 32, 32, 84, 65536, 99 << 10),
-    "sm_89": Device("cuda", 32, 32, 142, 65536, 99 << 10),
-    "sm_90": Device("cuda", 32, 32, 132, 65536, 227 << 10, 2),
-    "sm_100": Device("cuda", 32, 32, 148, 65536, 227 << 10, 1),
-    "sm_103": Device("cuda", 32, 32, 160, 65536, 227 << 10, 1),
-    "sm_120": Device("cuda", 32, 32, 188, 65536, 99 << 10),
+    "sm_80": Device("cuda", 32, 32, 108, 65536, 163 << 10, 40 << 20),
+    "sm_86": Device("cuda", 32, 32, 84, 65536, 99 << 10, 6 << 20),
+    "sm_89": Device("cuda", 32, 32, 142, 65536, 99 << 10, 96 << 20),
+    "sm_90": Device("cuda", 32, 32, 132, 65536, 227 << 10, 50 << 20, 2),
+    "sm_100": Device("cuda", 32, 32, 148, 65536, 227 << 10, 126 << 20, 1),
+    "sm_103": Device("cuda", 32, 32, 160, 65536, 227 << 10, 126 << 20, 1),
+    "sm_120": Device("cuda", 32, 32, 188, 65536, 99 << 10, 128 << 20),
 }
 
 

@@ -29,6 +29,9 @@ sequentially for a vector of lanes; reductions give one value a lane). A reducti
 usable in the later stages of the same kernel; so is a value marked `keep`, which has the same
 position in the later stage (rows are kept in a scratch row on the stack, 64 KiB a kernel at most).
 A stage without axes of its own is work once a row, or once a lane; all its values are usable later.
+On a GPU several programs may share each row (`Kernel.shared`): each has a part of it, and where the row is
+reduced waits for what the others' parts give. They tell each other by the parameter `WORDS`, an int64 for each
+reduction, row and part, all 0 before.
 The lane axis is the last of the shared ones, or not shared. Short axes that are not shared are
 written out: what does not depend on them is loaded and computed once for all of their positions.
 What does not depend on the vector axis is computed on one lane, at the outermost loop that it
@@ -46,6 +49,7 @@ from preheat.ir.scalar import Dim, Scalar, product, symbol
 ANY: Dim = symbol("n")  # extent of a kernel's only axis, a lane: as many positions as a call says
 NUMBER = "number"  # name of a parameter that a GPU's kernel takes by value: 0-d, on the host
 HOST = "host"  # of one of a plan for a GPU whose kernel runs on the host, in the host's memory
+WORDS = "words"  # of one by which programs that share rows tell each other, used by nothing else
 TABLE = "_table"  # behind the name of a kernel, that of the one that writes its table
 TABLE_WORDS = 256  # that one launch writes to a table: it is compiled in 0.2 s, one of 480 words in 0.5
 # Bits of the error flag, an int32 that kernels only ever set bits of.
@@ -124,7 +128,8 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A named loop nest. Equal kernels (by digest without the name) are generated once."""
+    """A named loop nest. Equal kernels (by digest without the name) are generated once. shared: programs of a GPU
+    that share each row, 0 where it is no more than one program's."""
 
     name: str
     params: tuple[Param, ...]
@@ -132,6 +137,7 @@ class Kernel:
     stages: tuple[Stage, ...]
     parallel: int = 1
     lane: str | None = None
+    shared: int = 0
 
 
 def is_for_any(kernel: Kernel) -> bool:

@@ -23,7 +23,8 @@ from preheat.ir.words import Reader, short, show_number
 def show_kernel(kernel: Kernel) -> str:
     params = ", ".join(_show_param(number, param) for number, param in enumerate(kernel.params))
     axes = ", ".join(_show_outer(kernel, place, axis) for place, axis in enumerate(kernel.axes))
-    lines = [f"kernel {kernel.name}({params})" + (f" over {axes}" if axes else "")]
+    shared = f" by {kernel.shared}" if kernel.shared else ""
+    lines = [f"kernel {kernel.name}({params})" + (f" over {axes}{shared}" if axes else "")]
     for stage in kernel.stages:
         axes = ", ".join(f"{axis.name}:{show_number(axis.extent)}" for axis in stage.axes)
         vector = " vector" if stage.axes and kernel.lane is None else ""
@@ -88,7 +89,7 @@ def read_kernel(reader: Reader) -> Kernel:
     name = reader.take()
     reader.take("(")
     params = reader.many(lambda: _read_param(reader), ")")
-    axes, parallel, lane = [], 0, None
+    axes, parallel, lane, shared = [], 0, None, 0
     if reader.accept("over"):
         while True:
             axes.append(_read_axis(reader))
@@ -96,10 +97,11 @@ def read_kernel(reader: Reader) -> Kernel:
             lane = axes[-1].name if reader.accept("lane") else lane
             if not reader.accept(","):
                 break
+        shared = reader.number() if reader.accept("by") else 0
     stages = []
     while reader.accept("stage"):
         stages.append(_read_stage(reader))
-    return Kernel(name, params, tuple(axes), tuple(stages), parallel, lane)
+    return Kernel(name, params, tuple(axes), tuple(stages), parallel, lane, shared)
 
 
 def _read_param(reader: Reader) -> Param:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from preheat.base.errors import InternalError
 from preheat.ir.graph import Graph, Op, Ref
-from preheat.ir.loop import Kernel, LoopOp
+from preheat.ir.loop import WORDS, Kernel, LoopOp
 from preheat.ir.ops import COMPARISONS, CORE
 from preheat.ir.plan import KernelCall, LibraryCall, Plan, ProductCall
 from preheat.ir.scalar import product
@@ -287,6 +287,9 @@ def _verify_kernel(kernel: Kernel) -> None:
     _require(len(outer) == len(kernel.axes), kernel.name, "axis names differ")
     _require(0 <= kernel.parallel <= len(kernel.axes), kernel.name, "parallel axes exist")
     _require(kernel.lane is None or kernel.lane in outer, kernel.name, "the lane is an outer axis")
+    words = [place for place, param in enumerate(kernel.params) if param.name == WORDS]
+    _require(bool(words) == (kernel.shared > 0) and len(words) <= 1, kernel.name, "shared rows have words")
+    _require(not words or kernel.lane is None, kernel.name, "shared rows have no lane")
     carried: set[int] = set()
     defined: set[int] = set()
     for number, stage in enumerate(kernel.stages):
@@ -313,6 +316,7 @@ def _verify_loop_op(
         _require(value in known, where, f"reads v{value} before it is defined")
     if op.op in ("load", "store"):
         _require(0 <= op.param < len(kernel.params), where, "parameter exists")
+        _require(kernel.params[op.param].name != WORDS, where, "nothing else uses the words")
         role = kernel.params[op.param].role
         _require(
             role != ("out" if op.op == "load" else "in"),

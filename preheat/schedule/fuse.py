@@ -25,7 +25,7 @@ from preheat.ir.graph import Graph
 from preheat.ir.hinted import estimate
 from preheat.ir.ops import REDUCE
 from preheat.ir.plan import Target
-from preheat.ir.scalar import Scalar
+from preheat.ir.scalar import Scalar, product
 from preheat.ir.types import TensorType
 from preheat.rules.raising import can_raise
 from preheat.schedule import cost
@@ -49,16 +49,17 @@ Unit = Group | CallUnit
 
 
 def fuse(
-    graph: Graph, target: Target, sums: Sums,
+    graph: Graph, target: Target, sums: Sums, shared: Collection[tuple[int, int]] = (),
 ) -> tuple[Groups, list[Unit], list[frozenset[int]]]:
     """The groups of the problem that `graph` is, which has the sums of `sums`; its kernels and calls in
-    program order, and for each of them the places of those that it waits for."""
+    program order, and for each of them the places of those that it waits for. shared: how many and how long rows are
+    that several programs will share."""
     factors = sums.operands
     late: frozenset[int] = frozenset()
     problem, extra = state(graph, late, factors), frozenset()
     shapes = Shapes(target)
     for _ in range(MOST_TRIALS):
-        fusion = _Fusion(problem, roots_of(problem, extra), shapes, sums)
+        fusion = _Fusion(problem, roots_of(problem, extra), shapes, sums, shared)
         missing, knotted = fusion.conflicts()
         if missing:
             extra |= missing
@@ -85,7 +86,9 @@ class _Fusion:
 
     def __init__(
         self, problem: Problem, roots: tuple[int, ...], shapes: Shapes, sums: Sums,
+        shared: Collection[tuple[int, int]],
     ):
+        self.shared = shared
         self.problem, self.products, self.few = problem, sums.products, sums.few
         self.is_gpu = shapes.target.is_gpu
         live = [r for r in roots if problem.types[r].elems != 0]
@@ -348,8 +351,8 @@ class _Fusion:
         """A GPU would do in few long rows what one of the parts does all over it."""
         if not group.tiled.form.walked or group.tiled.bytes <= SHARED_BYTES:
             return False
-        rows = estimate(group.tiled.extent)
-        return rows < GPU_FEW_PROGRAMS // 4 and any(
+        rows, length = estimate(group.tiled.extent), product(axis.extent for axis in group.tiled.form.walked)
+        return rows < GPU_FEW_PROGRAMS // 4 and (rows, length) not in self.shared and any(
             not part.tiled.form.walked or estimate(part.tiled.extent) >= 4 * rows for part in parts
         )
 

@@ -8,7 +8,7 @@
 
 The steps: `layouts` takes convolutions of a GPU apart and turns them, `depthwise` makes some gradients of a CPU's sums,
 `padding` and `alignment` pad and cut a GPU's products, `interleave` stores them by pieces, `sums` makes products of few rows sums, `split` cuts long reductions,
-`problem` names the values that need memory, `fuse` groups values into loop nests (`loops`, `forms`,
+`sharing` says which stay whole since programs share their rows, `problem` names the values that need memory, `fuse` groups values into loop nests (`loops`, `forms`,
 `tile`), `order` saves memory, `batches` puts together what a GPU launches at once, `memory` gives every value a buffer; here they become the nouns of `ir.plan`.
 
 Requires level core. Guarantees: outputs have the strides of their types; in the order of the calls
@@ -38,8 +38,9 @@ from preheat.schedule.order import with_low_peak
 from preheat.schedule.padding import padded_products
 from preheat.schedule.problem import CallUnit, Problem
 from preheat.schedule.products import products_as_kernels
+from preheat.schedule.sharing import Rows, rows_to_share, with_shared_rows
 from preheat.schedule.split import split_reductions
-from preheat.schedule.sums import products_as_sums
+from preheat.schedule.sums import Sums, products_as_sums
 
 
 def schedule(
@@ -70,8 +71,22 @@ def schedule(
     graph = sums.graph
     for prepare in (laid_out, with_activations, padded_products, aligned_products):
         graph = prepare(graph, target)
-    graph = split_reductions(graph, target, sums.products)
-    groups, units, waits = fuse(graph, target, sums)
+    shared = rows_to_share(graph, target)
+    if shared:
+        plan = _plan(graph, target, sums, passed, shared)
+        found = with_shared_rows(plan, target, frozenset(shared.values()))
+        if found is not None:
+            return found
+    return _plan(graph, target, sums, passed)
+
+
+def _plan(
+    graph: Graph, target: Target, sums: Sums, passed: Collection[int] | None,
+    shared: Mapping[int, Rows] = MappingProxyType({}),
+) -> Plan:
+    """The plan of a graph whose products are settled. shared: reductions of rows that programs will share."""
+    graph = split_reductions(graph, target, {*sums.products, *shared})
+    groups, units, waits = fuse(graph, target, sums, frozenset(shared.values()))
     problem, before = groups.problem, waits_of(units, waits)
     if passed is not None:
         units = with_low_peak(graph, problem, units, waits, passed)

@@ -25,12 +25,13 @@ from triton.runtime.interpreter import InterpreterOptions, TensorHandle, interpr
 
 from preheat.generate.tables import sources_of_table
 from preheat.generate.triton import HEAD, Source, source_of
-from preheat.ir.loop import ANY, NUMBER, Kernel, is_for_any
+from preheat.ir.loop import ANY, NUMBER, WORDS, Kernel, is_for_any
 from preheat.ir.plan import KernelCall, Plan, Target
 from preheat.run.batches import stretches
 from preheat.run.buffers import places
 
 
+GROUPS = 2  # of programs that share a row: each has several rows
 interpreter_builder.options = InterpreterOptions(debug=True, sanitize_overflow=False)
 
 
@@ -58,6 +59,8 @@ LIBDEVICE = types.SimpleNamespace(**{name: _wrapped(f) for name, f in _NUMPY.ite
 def _instruction(text, constraints, args, *rest, **options):
     if text.startswith("cvt.rna.tf32.f32 "):
         return _to_tf32(*args)
+    if "ld.relaxed" in text:  # programs run one after the other: what has not been told is 0
+        return tl.load(*args)
     ((name, is_flushed),) = re.findall(r"^(\w+)\.approx(\.ftz)?\.f32 \$0, \$1;$", text)
     made = getattr(LIBDEVICE, name)
     return _flushed(made(_flushed(*args))) if is_flushed else made(*args)
@@ -91,7 +94,8 @@ class TritonRun(_Run):
     def source_of(self, kernel: Kernel, call: KernelCall) -> tuple[Source, int, list]:
         """The source, its number of programs, and the sizes that it takes."""
         source = source_of(kernel, self.target, self.tile)
-        return source, source.tile.programs, []
+        programs = source.tile.programs
+        return source, min(programs, GROUPS * source.tile.parts) if source.tile.parts else programs, []
 
     def _kernel(self, kernel: Kernel, call: KernelCall) -> None:
         number = next(self.numbers)
@@ -101,18 +105,29 @@ class TritonRun(_Run):
             return
         source, programs, sizes = self.source_of(kernel, call)
         memories = [flat_of(self.value(b)) for b in call.buffers]
+        turns = self._turns(kernel, memories)
         arguments = [
             memory.flat[memory.start].item() if param.name == NUMBER else memory.flat[memory.start:]
             for memory, param in zip(memories, kernel.params)
         ]
         try:
             with numpy.errstate(all="ignore"):
-                interpreted(source.name, source.text)[(programs,)](*arguments, *sizes)
+                for _ in range(turns):
+                    interpreted(source.name, source.text)[(programs,)](*arguments, *sizes)
         except Exception as error:
             if "index out of bounds" not in f"{error} {error.__cause__} {error.__context__}":
                 raise
             self.is_wrong = True
+        if turns > 1:
+            check_words(kernel, memories)
 
+    def _turns(self, kernel: Kernel, memories: list) -> int:
+        """How often a kernel is run until each program of a row that is shared has been told what it waits for: once more
+        than it waits. The words are 0 before."""
+        if not kernel.shared or self.tile is not None:
+            return 1
+        assert not words_of(kernel, memories).any(), "words that are not 0 before"
+        return 1 + sum(op.op == "reduce" for stage in kernel.stages for op in stage.body)
 
     def _batch(self, kernel: Kernel, calls: list[KernelCall]) -> None:
         """Calls that are one launch, of a table that a kernel writes as far as its arguments are addresses: the
@@ -135,6 +150,21 @@ class TritonRun(_Run):
         sizes = torch.tensor([call.extent for call in calls])
         with numpy.errstate(all="ignore"):
             interpreted(source.name, source.text)[(len(blocks),)](table, sizes, blocks)
+
+
+def words_of(kernel: Kernel, memories: list) -> torch.Tensor:
+    """What programs that share rows have told each other, a row of the matrix for each reduction."""
+    place = next(k for k, param in enumerate(kernel.params) if param.name == WORDS)
+    rows = math.prod(axis.extent for axis in kernel.axes)
+    memory = memories[place]
+    count = sum(op.op == "reduce" for stage in kernel.stages for op in stage.body) * rows * kernel.shared
+    return memory.flat[memory.start : memory.start + count].view(-1, rows * kernel.shared)
+
+
+def check_words(kernel: Kernel, memories: list) -> None:
+    """A program that waited for a word of 0 would wait for ever."""
+    told = words_of(kernel, memories).ne(0)
+    assert torch.equal(told.all(1), told.any(1)) and told[0].all()
 
 
 def _range(*bounds, **hints):

@@ -79,13 +79,13 @@ def test_a_row_is_loaded_once_and_unmasked_where_sizes_divide():
 
 
 def test_a_row_that_no_program_holds_is_walked_twice():
-    (source,) = sources(softmax(512, 98_304))
+    (source,) = sources(softmax(256, 98_304))
     assert source.tile.is_looped and source.text.count("for start in") == 1
     assert source.text.count("for back in") == 1, "the second time from its end"
 
 
 def test_a_walk_is_masked_in_its_last_block_alone():
-    (source,) = sources(softmax(512, 100_000))
+    (source,) = sources(softmax(256, 100_000))
     assert source.tile.columns == 16384 and "full = 98304" in source.text
     whole, last = (re.findall(rf"for \w+ in range\({steps}.*\n((?: {{8}}.*\n)+)", source.text) for steps in (
         "0, full", "full, 100000"))
@@ -373,7 +373,7 @@ def test_a_row_of_weights_is_loaded_once_for_all_rows():
 
 
 def test_a_row_that_is_walked_again_stays_in_the_cache():
-    (kernel,) = schedule(on_gpu(softmax(512, 98_304)), TARGET).kernels
+    (kernel,) = schedule(on_gpu(softmax(256, 98_304)), TARGET).kernels
     first, second = re.split("for (?:start|back) in", source_of(kernel, TARGET).text)[1:]
     assert first.count("evict_last") == 1 and "evict_first" not in first
     assert second.count("evict_first") == 2  # the load and the store

@@ -50,7 +50,7 @@ class FakeCuda:
         """A kernel of `count` words."""
         handle = self._handle()
         self.kernels[handle], self.counts[handle] = (name, function), count
-        return Launch(handle, 1, 32, 0, 0, -1, is_cooperative)
+        return Launch(handle, 1, 32, 0, 0, -1, is_cooperative=is_cooperative)
 
     def run(self, launch, parameters):
         """What run/gpu.run does."""

@@ -12,7 +12,7 @@ from machines import Machine, kernels_only, numbers
 from preheat.base.events import bus
 from preheat.ir.plan import Binary, Image, Target
 from preheat.run import gpu
-from preheat.run.gpu import Launch, load_gpu
+from preheat.run.gpu import load_gpu
 from preheat.run.replays import CALLS_BEFORE_GRAPH
 
 ALONE = Binary(b"", "alone", 64, 128, 0, 2)
@@ -46,12 +46,11 @@ def loaded(monkeypatch):
     monkeypatch.setattr(gpu, "architecture", lambda device: "sm_90")
     monkeypatch.setattr(gpu, "bind_device", lambda: None)
     monkeypatch.setattr(torch.cuda, "device", lambda index: contextlib.nullcontext())
-    monkeypatch.setattr(gpu, "_loaded", lambda binary, index: (ctypes.c_void_p(), Launch(
-        7 if binary.waiting else 8, binary.programs, binary.threads, 0, 2, index)))
+    monkeypatch.setattr(gpu, "_loaded", lambda binary: (ctypes.c_void_p(), 7 if binary.waiting else 8))
 
     def load(device, waiting, programs):
         monkeypatch.setattr(gpu, "driver", lambda: device)
-        binaries = (Binary(b"", "together", programs, 128, 1 << 15, 2, None, waiting), ALONE)
+        binaries = (Binary(b"", "together", programs, 128, 1 << 15, 2, waiting=waiting), ALONE)
         return load_gpu(Image(b"", (("f", 0), ("f", 1)), Target("cuda", "sm_90"), binaries), "cuda:0")
 
     return load
