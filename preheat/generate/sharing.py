@@ -3,8 +3,8 @@
     kernel softmax_0(..) over i0:64 parallel by 128          program = tl.program_id(0)
       stage j  v0 = load p0[..]; v2 = reduce max v0          part = program % 128
                                                    ->        x = part * 8192 + tl.arange(0, 8192)
-                                                             for y in tl.range(program // 128, 64, ..):
-                                                                 v0 = tl.load(p0 + (y * 1048576 + x))
+                                                             for row in tl.range(program // 128, 64, ..):
+                                                                 v0 = tl.load(p0 + y * 1048576 + x)
                                                                  m2 = tl.reduce(v0, 0, larger)
                                                                  publish(told + part, m2)
                                                                  t2 = told_by(told + other)
@@ -212,7 +212,9 @@ def _of_others(writer: Any, text: str, least: str) -> str:
 def _count(writer: Any, place: str) -> str:
     """The text of how many elements of a row the part `place` has."""
     length, columns = extent_of(writer.tile.along), writer.tile.columns
-    return f"{columns}.0" if length % columns == 0 else f"tl.minimum({length} - {place} * {columns}, {columns}).to(tl.float32)"
+    if length % columns == 0:
+        return f"{columns}.0"
+    return f"tl.minimum({length} - {place} * {columns}, {columns}).to(tl.float32)"
 
 
 def _quotient(writer: Any, total: LoopOp) -> LoopOp | None:

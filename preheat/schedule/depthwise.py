@@ -58,10 +58,11 @@ def _is_chosen(op: Op, types: dict[int, TensorType]) -> bool:
         return False
     tangent, x, weight = (types[arg.id] for arg in op.args[:3])
     groups, wants_weight = op.args[9], op.args[10][1] and op.results[1] != -1
-    known = (*tangent.sizes, *x.sizes, *weight.sizes, *op.args[4], *op.args[5], *op.args[6])
-    if x.rank != 4 or op.args[7] or not wants_weight or any(isinstance(n, Scalar) for n in known):
+    sizes, window = (*tangent.sizes, *x.sizes, *weight.sizes), (*op.args[4], *op.args[5], *op.args[6])
+    is_known = not any(isinstance(n, Scalar) for n in (*sizes, *window))
+    if x.rank != 4 or op.args[7] or not wants_weight or not is_known:
         return False
-    if {type.dtype for type in (tangent, x, weight)} != {"float32"} or 0 in known:
+    if {type.dtype for type in (tangent, x, weight)} != {"float32"} or 0 in sizes:
         return False
     if max(weight.sizes[2:]) < LEAST_SIDE:
         return False

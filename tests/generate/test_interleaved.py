@@ -52,7 +52,7 @@ def is_one_kernel(plan):
 # ---------------------------------------------------------------------------- which
 @pytest.mark.parametrize("graph", [
     logits(4096, 768, 50257, (8, 512, 50257)), logits(4096, 768, 50257, dtype="float16"), logits(4088, 768, 50258),
-    logits(8192, 1024, 3001, is_part=True), biased(2048, 768, 30522), biased(1536, 4096, 32001),
+    logits(4096, 1024, 9001, is_part=True), biased(2048, 768, 30522), biased(1536, 4096, 32001),
     biased(2048, 768, 30522, added=(2048, 30522)), biased(512, 1024, 50257)])
 def test_large_ones_are_one_kernel_that_stores_in_place(graph):
     plan = by_rule(graph)
@@ -61,8 +61,9 @@ def test_large_ones_are_one_kernel_that_stores_in_place(graph):
 
 
 @pytest.mark.parametrize("graph", [
-    logits(4096, 2048, 32003), logits(4096, 96, 50257), logits(4100, 768, 50257), logits(1100, 768, 50257)],
-    ids=["a long sum", "a sum in other steps", "blocks that are not full", "many more blocks"])
+    logits(4096, 2048, 32003), logits(4096, 96, 50257), logits(4100, 768, 50257), logits(1100, 768, 50257),
+    logits(16384, 768, 50257), logits(4096, 768, 50260)],
+    ids=["a long sum", "a sum in other steps", "blocks that are not full", "many more blocks", "many rows", "every second row"])
 def test_others_are_stored_by_pieces(graph):
     assert all(isinstance(call, ProductCall) for call in by_rule(graph).calls)
 
