@@ -72,7 +72,7 @@ def _average(
 
 def _decline(c: Lowering, x: Value) -> None:
     known = (*x.sizes, *c.result.sizes, *(n for arg in c.op.args if isinstance(arg, tuple) for n in arg))
-    decline_if(any(isinstance(n, Scalar) for n in known) or 0 in known, "sizes")
+    decline_if(any(isinstance(n, Scalar) for n in known) or 0 in (*x.sizes, *c.result.sizes), "sizes")
     decline_if(not is_float(x.dtype) or x.rank < 3, "operand")
 
 
