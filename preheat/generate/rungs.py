@@ -136,7 +136,8 @@ def _columns(kernel: Kernel, walked: tuple[Axis, ...], device: Device) -> Tile:
     deep = DEEP // 2 if is_half else 4 * DEEP if is_alone else DEEP
     deep = deep if isinstance(length, Scalar) else min(power_of_two(length), deep)
     is_looped = isinstance(length, Scalar) or deep < length
-    warps, ahead = warps_of(at_once * deep, 16, device), COLUMNS_AHEAD if is_half and is_looped else 1
+    is_masked = isinstance(columns, Scalar)  # a load that may not happen is waited for before the next one
+    warps, ahead = warps_of(at_once * deep, 16, device), COLUMNS_AHEAD if is_looped and (is_half or is_masked) else 1
     grid, down = parts_apart(kernel, at_once)
     return Tile(grid, down, walked, at_once, deep, is_looped, warps, 1, ahead)
 
