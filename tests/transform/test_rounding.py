@@ -88,3 +88,24 @@ def test_what_lies_between_two_kernels_is_narrow(activation):
     plan = schedule(lower(node.trace.nodes[0].body), Target("cpu", "x86_64", ("avx512f",), 64))
     assert {b.type.dtype for b in plan.buffers} == {"bfloat16"}
     assert sum(b.kind == "arena" for b in plan.buffers) <= 2
+
+
+# What a CPU rounds to 16 bits before it computes: numbers, and tensors without axes, of sums and powers.
+OF_NUMBERS = {
+    "x + n": lambda x, n: x + n, "n + x": lambda x, n: n + x, "x - n": lambda x, n: x - n, "n - x": lambda x, n: n - x,
+    "in place": lambda x, n: x.clone().add_(n), "alpha": lambda x, n: torch.sub(x, x.flip(0), alpha=0.1) + n,
+    "no axes": lambda x, n: x + torch.tensor(n), "x ** n": lambda x, n: x.abs() ** n, "n ** x": lambda x, n: abs(n) ** x,
+    "x * n": lambda x, n: x * n, "x / n": lambda x, n: x / n}
+
+
+@pytest.mark.parametrize("program", OF_NUMBERS.values(), ids=OF_NUMBERS)
+@pytest.mark.parametrize("dtype", HALVES)
+def test_numbers_are_rounded_where_eager_rounds_them(program, dtype):
+    """Numbers that change, too; 1e5 is infinite in float16, so that a sum with it is."""
+    torch.manual_seed(0)
+    compiled = preheat.compile(program, options={"cache": False})
+    large = (1e5, -1e5, 65519.0) if program is not OF_NUMBERS["x ** n"] else ()  # eager refuses them as exponents
+    for n in (4.7, 4.7, 0.1, 0.3, *large):
+        x = (torch.randn(257) * (3 if abs(n) < 100 else 4e4)).to(dtype)
+        # an approximate function may round to the neighbour
+        torch.testing.assert_close(compiled(x, n), program(x, n), rtol=torch.finfo(dtype).eps, atol=1e-6, equal_nan=True)

@@ -8,12 +8,12 @@ with the library: eager computes them through fmod, not as floor(x / y).
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from preheat.ir.graph import Arg
 from preheat.ir.scalar import Number, Scalar
 from preheat.ir.types import DTYPES
-from preheat.transform.lowering import Lowering, Operand, Value, decline_if, is_float, token_name
+from preheat.transform.lowering import SMALL_FLOATS, Lowering, Operand, Value, decline_if, is_float, token_name
 from preheat.transform.promotion import promote
 
 
@@ -122,22 +122,37 @@ def nan_to_num(
 
 # ---------------------------------------------------------------------------- binary
 def add(c: Lowering, self: Operand, other: Operand, alpha: Number = 1, **_: Arg) -> Value:
-    x, y = _computed(c, self, other)
-    return c.down(x + (y if _is_one(alpha) else y * alpha))
+    x, y = _summed(c, self, other, alpha)
+    return c.down(x + y)
 
 
 def sub(c: Lowering, self: Operand, other: Operand, alpha: Number = 1, **_: Arg) -> Value:
     decline_if(c.result.dtype == "bool", "subtraction of bools")
-    x, y = _computed(c, self, other)
-    return c.down(x - (y if _is_one(alpha) else y * alpha))
+    x, y = _summed(c, self, other, alpha)
+    return c.down(x - y)
+
+
+def _summed(c: Lowering, self: Operand, other: Operand, alpha: Number) -> tuple[Value, Value]:
+    """The operands of a sum, the other one times alpha."""
+    x, y = _rounded(c, *_computed(c, self, other))
+    return x, y if _is_one(alpha) else y * _rounded(c, c.up(alpha, c.result.dtype, y.sizes))[0]
+
+
+def _rounded(c: Lowering, *operands: Value) -> Sequence[Value]:
+    """For sums and powers, and no other ops, a CPU rounds numbers and tensors without axes to 16 bits first: `x + 1e5` is
+    infinite in float16."""
+    if c.result.device != "cpu" or c.result.dtype not in SMALL_FLOATS:
+        return operands
+    return [c.cast(c.down(x), x.dtype) for x in operands]
+
+
+def _is_one(alpha: Number) -> bool:
+    return not isinstance(alpha, Scalar) and alpha == 1
 
 
 def rsub(c: Lowering, self: Value, other: Operand, alpha: Number = 1) -> Value:
     return sub(c, other, self, alpha)
 
-
-def _is_one(alpha: Number) -> bool:
-    return not isinstance(alpha, Scalar) and alpha == 1
 
 
 def arithmetic(name: str) -> Callable:
@@ -222,14 +237,15 @@ def power_number(c: Lowering, self: Value, exponent: Number) -> Value:
         -0.5: lambda: c.unary("rsqrt", x), -1: lambda: c.unary("reciprocal", x),
         -2: lambda: c.unary("reciprocal", x * x),
     }
-    made = special[exponent]() if exponent in special else c.binary("pow", x, exponent)
+    made = special[exponent]() if exponent in special else c.binary(
+        "pow", x, *_rounded(c, c.up(exponent, c.result.dtype, x.sizes)))
     return c.down(made)
 
 
 def power(c: Lowering, self: Operand, exponent: Operand) -> Value:
     decline_if(not is_float(c.result.dtype), "integer power")
     x, y = _computed(c, self, exponent)
-    return c.down(c.binary("pow", x, y))
+    return c.down(c.binary("pow", *_rounded(c, x, y)))
 
 
 def comparison(name: str) -> Callable:
