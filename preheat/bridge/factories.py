@@ -20,12 +20,13 @@ _TYPES = frozenset(("dtype", "device"))
 @dataclass(frozen=True)
 class _Factory:
     """How many sizes a function takes, and the names of the numbers behind them with what they are if they are not given.
-    is_last: the sizes come behind these, where no default is."""
+    is_last: the sizes come behind these, where no default is. if_not_given: of sizes."""
 
     name: str
     sizes: tuple[str, ...]
     others: tuple[tuple[str, Any], ...]
     is_last: bool = False
+    if_not_given: tuple[tuple[str, int], ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -38,6 +39,7 @@ class _Factory:
 _GIVEN = object()  # by the call
 _PERIODIC = ("periodic", True)
 _WINDOW = ("window_length",)
+_TRIANGLE, _MIDDLE = ("row", "col", "offset"), (("offset", 0),)
 _ENDS = (("start", _GIVEN), ("end", _GIVEN))
 _FACTORIES: dict[Any, _Factory] = {
     torch.hann_window: _Factory("hann_window", _WINDOW, (_PERIODIC,)),
@@ -47,14 +49,13 @@ _FACTORIES: dict[Any, _Factory] = {
     torch.kaiser_window: _Factory("kaiser_window", _WINDOW, (_PERIODIC, ("beta", 12.0))),
     torch.fft.fftfreq: _Factory("fft.fftfreq", ("n",), (("d", 1.0),)),
     torch.fft.rfftfreq: _Factory("fft.rfftfreq", ("n",), (("d", 1.0),)),
-    torch.tril_indices: _Factory("tril_indices", ("row", "col", "offset"), ()),
-    torch.triu_indices: _Factory("triu_indices", ("row", "col", "offset"), ()),
+    torch.tril_indices: _Factory("tril_indices", _TRIANGLE, (), if_not_given=_MIDDLE),
+    torch.triu_indices: _Factory("triu_indices", _TRIANGLE, (), if_not_given=_MIDDLE),
     torch.linspace: _Factory("linspace", ("steps",), _ENDS, True),
     torch.logspace: _Factory("logspace", ("steps",), (*_ENDS, ("base", 10.0)), True),
 }
 _BY_NAME = {factory.name: function for function, factory in _FACTORIES.items()}
 _KINDS = frozenset(map(type, _FACTORIES))
-_IF_NOT_GIVEN = {"offset": 0}  # of sizes
 
 
 def made_of_numbers(
@@ -68,8 +69,8 @@ def made_of_numbers(
     if factory is None or not any(id(arg) in numbers for arg in (*args, *kwargs.values())):
         return None
     names = factory.names
-    given = _IF_NOT_GIVEN | dict(zip(names, args)) | {name: arg for name, arg in kwargs.items() if name not in _TYPES}
-    given = {name: arg for name, arg in given.items() if name in names or name not in _IF_NOT_GIVEN}
+    given = dict(factory.if_not_given) | dict(zip(names, args)) | {
+        name: arg for name, arg in kwargs.items() if name not in _TYPES}
     others = [given.get(name, default) for name, default in factory.others]
     is_known = len(args) <= len(names) and given.keys() <= set(names) and given.keys() >= set(factory.sizes)
     if not is_known or any(id(arg) in numbers for arg in others) or not all(type(n) in (int, float, bool) for n in others):

@@ -26,11 +26,10 @@ from preheat.bridge.operators import Operator
 from preheat.bridge.ops import overload, private
 from preheat.bridge.resizing import RESIZED, resizing
 from preheat.bridge.symint import is_safe
-from preheat.bridge.tensors import Parameter, Tensor
+from preheat.bridge.tensors import PLAIN_TENSORS, Tensor
 
 one_hot = private("_C._nn.one_hot")
 _pad = torch.constant_pad_nd
-_CLASSES = frozenset((Tensor, Parameter))
 _TYPES = frozenset(("dtype", "device"))
 
 
@@ -44,12 +43,12 @@ def of_integers(
     calculate   computes with one, and answers a comparison, which holds from then on
     """
     owner = getattr(function, "__self__", None)
-    is_method = type(owner) in _CLASSES
+    is_method = type(owner) in PLAIN_TENSORS
     row = _ROWS.get(getattr(function, "__name__", ""))
     if row is None or not (is_method or function is getattr(torch, function.__name__, None)):
         return None
     given = (owner, *args) if is_method else args
-    if not given or type(given[0]) not in _CLASSES:
+    if not given or type(given[0]) not in PLAIN_TENSORS:
         return None
     try:
         bound = row[0].bind(*given, **kwargs)
@@ -206,7 +205,7 @@ def resized(
 ) -> tuple[Any, tuple, dict] | None:
     """The call that resizes by factors of which some change, as `of_integers`. Source: `compute_output_size` of UpSample.cpp."""
     found = resizing(function, args)
-    if found is None or kwargs or not is_safe(args) or type(args[0]) not in _CLASSES:
+    if found is None or kwargs or not is_safe(args) or type(args[0]) not in PLAIN_TENSORS:
         return None
     name, axes = found
     x, wanted, *rest, factors = args
@@ -229,14 +228,14 @@ def counted(function: Any, args: tuple, kwargs: Mapping[str, Any]) -> Callable |
     """What does the same as `function`, of windows or counts, and takes symbols for them; None of any other function,
     and where a gradient goes through it: what autograd saves of it are plain ints."""
     owner = getattr(function, "__self__", None)
-    if type(owner) in _CLASSES and function.__name__ in _METHODS:
+    if type(owner) in PLAIN_TENSORS and function.__name__ in _METHODS:
         method = _WINDOWS.get(getattr(torch, function.__name__, None)) or _WINDOWS[getattr(Tensor, function.__name__)]
         args, made = (owner, *args), partial(method, owner)
     else:
         made = _WINDOWS.get(function) if type(function) in _KINDS else None
     if made is None or not is_safe(args, dict(kwargs)):
         return None
-    inputs = [arg for arg in (*args, *kwargs.values()) if type(arg) in _CLASSES]
+    inputs = [arg for arg in (*args, *kwargs.values()) if type(arg) in PLAIN_TENSORS]
     is_known = len(inputs) == 1 and inputs[0].is_floating_point() and not torch.is_autocast_enabled(inputs[0].device.type)
     return made if is_known else None
 

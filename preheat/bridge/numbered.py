@@ -23,7 +23,7 @@ from preheat.bridge.operators import Operator
 from preheat.bridge.ops import overload, private
 from preheat.bridge.losses import COMPOSED, batch_norm
 from preheat.bridge.symint import is_safe
-from preheat.bridge.tensors import Parameter, Tensor
+from preheat.bridge.tensors import PLAIN_TENSORS, Tensor
 
 _OPS = {f"preheat.given_{name.split('.')[0]}.default": f"aten.{name}" for name in (
     "native_layer_norm.default", "native_batch_norm.default", "native_group_norm.default", "huber_loss.default",
@@ -147,7 +147,6 @@ _ROWS |= {
     for function, (made, numbers, above, most) in COMPOSED.items() if function is not None}
 _METHODS = {getattr(Tensor, f.__name__): f for f in (
     torch.logit, torch.nan_to_num, torch.float_power, torch.quantile, torch.nanquantile)}
-_CLASSES = frozenset((Tensor, Parameter))
 _KINDS = frozenset(map(type, (*_ROWS, *_METHODS)))
 _SIGNATURES = {function: inspect.signature(row.made) for function, row in _ROWS.items()}
 
@@ -171,8 +170,8 @@ def composed(
     function: Any, args: tuple, kwargs: Mapping[str, Any], numbers: Mapping[int, Any], calculate: Callable,
 ) -> Callable | None:
     """What does the same as `function` in ops that take symbols, as `numbered`, where it is not made in its place."""
-    is_method = function in _METHODS if type(function) in _KINDS else False
-    function = _METHODS.get(function, function) if is_method else function
+    is_method = type(function) in _KINDS and function in _METHODS
+    function = _METHODS[function] if is_method else function
     row = _row_of(function)
     if row is None or row.is_called and not is_method and is_safe(args, dict(kwargs)):
         return None
@@ -195,7 +194,7 @@ def _given_to(
     given = bound.arguments
     changing = [given[name] for name in row.numbers if id(given[name]) in numbers and type(given[name]) is float]
     first = next(iter(given.values()))
-    if not changing or type(first) not in _CLASSES or not first.is_floating_point():
+    if not changing or type(first) not in PLAIN_TENSORS or not first.is_floating_point():
         return None
     if torch.is_autocast_enabled(first.device.type) or not row.is_fit(given):
         return None  # autocast knows the composite, which it casts for

@@ -29,18 +29,8 @@ _MODULES = {
     "preheat.recurrent.default": "recurrent", "preheat.recurrent_backward.default": "recurrent",
     "preheat.steps.default": "steps", "preheat.steps_backward.default": "steps",
     "preheat.made.default": "factories",
-    **{f"preheat.given_{name}.default": "numbered" for name in (
-        "native_layer_norm", "native_batch_norm", "native_group_norm", "huber_loss", "smooth_l1_loss", "bernoulli_",
-        "nan_to_num", "logit", "_scaled_dot_product_flash_attention_for_cpu",
-        "native_batch_norm_backward", "huber_loss_backward", "smooth_l1_loss_backward", "logit_backward",
-        "_scaled_dot_product_flash_attention_for_cpu_backward")},
-    **{f"preheat.counted_{name}.default": "integers" for name in (
-        "max_pool2d_with_indices", "avg_pool2d", "adaptive_max_pool2d", "im2col", "polygamma", "round", "unfold",
-        "histc", *(f"{start}{axes}d" for start, most in (
-            ("upsample_nearest", 3), ("_upsample_nearest_exact", 3)) for axes in range(1, most + 1)), "upsample_linear1d",
-        "upsample_bilinear2d", "upsample_bicubic2d", "upsample_trilinear3d", "_upsample_bilinear2d_aa",
-        "_upsample_bicubic2d_aa")},
 }
+_FAMILIES = {"preheat.given_": "numbered", "preheat.counted_": "integers"}  # by how their names begin
 _LIBRARY = torch.library.Library("preheat", "DEF")
 _LOCK = Lock()
 _registered: set[str] = set()
@@ -51,7 +41,7 @@ def register(name: str) -> None:
     with _LOCK:
         if name in _registered:
             return
-        module = importlib.import_module(f"preheat.bridge.{_MODULES.get(name, 'regions')}")
+        module = importlib.import_module(f"preheat.bridge.{_module_of(name)}")
         make = module.OPERATORS.get(name)
         if make is None:
             return
@@ -61,3 +51,8 @@ def register(name: str) -> None:
         if made.autograd is not None:
             _LIBRARY.impl(short, made.autograd, "Autograd")
         _registered.add(name)
+
+
+def _module_of(name: str) -> str:
+    family = next((module for start, module in _FAMILIES.items() if name.startswith(start)), "regions")
+    return _MODULES.get(name, family)

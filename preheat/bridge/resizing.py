@@ -23,8 +23,6 @@ _ROWS = (
     ("_upsample_bilinear2d_aa", 2, True), ("_upsample_bicubic2d_aa", 2, True),
 )
 _FUNCTIONS = {private(f"_C._nn.{name}"): (name, axes, aligns) for name, axes, aligns in _ROWS}
-
-
 RESIZED = tuple(name for name, _, _ in _ROWS)
 
 

@@ -18,6 +18,7 @@ from preheat.ir.types import TensorType
 
 Tensor, Size, Device = torch.Tensor, torch.Size, torch.device
 Parameter = torch.nn.Parameter
+PLAIN_TENSORS = frozenset((Tensor, Parameter))  # classes without behaviour of their own
 
 _DTYPE_NAMES: dict[torch.dtype, str] = {
     value: str(value).removeprefix("torch.")

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from preheat.bridge.tensors import Parameter, Tensor
+from preheat.bridge.tensors import PLAIN_TENSORS, Tensor
 
 _BOTH_WAYS = ("add", "sub", "mul")
 _OPERATORS = {getattr(operator, name): True for name in _BOTH_WAYS} | {operator.truediv: False}
@@ -24,14 +24,13 @@ _FUNCTIONS = frozenset(getattr(torch, name) for name in (*_NAMES, "rsub"))
 _METHODS = _NAMES | {"__add__", "__radd__", "__sub__", "__mul__", "__rmul__", "__truediv__"}
 _NONE = (-1, None)
 _DTYPES = frozenset((torch.float32, torch.float64))
-_CLASSES = frozenset((Tensor, Parameter))
 
 
 def number_beside(function: Any, args: tuple, numbers: Mapping[int, Any]) -> tuple[int, Tensor | None]:
     """Which of `args` is a runtime number that `function` computes with a tensor that requires grad, and that
     tensor; None if none is."""
     owner = getattr(function, "__self__", None)
-    if type(owner) in _CLASSES:
+    if type(owner) in PLAIN_TENSORS:
         if len(args) != 1 or function.__name__ not in _METHODS:
             return _NONE
         return (0, owner) if _is_pair(owner, args[0], numbers) else _NONE
@@ -57,5 +56,5 @@ def _is_known(function: Any) -> bool:
 
 def _is_pair(tensor: Any, number: Any, numbers: Mapping[int, Any]) -> bool:
     return (
-        type(tensor) in _CLASSES and id(number) in numbers and type(number) in (int, float)
+        type(tensor) in PLAIN_TENSORS and id(number) in numbers and type(number) in (int, float)
         and tensor.dtype in _DTYPES and tensor.requires_grad and torch.is_grad_enabled())

@@ -21,7 +21,7 @@ from preheat.bridge.calls import BY_TYPES, Call
 from preheat.bridge.composed import below_autograd
 from preheat.bridge.overloads import facts_of
 from preheat.bridge.symint import is_available, is_safe, plain, show, unboxed
-from preheat.bridge.tensors import Parameter, Size, Tensor, tensor_facts
+from preheat.bridge.tensors import PLAIN_TENSORS, Size, Tensor, tensor_facts
 from preheat.capture.arithmetic import is_operation
 from preheat.capture.calculations import EXTREMES, moves_elements, spelled_calculation
 from preheat.capture.elements import is_followed
@@ -54,7 +54,6 @@ _PUT_TOGETHER = _SIZES | {list}
 _OF_SIZES = frozenset((operator.eq, operator.ne))
 _BY_TYPES = frozenset(BY_TYPES)
 _TAKES_BOXES = frozenset(("op", "reader", "metadata"))
-_SHOWN_CLASSES = frozenset((Tensor, Parameter))
 _NO_BOXES = frozenset((operator.getitem, operator.delitem, operator.contains))
 
 
@@ -123,7 +122,7 @@ class Boxing(Spelling, Observer):
 
     def symbolic_type(self, value: Any) -> TensorType | None:
         """The type of a tensor, if any of its sizes is a symbol."""
-        if self.recorder.rules is None or type(value) not in _SHOWN_CLASSES:
+        if self.recorder.rules is None or type(value) not in PLAIN_TENSORS:
             return None
         found = self.recorder.value_of(value)
         if found is not None:
@@ -152,7 +151,7 @@ class Boxing(Spelling, Observer):
 
     def shown(self, value: Any) -> Any:
         """What C sees for `value`: a tensor with symbols as one whose sizes are boxes."""
-        if type(value) not in _SHOWN_CLASSES:
+        if type(value) not in PLAIN_TENSORS:
             return value
         made = self._shown.get(id(value))
         if made is None:
@@ -177,7 +176,7 @@ class Boxing(Spelling, Observer):
 
     def _is_cut(self, container: Any, key: Any) -> bool:
         """Whether a number that changes says which part of a tensor is meant."""
-        return type(container) in _SHOWN_CLASSES and is_available() and self.holds_int(key)
+        return type(container) in PLAIN_TENSORS and is_available() and self.holds_int(key)
 
     def pin_sizes(self, value: Any) -> None:
         """C looks at the sizes of the tensors in `value`, and nobody sees at which."""
@@ -458,7 +457,7 @@ class Boxing(Spelling, Observer):
     def _shown_again(self, value: Any) -> Any:
         """What C sees for `value` while the call is made again: no tensor is itself, so that nothing
         can happen to it."""
-        if type(value) not in _SHOWN_CLASSES:
+        if type(value) not in PLAIN_TENSORS:
             return value
         made = self._shown.get(id(value))
         if made is None:

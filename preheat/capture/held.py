@@ -13,12 +13,11 @@ from preheat.base.errors import Unsupported
 from preheat.bridge.symint import box
 from preheat.ir.graph import Ref, Token
 from preheat.ir.scalar import Number, Scalar, symbol, symbols, type_of
-from preheat.ir.types import tensor
+from preheat.ir.types import NUMBER_DTYPES, tensor
 
 _NAME = "held{}"  # as no source is called
 _OPS = {"add": "aten.add.Tensor", "sub": "aten.sub.Tensor", "mul": "aten.mul.Tensor", "truediv": "aten.div.Tensor",
         "neg": "aten.neg.default"}
-_DTYPES = {"float": "float64", "int": "int64"}
 
 
 class Held:
@@ -43,7 +42,7 @@ class Held:
         """The recorded value of which `scalar` is the element."""
         if isinstance(scalar, Scalar) and scalar.op == "sym":
             return self._values[scalar.args[0]]
-        dtype = _DTYPES[type_of(scalar)]
+        dtype = NUMBER_DTYPES[type_of(scalar)]
         if not isinstance(scalar, Scalar):
             factory = (("dtype", Token("dtype", dtype)), ("device", Token("device", "cpu")))
             return recorder.emit("aten.full.default", ((), scalar), tensor(dtype, ()), factory)

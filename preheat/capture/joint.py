@@ -241,7 +241,11 @@ class Nested:
 
     def _meaning(self, op: Op) -> Callable:
         """What is called for an op that may be given symbols."""
-        return MEANINGS.get(op.name) or taking_symbols(op.name)
+        return self._meanings().get(op.name) or taking_symbols(op.name)
+
+    def _meanings(self) -> Mapping[str, Callable]:
+        """What is called for some ops in their place."""
+        return MEANINGS
 
     def _decoded(self, arg: Arg, operands: dict[int, Any]) -> Any:
         return decode(arg, operands)
@@ -386,9 +390,9 @@ class Nested:
         if not self._writes:
             operands = operands | {value: operands[value].clone() for value in writes_unseen(op)}
         op = with_refs(op)
-        args = [decode(arg, operands) for arg in op.args]
-        return (MEANINGS.get(op.name) or overload(op.name))(
-            *args, **{key: decode(arg, operands) for key, arg in op.attrs})
+        args = [self._decoded(arg, operands) for arg in op.args]
+        return (self._meanings().get(op.name) or overload(op.name))(
+            *args, **{key: self._decoded(arg, operands) for key, arg in op.attrs})
 
     def _lay_out(self, op: Op, values: dict[int, torch.Tensor]) -> None:
         """The result of `op` in the strides of its type: those of the memory that a write was to, which

@@ -27,11 +27,10 @@ from preheat.capture.folding import spelled
 from preheat.capture.sized_recorder import holds_scalar, tensors_in
 from preheat.ir.graph import Op
 from preheat.ir.scalar import Scalar, apply
-from preheat.ir.types import TensorType
+from preheat.ir.types import DTYPES, TensorType
 
 
 _DETACH, _CLONE = "aten.detach.default", "aten.clone.default"
-FLOATS = frozenset(("float32", "float64", "float16", "bfloat16"))
 _WHOLE = (0, (1 << 63) - 1)  # the bounds of a slice of all
 _TO_SIZES = frozenset(("aten.view.default", "aten._unsafe_view.default"))
 
@@ -176,7 +175,7 @@ def _is_open(recorder: Any, op: Op, func: Any, key: int | str, box: Any, out: An
     if not op.is_grad_enabled or not any(tensor.requires_grad for tensor in made):
         return True
     row, parameter = row_of(op.name), key if type(key) is str else func._schema.arguments[key].name
-    is_float = all(isinstance(type, TensorType) and type.dtype in FLOATS for type in op.types[:1])
+    is_float = all(isinstance(type, TensorType) and DTYPES[type.dtype].kind == "f" for type in op.types[:1])
     return row is not None and parameter in row.numbers and is_float and all(
         numbers.holds(apply(test, scalar, bound)) for name, test, bound in row.tests if name == parameter)
 

@@ -19,11 +19,10 @@ from typing import Any
 import torch
 
 from preheat.base.errors import Unsupported
-from preheat.bridge.numbered import taking_symbols
 from preheat.bridge.ops import decode, overload
 from preheat.bridge.symint import Shown, box, show
 from preheat.bridge.tensors import type_of
-from preheat.capture.joint import MEANINGS, Nested, no_constant, no_test, with_refs
+from preheat.capture.joint import MEANINGS, Nested, no_constant, no_test
 from preheat.capture.numbers import Numbers
 from preheat.capture.recorder import Recorder
 from preheat.capture.sizes import SizeRules, is_symbolic, now
@@ -134,14 +133,8 @@ class SizedNested(Nested):
     def _now(self, arg: Arg) -> Any:
         return mapped(arg, self.numbers.value)
 
-    def _call(self, op: Op, operands: dict[int, torch.Tensor]) -> object:
-        op = with_refs(op)
-        args = [decode(self._boxed(arg), operands) for arg in op.args]
-        return (_MEANINGS.get(op.name) or overload(op.name))(
-            *args, **{key: decode(self._boxed(arg), operands) for key, arg in op.attrs})
-
-    def _meaning(self, op: Op) -> Callable:
-        return _MEANINGS.get(op.name) or taking_symbols(op.name)
+    def _meanings(self) -> Mapping[str, Callable]:
+        return _MEANINGS
 
     def _decoded(self, arg: Arg, operands: dict[int, Any]) -> Any:
         return decode(self._boxed(arg), operands)

@@ -23,7 +23,7 @@ from preheat.bridge.of_numbers import is_index, tensor, tensor_maker
 from preheat.bridge.resizing import full, spelled_out
 from preheat.bridge.steps import whole_layer
 from preheat.bridge.symint import reshaped_copy
-from preheat.bridge.tensors import Parameter, Tensor
+from preheat.bridge.tensors import PLAIN_TENSORS, Tensor
 from preheat.bridge.weights import as_tensor, number_beside
 from preheat.capture.guards import Guards
 from preheat.capture.native import CALLS
@@ -33,7 +33,6 @@ from preheat.capture.recorder import Recorder
 from preheat.ir.types import TensorType
 
 SUBSCRIPTS = frozenset((operator.getitem, operator.setitem))
-_TENSORS = frozenset((Tensor, Parameter))
 
 
 class Spelling:
@@ -97,12 +96,13 @@ class Spelling:
         made = of_integers(function, args, kwargs, self.numbers, calculate)
         if made is not None:
             for arg in args:
-                self.read_known(arg) if type(arg) in (list, tuple) else None
+                if type(arg) in (list, tuple):
+                    self.read_known(arg)
         return made
 
     def _sizes_beside(self, args: tuple) -> tuple[int, ...] | None:
         """Those of a tensor that is given with sizes that change."""
-        is_given = len(args) > 1 and type(args[0]) in _TENSORS and self.holds_int(args[1])
+        is_given = len(args) > 1 and type(args[0]) in PLAIN_TENSORS and self.holds_int(args[1])
         return tuple(args[0].shape) if is_given else None
 
     def product(self, function: Any, args: tuple, kwargs: dict) -> Callable | None:
@@ -141,7 +141,7 @@ class Spelling:
 
     def with_indices(self, function: Any, args: tuple) -> tuple:
         """`args` of a subscript with a tensor for each list of ints of which one changes, as C makes it."""
-        if function not in SUBSCRIPTS or type(args[0]) not in _TENSORS:
+        if function not in SUBSCRIPTS or type(args[0]) not in PLAIN_TENSORS:
             return args
         parts = args[1] if type(args[1]) is tuple else (args[1],)
         made = [self._index_of(part, args[0].device) if is_index(part) and self.holds_int(part) else part for part in parts]

@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
-from preheat.base.errors import InternalError, UserError
+from preheat.base.errors import UserError
 from preheat.base.events import emit, wants
 from preheat.generate.build import build, cpu_target, host_target
 from preheat.generate.shared import Numbers, shared

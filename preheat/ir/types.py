@@ -36,6 +36,7 @@ DTYPES: dict[str, DTypeFacts] = {
 }
 SHORT = {facts.short: name for name, facts in DTYPES.items()}
 HALVES = ("bfloat16", "float16")  # 16-bit floats
+NUMBER_DTYPES = {"int": "int64", "float": "float64", "bool": "bool"}  # of a number as a tensor without axes
 
 
 @dataclass(frozen=True, slots=True)

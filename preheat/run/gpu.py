@@ -208,7 +208,7 @@ def _loaded(binary: Binary) -> tuple[ctypes.c_void_p, int]:
 def _launch(function: int, binary: Binary, index: int) -> Launch:
     programs, words, memory_bytes = binary.programs, binary.scratch_words, 0
     if binary.is_persistent:
-        programs = min(programs, torch.cuda.get_device_properties(index).multi_processor_count)
+        programs = min(programs, _fact(_UNITS, index))
     if binary.memory_bytes:
         words, memory_bytes = words - 1, programs * binary.memory_bytes
     return Launch(

@@ -16,13 +16,12 @@ only the result needs, and, as they come, numbers that kernels take and what fra
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 import torch
 from torch.autograd.graph import increment_version
 
 from preheat.base.dataclass import dataclass
-from preheat.base.errors import InternalError, Unsupported
+from preheat.base.errors import InternalError
 from preheat.ir.hinted import estimate, longest
 from preheat.ir.plan import KernelCall, LibraryCall, Output, ProductCall
 from preheat.ir.records import LAUNCH_ALIGN_BYTES, RECORDS

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence, Sized
 from typing import Any
 
 from preheat.base.names import raw_attribute
-from preheat.bridge.tensors import Parameter, Tensor, is_plain
+from preheat.bridge.tensors import PLAIN_TENSORS, Tensor, is_plain
 from preheat.ir.dims import source_of
 from preheat.ir.scalar import symbols
 from preheat.ir.text_trace import axis_path, equal_sizes, known_tensor, source_path, turns_path
@@ -81,7 +81,7 @@ def _moved_axes(checker: Checker, found: Sequence[Any]) -> Iterator[str]:
     before: set[int] = set()
     for guard in checker.guards:
         value = found[guard.source] if guard.source >= 0 else None
-        if guard.kind != "tensor" or type(value) not in _TENSORS or not is_plain(value):
+        if guard.kind != "tensor" or type(value) not in PLAIN_TENSORS or not is_plain(value):
             continue
         expected = guard.expected.type
         if value.dim() != expected.rank:
@@ -104,7 +104,6 @@ def _moved_axes(checker: Checker, found: Sequence[Any]) -> Iterator[str]:
 
 
 _AXES = frozenset(("size", "stride"))
-_TENSORS = frozenset((Tensor, Parameter))
 
 
 def _may_move(trace: Trace, guard: Guard) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 from preheat.base.dataclass import dataclass
 from preheat.base.errors import Unsupported
 from preheat.base.names import find, raw_attribute
-from preheat.bridge.tensors import Parameter, Tensor
+from preheat.bridge.tensors import PLAIN_TENSORS, Tensor
 from preheat.ir.scalar import Scalar, evaluate
 from preheat.ir.trace import At, Constant, Live, Named, Source, Step, Trace
 
@@ -359,19 +359,18 @@ def _stride(value: Any, axis: int) -> int:
 
 
 def _element(value: Any, key: Any) -> int | float | bool:
-    if type(value) not in _PLAIN_TENSORS or value.dim() or value.device.type != "cpu":
+    if type(value) not in PLAIN_TENSORS or value.dim() or value.device.type != "cpu":
         raise NotThere(f"a {type_name(type(value))} is no number of the CPU")
     return value.item()
 
 
 def _of_tensor(value: Any, axis: int) -> Tensor:
     """`value`, a tensor of no class of the user's, which has that axis."""
-    if type(value) not in _PLAIN_TENSORS or value.dim() <= axis:
+    if type(value) not in PLAIN_TENSORS or value.dim() <= axis:
         raise NotThere(f"a {type_name(type(value))} has no axis {axis}")
     return value
 
 
-_PLAIN_TENSORS = frozenset((Tensor, Parameter))
 
 
 def _result(value: Any, asked: tuple) -> Any:

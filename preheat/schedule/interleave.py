@@ -26,14 +26,14 @@ from math import gcd
 
 from preheat.ir.devices import device_of
 from preheat.ir.graph import Graph, Op
-from preheat.ir.interleaved import DEPTH, excess
+from preheat.ir.interleaved import DEPTH, PERIOD, excess
 from preheat.ir.plan import Target
 from preheat.ir.scalar import Dim, Scalar
 from preheat.ir.types import HALVES, TensorType, Type
 from preheat.schedule.sums import product_in
 from preheat.schedule.views import View
 
-ALIGN_ELEMS = 8  # of 16 bits
+ALIGN_ELEMS = PERIOD  # of 16 bits
 LEAST_ROWS = 64  # of each matrix of the batch
 LEAST_COLUMNS = 1024
 # Multiplications: the library alone takes 34 us for so many where it takes 9 for aligned rows; the ends of rows take 12.

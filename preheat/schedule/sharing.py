@@ -28,7 +28,7 @@ from preheat.ir.scalar import Scalar, product
 from preheat.ir.types import DTYPES, TensorType, tensor
 from preheat.schedule import cost
 from preheat.schedule.memory import ALIGN_BYTES
-from preheat.schedule.split import SPLITTABLE
+from preheat.schedule.split import ALIGNED, SPLITTABLE
 
 Rows = tuple[int, int]  # how many, and the elements of each
 
@@ -139,7 +139,7 @@ def _shared(kernel: Kernel, device: Device) -> Kernel:
 def _are_many(rows: int, length: int, each: int, device: Device) -> bool:
     """Whether rows and parts of them are of the right number."""
     parts = -(-length // each)
-    is_right = length > cost.GPU_ROW_ELEMS and length % 8 == 0 and LEAST_ROWS * parts <= ROOM[0] * device.units
+    is_right = length > cost.GPU_ROW_ELEMS and length % ALIGNED == 0 and LEAST_ROWS * parts <= ROOM[0] * device.units
     is_full = length >= LEAST_TAKEN * parts * each
     return is_right and is_full and rows * parts >= LEAST_TURNS * RESIDENT * device.units
 
@@ -167,7 +167,7 @@ def _is_consecutive(index: Index, walked: tuple[Axis, ...]) -> bool:
         step *= axis.extent
     names = {axis.name for axis in walked}
     others = [stride for term, stride in index.terms if term not in names]
-    return all(type(stride) is int and stride % 8 == 0 for stride in (*others, index.base))
+    return all(type(stride) is int and stride % ALIGNED == 0 for stride in (*others, index.base))
 
 
 def _waits_once(kernel: Kernel) -> bool:

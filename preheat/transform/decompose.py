@@ -22,14 +22,12 @@ from preheat.base.errors import InternalError, Unsupported
 from preheat.bridge.ops import arguments, schema
 from preheat.ir.graph import Arg, Builder, Graph, Item, Op, Ref
 from preheat.ir.scalar import Scalar, symbol
-from preheat.ir.types import ScalarType, TensorType, tensor
+from preheat.ir.types import NUMBER_DTYPES, ScalarType, TensorType, tensor
 from preheat.transform.decompositions import NUMBER_ROWS, ROWS
 from preheat.transform.lowering import SUPPORTED, Declined, Lowering, Value, values_of
 
 # The core value of each recorded one; of a number that is an input, a symbol that names its value.
 Known: TypeAlias = dict[int, int | Scalar]
-
-NUMBER_DTYPES = {"int": "int64", "float": "float64", "bool": "bool"}
 
 
 def decompose(graph: Graph, rows: Mapping[str, Callable] = ROWS) -> Graph:

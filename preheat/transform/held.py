@@ -11,15 +11,13 @@ from dataclasses import replace
 
 from preheat.bridge.formulas import ROWS
 from preheat.ir.graph import Arg, Graph, Item, Op, Ref, Token, map_refs
-from preheat.ir.types import ScalarType, tensor
-
-DTYPES = {"float": "float64", "int": "int64"}
+from preheat.ir.types import NUMBER_DTYPES, ScalarType, tensor
 
 
 def with_held_numbers(graph: Graph) -> Graph:
     """`graph`, in which ops that gradients go through take elements of tensors for numbers."""
     numbers = {given.id: given.type.type for given in graph.inputs
-               if isinstance(given.type, ScalarType) and given.type.type in DTYPES}
+               if isinstance(given.type, ScalarType) and given.type.type in ("float", "int")}
     grads = set(graph.grads)
     if not numbers or not grads:
         return graph
@@ -31,7 +29,7 @@ def with_held_numbers(graph: Graph) -> Graph:
         if value not in numbers:
             return Ref(value)
         if value not in held:
-            type = tensor(DTYPES[numbers[value]], ())
+            type = tensor(NUMBER_DTYPES[numbers[value]], ())
             factory = (("dtype", Token("dtype", type.dtype)), ("device", Token("device", "cpu")))
             held[value] = Op("aten.full.default", ((), Ref(value)), (fresh,), (type,), factory, (), (-1,))
             fresh += 1

@@ -16,9 +16,8 @@ from preheat.ir.graph import Arg, Builder, Item, Op, Ref, Token, tensor_type
 from preheat.ir.ops import COMPARISONS
 from preheat.ir.hinted import Hinted, as_float, estimate
 from preheat.ir.scalar import Dim, Number, Scalar, product, symbol, type_of
-from preheat.ir.types import DTYPES, TensorType, contiguous_strides
+from preheat.ir.types import DTYPES, HALVES, TensorType, contiguous_strides
 
-SMALL_FLOATS = frozenset(("float16", "bfloat16"))
 SUPPORTED = frozenset("float64 float32 bfloat16 float16 int64 int32 int16 int8 uint8 bool".split())
 
 
@@ -38,7 +37,7 @@ def decline_if(condition: bool, why: str) -> None:
 
 def compute_dtype(dtype: str) -> str:
     """The dtype in which values of `dtype` are computed: float32 for 16-bit floats."""
-    return "float32" if dtype in SMALL_FLOATS else dtype
+    return "float32" if dtype in HALVES else dtype
 
 
 def is_float(dtype: str) -> bool:

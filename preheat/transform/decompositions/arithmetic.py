@@ -12,8 +12,10 @@ from collections.abc import Callable, Sequence
 
 from preheat.ir.graph import Arg
 from preheat.ir.scalar import Number, Scalar
-from preheat.ir.types import DTYPES
-from preheat.transform.lowering import SMALL_FLOATS, Lowering, Operand, Value, decline_if, is_float, token_name
+from preheat.ir.types import DTYPES, HALVES
+from preheat.transform.lowering import (
+    Lowering, Operand, Value, compute_dtype, decline_if, is_float, token_name,
+)
 from preheat.transform.promotion import promote
 
 
@@ -29,23 +31,14 @@ def _compared(c: Lowering, *operands: Operand) -> list[Value]:
     sizes = _sizes(operands)
     found = []
     for x in operands:
-        x = x if isinstance(x, Value) else c.cast(c.full(x, sizes, _exact(dtype)), dtype)
-        found.append(c.cast(c.cast(x, dtype), _wide(dtype)))
+        x = x if isinstance(x, Value) else c.cast(c.full(x, sizes, compute_dtype(dtype)), dtype)
+        found.append(c.cast(c.cast(x, dtype), compute_dtype(dtype)))
     return found
 
 
 def _sizes(operands: tuple[Operand, ...]) -> tuple:
     """Of the first tensor, which numbers take; `torch.add(0, 1)` has none: one element."""
     return next((x.sizes for x in operands if isinstance(x, Value)), ())
-
-
-def _exact(dtype: str) -> str:
-    """Where a number is first held before it is rounded to `dtype`."""
-    return "float32" if dtype in ("float16", "bfloat16") else dtype
-
-
-def _wide(dtype: str) -> str:
-    return {"float16": "float32", "bfloat16": "float32"}.get(dtype, dtype)
 
 
 # ---------------------------------------------------------------------------- unary
@@ -64,7 +57,7 @@ def rounding(name: str) -> Callable:
     def row(c: Lowering, self: Value, **_: Arg) -> Value:
         if not is_float(self.dtype):
             return self
-        return c.down(c.unary(name, c.cast(self, _wide(self.dtype))))
+        return c.down(c.unary(name, c.cast(self, compute_dtype(self.dtype))))
 
     return row
 
@@ -75,7 +68,7 @@ def neg(c: Lowering, self: Value) -> Value:
 
 def sign(c: Lowering, self: Value) -> Value:
     decline_if(self.dtype == "bool", "sign of bool")
-    x = c.cast(self, _wide(self.dtype))
+    x = c.cast(self, compute_dtype(self.dtype))
     positive, negative = c.cast(x > 0, x.dtype), c.cast(x < 0, x.dtype)
     return c.down(positive - negative)
 
@@ -87,17 +80,17 @@ def absolute(c: Lowering, self: Value) -> Value:
 def is_nan(c: Lowering, self: Value) -> Value:
     if not is_float(self.dtype):
         return c.full(False, self.sizes, "bool")
-    return c.unary("isnan", c.cast(self, _wide(self.dtype)))
+    return c.unary("isnan", c.cast(self, compute_dtype(self.dtype)))
 
 
 def is_inf(c: Lowering, self: Value) -> Value:
     if not is_float(self.dtype):
         return c.full(False, self.sizes, "bool")
-    return c.unary("isinf", c.cast(self, _wide(self.dtype)))
+    return c.unary("isinf", c.cast(self, compute_dtype(self.dtype)))
 
 
 def frac(c: Lowering, self: Value) -> Value:
-    x = c.cast(self, _wide(self.dtype))
+    x = c.cast(self, compute_dtype(self.dtype))
     return c.down(x - c.unary("trunc", x))
 
 
@@ -112,7 +105,7 @@ def nan_to_num(
         "float32": float.fromhex("0x1.fffffep127"),
         "float64": float.fromhex("0x1.fffffffffffffp1023"),
     }
-    x = c.cast(self, _wide(self.dtype))
+    x = c.cast(self, compute_dtype(self.dtype))
     high = largest[self.dtype] if posinf is None else posinf
     low = -largest[self.dtype] if neginf is None else neginf
     finite = c.where(c.binary("eq", x, math.inf), high, x)
@@ -132,6 +125,10 @@ def sub(c: Lowering, self: Operand, other: Operand, alpha: Number = 1, **_: Arg)
     return c.down(x - y)
 
 
+def rsub(c: Lowering, self: Value, other: Operand, alpha: Number = 1) -> Value:
+    return sub(c, other, self, alpha)
+
+
 def _summed(c: Lowering, self: Operand, other: Operand, alpha: Number) -> tuple[Value, Value]:
     """The operands of a sum, the other one times alpha."""
     x, y = _rounded(c, *_computed(c, self, other))
@@ -141,18 +138,13 @@ def _summed(c: Lowering, self: Operand, other: Operand, alpha: Number) -> tuple[
 def _rounded(c: Lowering, *operands: Value) -> Sequence[Value]:
     """For sums and powers, and no other ops, a CPU rounds numbers and tensors without axes to 16 bits first: `x + 1e5` is
     infinite in float16."""
-    if c.result.device != "cpu" or c.result.dtype not in SMALL_FLOATS:
+    if c.result.device != "cpu" or c.result.dtype not in HALVES:
         return operands
     return [c.cast(c.down(x), x.dtype) for x in operands]
 
 
 def _is_one(alpha: Number) -> bool:
     return not isinstance(alpha, Scalar) and alpha == 1
-
-
-def rsub(c: Lowering, self: Value, other: Operand, alpha: Number = 1) -> Value:
-    return sub(c, other, self, alpha)
-
 
 
 def arithmetic(name: str) -> Callable:
@@ -210,7 +202,7 @@ def clamp(
     c: Lowering, self: Value, min: Operand | None = None, max: Operand | None = None
 ) -> Value:
     decline_if(c.result.dtype == "bool", "clamp of bools")
-    x = c.cast(self, _wide(c.result.dtype))
+    x = c.cast(self, compute_dtype(c.result.dtype))
     for name, bound in (("maximum", min), ("minimum", max)):
         if isinstance(bound, Value):
             bound = c.cast(bound, x.dtype)

@@ -9,7 +9,8 @@ round twice (16-bit floats) or change an integer's meaning, the library keeps it
 from collections.abc import Callable
 
 from preheat.ir.scalar import Number, product
-from preheat.transform.lowering import SMALL_FLOATS, Lowering, Value, decline_if, is_float
+from preheat.ir.types import HALVES
+from preheat.transform.lowering import Lowering, Value, decline_if, is_float
 
 
 def matmul(c: Lowering, a: Value, b: Value) -> Value:
@@ -35,7 +36,7 @@ def plus_product(
     c: Lowering, addend: Value, a: Value, b: Value, beta: Number, alpha: Number
 ) -> Value:
     """beta * addend + alpha * (a @ b); the addend is not read when beta is 0."""
-    decline_if(a.dtype in SMALL_FLOATS, "one rounding")
+    decline_if(a.dtype in HALVES, "one rounding")
     decline_if(a.type.device != "cpu", "the library of a GPU adds in its epilogue")
     decline_if(not is_float(a.dtype) and (beta, alpha) != (1, 1), "integer factors")
     made = matmul(c, a, b)
@@ -67,7 +68,7 @@ def addmv(
 
 def linear(c: Lowering, input: Value, weight: Value, bias: Value | None = None) -> Value:
     decline_if(weight.rank != 2 or input.rank == 0, "vector weight")
-    decline_if(bias is not None and input.dtype in SMALL_FLOATS, "one rounding")
+    decline_if(bias is not None and input.dtype in HALVES, "one rounding")
     decline_if(bias is not None and input.type.device != "cpu", "as plus_product")
     rows = product(input.sizes[:-1])
     flat = c.reshape(input, (rows, input.sizes[-1]))
