@@ -347,8 +347,9 @@ def _verify_plan(plan: Plan) -> None:
         where = f"call {position}"
         if isinstance(call, KernelCall):
             _require(0 <= call.kernel < len(plan.kernels), where, "names a kernel")
-            params = plan.kernels[call.kernel].params
-            _require(len(params) == len(call.buffers), where, "one buffer a parameter")
+            kernel = plan.kernels[call.kernel]
+            _require(len(kernel.params) == len(call.buffers), where, "one buffer a parameter")
+            _require(_is_walked(kernel, call), where, "walks what its kernel is made for")
             used = call.buffers
         elif isinstance(call, ProductCall):
             used = (call.a, call.b, call.out)
@@ -358,3 +359,10 @@ def _verify_plan(plan: Plan) -> None:
         _require(all(0 <= b < count for b in used), where, "buffers exist")
     for kernel in plan.kernels:
         _verify_kernel(kernel)
+
+
+def _is_walked(kernel: Kernel, call: KernelCall) -> bool:
+    """Whether the range of `call` is that of the parallel axes, where both are numbers."""
+    extents = [axis.extent for axis in kernel.axes[: kernel.parallel]]
+    are_known = all(type(extent) is int for extent in (call.extent, *extents))
+    return not are_known or product(extents) == call.extent

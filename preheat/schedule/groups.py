@@ -245,7 +245,7 @@ class Groups:
     def _flat_elems(
         self, stores: Sequence[Store], walked: Sequence[tuple[int, int | None]]
     ) -> int:
-        """How many elements the group walks, if it is elementwise over contiguous memory of one size,
+        """How many elements the group walks, if it is elementwise over memory of one size and one dense order,
         and single numbers; else 0."""
         types, ops = self.problem.types, self.problem.ops
         whole = types[stores[0].value] if stores else None
@@ -253,13 +253,14 @@ class Groups:
         least = 1 if is_gpu else 2
         if whole is None or type(whole.elems) is not int or whole.elems < least:
             return 0
+        if not (whole.is_contiguous or is_gpu and whole.is_dense):
+            return 0
         sizes, strides = whole.sizes, whole.strides
-        is_usual = whole.is_contiguous or is_gpu and whole.is_dense
 
         def is_flat(value: int) -> bool:
             found = types[value]
             return not found.sizes or found.sizes == sizes and (
-                is_usual and found.strides == strides or found.is_contiguous)
+                found.strides == strides or found.is_contiguous and whole.is_contiguous)
 
         for s in stores:
             if s.offset != 0 or s.strides != strides or types[s.value].sizes != sizes:

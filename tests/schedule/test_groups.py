@@ -2,7 +2,7 @@
 
 import random
 
-from schedule.graphs import Make, compare
+from schedule.graphs import Make, compare, tensor
 
 from preheat.generate.build import build, host_target
 from preheat.schedule.groups import Shapes
@@ -50,6 +50,16 @@ def test_constants_that_are_equal_numbers_are_other_values():
     entries = build(apart.kernels, host_target()).entries
     assert len({offset for _, offset in entries}) == len(entries) == 2
     compare(m.graph(m.op("maximum", *zeros), m.op("minimum", *zeros)))
+
+
+def test_a_sum_that_is_written_turned_is_no_walk_over_memory():
+    """Dense memory on both sides, in two orders: its rows are what is walked, and not the kernel of equal orders."""
+    for is_turned_first in (True, False):
+        m = Make()
+        x, y, turned, plain = m.input(3, 3), m.input(3, 3), m.input(3, 3), m.input(3, 3)
+        sums = m.add("add", [x, y], tensor("float32", (3, 3), (1, 3)))
+        writes = [(turned, m.permute(sums, 1, 0)), (plain, m.op("add", x, y))]
+        compare(m.graph(writes=writes if is_turned_first else writes[::-1]))
 
 
 def test_links_keep_an_order_while_units_merge():
