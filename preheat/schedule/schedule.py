@@ -19,7 +19,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from preheat.base.errors import Unsupported
+from preheat.base.errors import Unsupported, is_strict
+from preheat.base.later import later
 from preheat.ir.graph import Graph, OutputAlias, Ref, device_of, map_refs
 from preheat.ir.loop import ANY, Kernel, sizes_of
 from preheat.ir.pack import digest
@@ -42,6 +43,8 @@ from preheat.schedule.sharing import Rows, rows_to_share, with_shared_rows
 from preheat.schedule.split import split_reductions
 from preheat.schedule.sums import Sums, products_as_sums
 
+checks = later("preheat.ir.verify")
+
 
 def schedule(
     graph: Graph, target: Target, fused: Collection[int] = (),
@@ -59,8 +62,18 @@ def schedule(
             is kept, and its order is one in which few bytes are there at once
 
     Sizes may be expressions (`ir/hinted.py`). Raises Unsupported for ops and dtypes that neither a
-    kernel nor a library overload computes.
+    kernel nor a library overload computes; InternalError, if PREHEAT_STRICT asks for it, for a plan that cannot be right.
     """
+    plan = _scheduled(graph, target, fused, parts, passed, rounding)
+    if is_strict():
+        checks.verify(plan)
+    return plan
+
+
+def _scheduled(
+    graph: Graph, target: Target, fused: Collection[int], parts: Mapping[int, int], passed: Collection[int] | None,
+    rounding: Rounding,
+) -> Plan:
     if device_of(graph).partition(":")[0] != target.kind and device_of(graph) != "cpu":
         raise Unsupported("no_kernel", f"tensors on {device_of(graph)}, code for {target.kind}")
     sums = products_as_sums(graph, fused)

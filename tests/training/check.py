@@ -123,8 +123,18 @@ def _step(call, program: Program, number: int, step: Step, log: list, dtype: tor
     seen["needs"] = [t.requires_grad for t in given.values()]
     seen["random"] = torch.get_rng_state()
     # independent results may run backward in another order
-    seen["log"], seen["printed"] = sorted(log, key=lambda row: str(row[:1])), printed.getvalue()
+    seen["log"], seen["printed"] = sorted(log, key=lambda row: str(row[:1])), _words(printed.getvalue())
     return seen
+
+
+def _words(text: str) -> list[str | float]:
+    """What was printed, numbers as such: sums of another order round otherwise."""
+    words: list[str | float] = []
+    for word in text.split():
+        with contextlib.suppress(ValueError):
+            word = float(word)
+        words.append(word)
+    return words
 
 
 def _use(step: Step, given: dict, leaf, results, draw, log) -> object:

@@ -47,7 +47,7 @@ _QUIET = (
 )
 # torch crashes in hooks on a view of a leaf that was written to, unless its grad_fn is looked at
 _OUTSIDE = (
-    "print('seen', round(float({a}.detach().sum()), 2))", "log.append(('mean', {a}.detach().mean().item()))",
+    "print('seen', round(float({a}.detach().sum()), 5))", "log.append(('mean', {a}.detach().mean().item()))",
     "({a}.grad_fn, {a}.register_hook(hook('inner {n}'))) if {a}.requires_grad else None",
     "{a} = double({a})", "{a} = {a} * 2 if {a}.sum() > 0 else {a} - 1",
     "({a}.grad_fn, {a}.retain_grad()) if {a}.requires_grad else None",
