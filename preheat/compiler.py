@@ -34,9 +34,12 @@ from preheat.ir.spent import spent_by
 from preheat.ir.text import stage
 from preheat.ir.trace import Node, Outcome, Point, Trace
 from preheat.ir.training import Training
+from preheat.schedule.batches import LEAST
+from preheat.schedule.copies import with_copies
 from preheat.schedule.products import products_by_rule
 from preheat.schedule.schedule import schedule
 from preheat.targets import Meanwhile, begin_image, expect, nothing_to_do, target_of
+from preheat.transform.alike import alike
 from preheat.transform.pipeline import WHOLE, lower
 
 if TYPE_CHECKING:
@@ -256,19 +259,35 @@ def compile_graph(
 ) -> tuple[Plan, Image]:
     """A plan for `graph` (level aten) and its code. A CPU has nothing to search. `is_for_many`: its
     sizes are hinted, and what was told to be the same for all of them is checked again. rounding: see `schedule`."""
-    core = lower(
-        graph, is_checked=is_strict(), is_for_many=is_for_many,
-        observe=lambda step, made: stage(step.name, made))
     if target.is_gpu and bench is not None:
         plan, image = tuning.tuned(
-            core, lambda: lower(graph, passes=WHOLE), target, bench, rounding=rounding)
+            _core(graph), lambda: lower(graph, passes=WHOLE), target, bench, rounding=rounding)
     else:
-        plan = schedule(core, target, products_by_rule(core, target, rounding), rounding=rounding)
+        plan = None if is_for_many else _plan_of_few(graph, target, rounding)
+        if plan is None:
+            plan = _plan(graph, target, rounding, is_for_many)
         wait = begin_image(plan.kernels, target)
         meanwhile(plan, device_of(graph))
         image = wait()
     stage("plan", plan)
     return plan, image
+
+
+def _plan_of_few(graph: Graph, target: Target, rounding: Rounding) -> Plan | None:
+    """The plan of a graph with many equal parts, made from that of few; None for any other graph."""
+    found = alike(graph, LEAST if target.is_gpu else 1)
+    return None if found is None else with_copies(_plan(found.few, target, rounding), found)
+
+
+def _plan(graph: Graph, target: Target, rounding: Rounding, is_for_many: bool = False) -> Plan:
+    core = _core(graph, is_for_many)
+    return schedule(core, target, products_by_rule(core, target, rounding), rounding=rounding)
+
+
+def _core(graph: Graph, is_for_many: bool = False) -> Graph:
+    return lower(
+        graph, is_checked=is_strict(), is_for_many=is_for_many,
+        observe=lambda step, made: stage(step.name, made))
 
 
 def runtime_image() -> Image:

@@ -119,6 +119,12 @@ def schema(name: str) -> Schema:
     )
 
 
+@functools.lru_cache(maxsize=None)
+def is_pointwise(name: str) -> bool:
+    """Whether the overload `name` computes each element of its result from those at the same place."""
+    return torch.Tag.pointwise in overload(name).tags
+
+
 def arguments(op: Op) -> dict[str, Arg]:
     """The arguments of a level aten op (or `library` op) by parameter name, defaults filled in."""
     name = op.attr("op") if op.name == "library" else op.name
