@@ -16,7 +16,7 @@ watcher at each call.
 import functools
 import operator
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from preheat.base.numbers import copied, has_copies
@@ -28,7 +28,7 @@ from preheat.capture.arithmetic import (
 )
 from preheat.ir.dims import is_size, size_symbol, solved, source_of, substitute
 from preheat.ir.functions import CALLS, is_defined
-from preheat.ir.scalar import Number, Scalar, apply, evaluate, symbols, type_of
+from preheat.ir.scalar import EVALUATE, Number, Scalar, apply, symbols, type_of
 
 TOLD = NUMBERS | {str}  # kinds of values that may be told apart
 _CONSTANTS = frozenset((int, float, bool))
@@ -61,6 +61,7 @@ class Numbers:
     ) -> None:
         self.table, self._claim, self._tested, self._source_for = table, claim, tested, source_for
         self._values: dict[int, int | float] = {}  # source -> its number
+        self._made: dict[int, tuple[Scalar, int | float | str]] = {}  # id of an expression -> it, and its value
         self.same: dict[str, Number] = {}  # what a symbol is, by the guards
         self.sizes: dict[str, Scalar] = {}  # symbols of sizes and strides by name
         self._recorded: set[str] = set()  # those of a graph that was recorded before
@@ -128,15 +129,18 @@ class Numbers:
         return all(name in self.sizes for name in symbols(scalar))
 
     def _has_sizes(self, scalar: Scalar) -> bool:
-        return any(name in self.sizes for name in symbols(scalar))
+        return bool(self.sizes) and any(name in self.sizes for name in symbols(scalar))
 
     def value(self, scalar: Number) -> int | float | bool:
         """The value of an expression now."""
-        return evaluate(scalar, self._present)
-
-    @property
-    def _present(self) -> "_Present":
-        return _Present(self._values)
+        if not isinstance(scalar, Scalar):
+            return scalar
+        known = self._made.get(id(scalar))
+        if known is not None:
+            return known[1]
+        if scalar.op == "sym":
+            return self._values[source_of(scalar.args[0])]
+        return EVALUATE[scalar.op](*map(self.value, scalar.args))
 
     def adopt(self, source: int, value: int | float) -> int | float:
         """`value`, an object of its own already, is what source `source` gives."""
@@ -160,6 +164,8 @@ class Numbers:
         """A new number, equal to `value`, that is `scalar`."""
         made = copied(value)
         self.table[id(made)] = (made, scalar)
+        if scalar.op != "sym":
+            self._made[id(scalar)] = (scalar, value)
         return made
 
     def scalar_of(self, value: Any) -> Scalar | None:
@@ -488,22 +494,6 @@ class Numbers:
     def _scalar_or_value(self, value: int | float | bool) -> Number:
         known = self.table.get(id(value))
         return value if known is None else known[1]
-
-
-class _Present(Mapping):
-    """The numbers of sources by the names of symbols."""
-
-    def __init__(self, values: dict[int, int | float]) -> None:
-        self._values = values
-
-    def __getitem__(self, name: str) -> int | float:
-        return self._values[source_of(name)]
-
-    def __iter__(self) -> Iterator[str]:
-        return (f"s{source}" for source in self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
 
 
 def _as_it_is(value: Any) -> Any:

@@ -41,7 +41,8 @@ class Pins:
         way the program goes."""
         watcher = self._watcher
         numbers, sources = watcher.guards.numbers, watcher.sources
-        if watcher.machine is None or not isinstance(scalar, Scalar) or numbers.is_of_sizes(scalar):
+        if len(self._rows) >= _MOST or watcher.machine is None or not isinstance(scalar, Scalar) or (
+                numbers.is_of_sizes(scalar)):
             return
         frame = watcher.machine.blamed_frame()
         by = TEST if test is scalar else self._name(frame)

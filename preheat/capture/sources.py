@@ -17,7 +17,7 @@ from preheat.base.names import name_of
 from preheat.bridge.calls import name_hint
 from preheat.bridge.tensors import Tensor
 from preheat.ir.dims import source_of
-from preheat.ir.scalar import Scalar, told_apart
+from preheat.ir.scalar import Scalar, Spelled
 from preheat.ir.trace import At, Constant, Live, Named, Source
 
 PRIMITIVES = frozenset((int, float, bool, str, bytes, complex, type(None), type(Ellipsis)))
@@ -37,6 +37,7 @@ class Sources:
         self._kept: list[Any] = []
         self._tensors: list[_OfTensor] = []
         self._index: dict[tuple, int] = {}
+        self._spelled = Spelled()
         self._constants: dict[int, Named | Live] = {}
         self.numbers: dict[int, tuple[Any, Scalar]] = {} if numbers is None else numbers
 
@@ -68,7 +69,7 @@ class Sources:
         """The source whose object is the value of `scalar`."""
         if scalar.op == "sym":
             return source_of(scalar.args[0])
-        place = ("number", told_apart(scalar))
+        place = ("number", self._spelled.place(scalar))
         index = self._index.get(place)
         if index is None:
             index = self._index[place] = len(self.table)

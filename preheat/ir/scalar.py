@@ -188,6 +188,29 @@ def told_apart(value: Number) -> tuple:
     return type(value), repr(value)
 
 
+class Spelled:
+    """Numbers by what they are (see `told_apart`): each expression is walked once, however many are made of it."""
+
+    def __init__(self) -> None:
+        self._places: dict[tuple, int] = {}
+        self._known: dict[int, tuple[Scalar, int]] = {}  # by identity, with what has it
+
+    def place(self, value: Number) -> int:
+        """A number that equal ones share, and others do not."""
+        if not isinstance(value, Scalar):
+            return self._places.setdefault((type(value), repr(value)), len(self._places))
+        known = self._known.get(id(value))
+        if known is not None:
+            return known[1]
+        if value.op == "sym":
+            key: tuple = told_apart(value)
+        else:
+            key = value.op, *map(self.place, value.args)
+        place = self._places.setdefault(key, len(self._places))
+        self._known[id(value)] = value, place
+        return place
+
+
 def product(dims) -> Dim:
     """The product of `dims`; 1 for none."""
     total: Dim = 1

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from preheat.ir.rows import ALL_BITS, ZERO
-from preheat.ir.scalar import Number, Scalar, evaluate, symbol, told_apart, type_of
+from preheat.ir.scalar import EVALUATE, Number, Scalar, evaluate, symbol, type_of
 from preheat.ir.trace import Source
 from preheat.run.layout import WORD
 from preheat.run.places import Places, impl
@@ -81,7 +81,7 @@ class _Writer:
 
     def slot(self, number: Number) -> tuple[int, str]:
         """A slot with the word of `number`, and "int" or "float"."""
-        about = told_apart(number)
+        about = self.places.spelled.place(number)
         known = self.places.scalars.get(about)
         if known is None:
             known = self.places.scalars[about] = self._new_slot(number)
@@ -154,7 +154,13 @@ class _Writer:
 
     def value(self, number: Number) -> Any:
         """What it is in the call at hand."""
-        return evaluate(number, Values(self.places.found))
+        present, place = self.places.present, self.places.spelled.place(number)
+        if place not in present:
+            if isinstance(number, Scalar) and number.op != "sym":
+                present[place] = EVALUATE[number.op](*map(self.value, number.args))
+            else:
+                present[place] = evaluate(number, Values(self.places.found))
+        return present[place]
 
 
 def _of_int(name: str):

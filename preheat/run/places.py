@@ -26,6 +26,7 @@ import torch
 
 from preheat.base.names import has_managed_dict, is_heap_type, mro_of
 from preheat.ir.rows import ALL_BITS, ZERO
+from preheat.ir.scalar import Spelled
 from preheat.ir.trace import Guard, Source
 from preheat.run.items import Entries, Reads, add_items
 from preheat.run.layout import (
@@ -79,6 +80,8 @@ class Places:
         # of gradients, which have no object in Python before they are asked for: their TensorImpl
         self.impls: dict[int, Place] = {}
         self.scalars: dict[Any, tuple[int, str]] = {}  # slots of numbers, by what they are
+        self.spelled = Spelled()
+        self.present: dict[int, Any] = {}  # values of these in the call at hand
         self._shared: int | None = None
         self._items: dict[int, Place] = {}
         self._tables: dict[int, Place] = {}
