@@ -131,6 +131,17 @@ def moving_numbers(trace: Trace) -> frozenset[int]:
     ) | frozenset(sizes) - pinned
 
 
+def carriers(trace: Trace, found: Sequence[Any], numbers: frozenset[int]) -> frozenset[int]:
+    """The sources of tuples that `numbers` lie in: who changes such a number puts another tuple there."""
+    above: set[int] = set()
+    for number in numbers:
+        parent = trace.sources[number].parent
+        while parent >= 0 and parent not in above and type(found[parent]) is tuple:
+            above.add(parent)
+            parent = trace.sources[parent].parent
+    return frozenset(above)
+
+
 def replaced(trace: Trace, found: Sequence[Any]) -> frozenset[int]:
     """The sources of tensors (and of lists and tuples) that the node itself puts other ones in
     the place of, and what lies inside them: `self.state = f(self.state)`. Gradients, too: each

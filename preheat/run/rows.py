@@ -35,7 +35,7 @@ from preheat.run.claims import add_claims
 from preheat.run.items import Reads, reads_of
 from preheat.run.layout import Layout, layout, word
 from preheat.run.places import Places
-from preheat.run.resolve import Call, NotThere, moving_numbers, replaced, resolve_source
+from preheat.run.resolve import Call, NotThere, carriers, moving_numbers, replaced, resolve_source
 from preheat.run.steps import add_all
 from preheat.run.table import Table
 from preheat.run.tensor_layout import TensorLayout, tensor_layout
@@ -241,6 +241,7 @@ def bind_rows(
         name: trace.signature.positional + i for i, name in enumerate(trace.signature.keywords)
     }
     others, numbers = replaced(trace, found), moving_numbers(trace)
+    numbers |= carriers(trace, found, numbers)
     spaces = {id(space) for space in changing} | _changed(trace, found, numbers | others)
     spaces -= {id(space) for space in unlisted}
     places = Places(
