@@ -32,6 +32,7 @@ from preheat.ir.pack import NOTHING, Ahead
 from preheat.ir.plan import Image, Plan
 from preheat.ir.records import REASONS
 from preheat.ir.sized import trace_at
+from preheat.ir.spent import spent_by
 from preheat.ir.text_trace import ARGUMENTS, items_path, range_path
 from preheat.ir.trace import Recipe, Step, Trace
 from preheat.ir.training import Backward, Training
@@ -527,7 +528,8 @@ def _moved(checker: Checker, failure: Failure, args: tuple, kwargs: dict) -> fro
         return frozenset((_COUNT,))
     is_test = guard is not None and guard.kind == "is" and (
         checker.trace.sources[guard.source].kind == "number")
-    if is_test or guard is not None and guard.kind in ("value", "len", "tensor", "class"):
+    is_number = is_test or guard is not None and guard.kind in ("value", "len", "tensor", "class")
+    if is_number or spent_by(checker.trace) is not None:  # the next call of an optimizer is the same with other numbers
         return moved_numbers(checker, args, kwargs)
     return frozenset()
 
