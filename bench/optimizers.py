@@ -9,7 +9,9 @@ step: the least processor time of 9 rounds in alternation.
 """
 
 import itertools
+import os
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -105,6 +107,7 @@ def measured(make: Make, count: int = COUNT) -> dict[str, Any]:
     """The figures of one optimizer."""
     optimizers = make(parameters(count)), make(parameters(count))
     before = preheat.counters()["captures"]
+    os.environ["PREHEAT_CACHE_DIR"] = tempfile.mkdtemp()  # of other rows there would be entries to look at
     steps = [optimizers[0].step, preheat.compile(optimizers[1].step)]
     spent = ([], [])
     for k in range(STEPS):

@@ -39,12 +39,13 @@ def with_copies(plan: Plan, found: Alike) -> Plan | None:
         if model < 0:
             continue
         copies = found.copies[model]
-        if any(elems not in (0, call.extent) for elems in copies.elems):
+        is_single = all(plan.buffers[buffer].type.elems == 1 for buffer in call.buffers)
+        if not is_single and any(elems not in (0, call.extent) for elems in copies.elems):
             made = _for_any(kernels[call.kernel])
             if made is None:
                 return None
             kernels[call.kernel] = made
-        calls += _copied(call, copies, kernels[call.kernel], inputs, number)
+        calls += _copied(call, copies, kernels[call.kernel], inputs, number, is_single)
     buffers = [Buffer("input", k, type) for k, type in enumerate(inputs)]
     buffers += [replace(b, base=number[b.base]) if b.base >= 0 else b for b in own]
     outputs = tuple([
@@ -144,15 +145,16 @@ def _renumbered(call: Call, number: list[int]) -> Call:
 
 def _copied(
     call: KernelCall, copies: Copies, kernel: Kernel, inputs: tuple[TensorType, ...], number: list[int],
+    is_single: bool,
 ) -> Iterator[KernelCall]:
-    """The same call for each of the `copies`."""
+    """The same call for each of the `copies`; is_single: of numbers alone."""
     place = {buffer: k for k, buffer in enumerate(copies.model)}
     at = [(place.get(buffer, -1), number[buffer]) for buffer in call.buffers]
     weights = [2 if param.role == "inout" else 1 for param in kernel.params]
     for other, elems in zip(copies.others, copies.elems):
         buffers = tuple([other[k] if k >= 0 else shared for k, shared in at])
         extent, moved = call.extent, call.bytes
-        if elems not in (0, extent):
+        if not is_single and elems not in (0, extent):
             extent, moved = elems, sum([
                 inputs[buffer].elems * inputs[buffer].itemsize * weight if k >= 0 else 0
                 for buffer, (k, _), weight in zip(buffers, at, weights)])

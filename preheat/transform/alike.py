@@ -5,7 +5,7 @@
     %4 = aten.sub_(%4, %5, alpha=0.1)                 %0 %1: as %2 %3, as %4 %5
 
 An optimizer does to hundreds of parameters what it does to one. Two ops are of one *part* if one reads,
-writes or views what the other makes, or memory that one of them writes; but for single numbers that many
+writes or views what the other makes, memory that one of them writes, or an input that few read; but for single numbers that many
 read, and what these come from: that reads what parts write before they do. Parts are equal when their ops are,
 up to the numbers of values; those of pointwise ops over contiguous tensors of one size are equal for any
 size, since the loops over them are (`schedule/groups.py`). Left as it is: what is given out, memory that may overlap,
@@ -24,11 +24,12 @@ from preheat.ir.alike import Alike, Copies
 from preheat.ir.graph import Graph, Item, Op, Ref
 from preheat.ir.types import TensorType, Type
 
-MANY = 8  # readers of a number that does not make one part of them
+MANY = 16  # readers of a number, or of an input, that does not make one part of them
 MOST_ELEMS = 1 << 31  # of what a flat kernel walks
 _MOVES = frozenset((  # what is done to each element alone, though torch does not say so
     "aten.copy_.default", "aten.zero_.default", "aten.fill_.Scalar", "aten._to_copy.default",
-    "aten.zeros_like.default", "aten.ones_like.default", "aten.masked_fill_.Scalar", "aten.detach.default"))
+    "aten.zeros_like.default", "aten.ones_like.default", "aten.masked_fill_.Scalar", "aten.detach.default",
+    "aten.index_put_.default"))
 
 
 def alike(graph: Graph, kept: int) -> Alike | None:
@@ -70,8 +71,10 @@ def _parts(graph: Graph) -> list[_Part]:
         return []
     sets = Counter(given.alias_set for given in graph.inputs if given.alias_set >= 0)
     shared = _Shared(graph, roots, inputs)
+    readers = Counter(value for op in graph.ops for value in set(op.refs()))
     loose = shared.values | {
-        given.id for given in graph.inputs if given.id not in written and sets[given.alias_set] < 2}
+        given.id for given in graph.inputs
+        if given.id not in written and sets[given.alias_set] < 2 and readers[given.id] >= MANY}
     above: dict[int, int] = {}  # of each value one that hangs together with it, or itself
 
     def top(value: int) -> int:
@@ -175,7 +178,7 @@ class _Facts:
         for op in part.ops:
             if op.regions or op.region or schema(op.name).has_effect:
                 return None
-            is_flat = is_flat and (is_pointwise(op.name) or op.name in _MOVES)
+            is_flat = is_flat and (is_pointwise(op.name) or op.name in _MOVES or self._is_single(op))
             for value in op.refs():
                 if value not in local:
                     local[value] = len(local)
@@ -199,6 +202,11 @@ class _Facts:
             return (*key, -1, *[exact for exact, _, _ in facts])
         part.elems, pattern = flat
         return (*key, pattern, *[kind for _, kind, _ in facts])
+
+    def _is_single(self, op: Op) -> bool:
+        """Whether an op is of single numbers alone."""
+        types = (*op.types, *[self.types[value] for value in op.refs()])
+        return all(isinstance(type, TensorType) and not type.sizes for type in types)
 
     def _args(self, args: tuple, local: dict[int, int]) -> tuple:
         return tuple([self._arg(arg, local) for arg in args])

@@ -254,6 +254,9 @@ INDEXING = {
     "index_put": lambda w, i: w.index_put((i[0],), w[0]), "index_add": lambda w, i: w.index_add(0, i[0], w[:5]),
     "scatter": lambda w, i: w.scatter(0, i[:, :4], w[:2]), "take_along": lambda w, i: torch.take_along_dim(w, i[:1, :4], 0),
     "i32": lambda w, i: F.embedding(i.int(), w), "masked": lambda w, i: w.masked_fill(w > 1, -7),
+    "put masked": lambda w, i: w.index_put((w > 1,), w.new_tensor(7)), "put masked rows": lambda w, i: w.index_put((w[:, 0] > 1,), w[0]),
+    "put masked columns": lambda w, i: torch.ops.aten.index_put(w, [None, w[0] > 1], w.new_tensor([3])),
+    "put masked middle": lambda w, i: torch.ops.aten.index_put(w.view(3, 3, 4), [None, w[:3, 0] > 1], w[0]),
 }
 
 

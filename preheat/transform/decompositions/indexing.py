@@ -2,7 +2,10 @@
 
     aten.embedding.default(weight: [V, D], ids: [B, T])   ->   take(weight, ids, axis=0): [B, T, D]
 
-Bool masks (whose result size is data) and scatters stay with the library.
+Reading by a bool mask, whose result size is data, and scatters stay with the library. What is written by one is
+chosen element by element:
+
+    x[mask] = 0.5   ->   where(mask, 0.5, x)
 """
 
 from collections.abc import Callable
@@ -54,6 +57,25 @@ def index(c: Lowering, self: Value, indices: tuple[Value | None, ...]) -> Value:
     return c.emit("index", [self, *operands], self.dtype, c.result.sizes, axes=axes)
 
 
+def index_put(
+    c: Lowering, self: Value, indices: tuple[Value | None, ...], values: Value, accumulate: bool = False,
+) -> Value:
+    """Only by one mask, of values that are the same for all places where it is true."""
+    chosen = [(axis, i) for axis, i in enumerate(indices) if i is not None]
+    decline_if(len(chosen) != 1 or accumulate, "several indices, or sums")
+    ((axis, mask),) = chosen
+    rest = self.rank - axis - mask.rank
+    decline_if(mask.dtype != "bool" or mask.rank == 0 or rest < 0, "no mask")
+    decline_if(mask.sizes != self.sizes[axis : axis + mask.rank], "torch will raise")
+    decline_if(values.dtype != self.dtype, "torch will raise")
+    if values.sizes == (1,):
+        values = c.reshape(values, ())
+    inner = self.sizes[self.rank - rest:]
+    decline_if(values.rank > rest, "a value for each place")
+    decline_if(any(n not in (1, m) for n, m in zip(values.sizes, inner[rest - values.rank:])), "torch will raise")
+    return c.where(c.reshape(mask, (*mask.sizes, *(1,) * rest)), values, self)
+
+
 def as_strided(
     c: Lowering, self: Value, size: tuple[Dim, ...], stride: tuple[Dim, ...], storage_offset: Dim
 ) -> Value:
@@ -71,5 +93,6 @@ def as_strided(
 ROWS: dict[str, Callable] = {
     "aten.embedding.default": embedding, "aten.index_select.default": index_select,
     "aten.as_strided.default": as_strided,
+    "aten.index_put.default": index_put,
     "aten.gather.default": gather, "aten.index.Tensor": index, "aten._unsafe_index.Tensor": index,
 }
