@@ -115,7 +115,14 @@ def _writes(call: Call, plan: Plan) -> set[int]:
         return {b for b, param in zip(call.buffers, params) if param.role != "in"}
     if isinstance(call, ProductCall):
         return {call.out}
-    return {b for b in call.results if b >= 0} | _reads(call, plan)
+    written = {b for b in call.results if b >= 0}
+    return written if _is_functional(call.op) else written | _reads(call, plan)
+
+
+def _is_functional(op: str) -> bool:
+    """Whether the overload `op` surely writes to none of its arguments."""
+    space, name, variant = op.split(".")
+    return space == "aten" and not name.endswith("_") and "out" not in variant and "batch_norm" not in name
 
 
 def _named(args: object) -> Iterator[int]:
