@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from preheat.dispatch import Compiled
 from preheat.generate import build
 
 _FOLDER = tempfile.TemporaryDirectory(prefix="preheat_tests_")
@@ -22,6 +23,21 @@ def compiled_once():
     made, build.compile_text = build.compile_text, functools.cache(build.compile_text)
     yield
     build.compile_text = made
+
+
+@pytest.fixture(autouse=True)
+def no_fault_of_ours(request, monkeypatch):
+    """A fault of the compiler runs eager and would look like success: only tests that are marked `faults` may have one."""
+    told, faults = Compiled._report_fault, []
+
+    def report(self, place, fault):
+        faults.append(fault)
+        told(self, place, fault)
+
+    monkeypatch.setattr(Compiled, "_report_fault", report)
+    yield
+    if not request.node.get_closest_marker("faults"):
+        assert not faults, f"a fault of the compiler: {faults[0]!r}"
 
 
 def pytest_addoption(parser):

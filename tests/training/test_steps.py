@@ -284,7 +284,7 @@ def test_what_cannot_be_compiled_runs_as_plain_python(monkeypatch):
     from preheat.base.errors import Unsupported
     from preheat.differentiate import Lesson
 
-    def refuse(self, name):
+    def refuse(self, name, **how):
         raise Unsupported("no_kernel", "a test")
 
     monkeypatch.setattr(Lesson, "compiled", refuse)
