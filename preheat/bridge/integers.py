@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from preheat.bridge.of_numbers import tensor_maker
+from preheat.bridge.of_numbers import as_numbers, made_by_c, tensor_maker
 from preheat.bridge.operators import Operator
 from preheat.bridge.ops import overload, private
 from preheat.bridge.resizing import RESIZED, resizing
@@ -116,8 +116,13 @@ def _rot90(numbers, calculate, input, k=1, dims=(0, 1)):
 
 
 def _new_tensor(numbers, calculate, self, data, **kwargs):
-    made = tensor_maker(torch.tensor, (data,), {"dtype": self.dtype, "device": self.device, **kwargs})
-    return None if made is None or not kwargs.keys() <= _TYPES else (made, (data,), {})
+    types = {"dtype": self.dtype, "device": self.device, **kwargs}
+    made = tensor_maker(torch.tensor, (data,), types)
+    return (partial(made_by_c, torch.tensor), (data,), types) if made is None else (made, (data,), {})
+
+
+def _new(numbers, calculate, self, data, **kwargs):
+    return (as_numbers(self.new, (data,)), (data,), kwargs) if isinstance(data, (list, tuple)) else None
 
 
 def _new_full(numbers, calculate, self, size, fill_value, **kwargs):
@@ -127,11 +132,11 @@ def _new_full(numbers, calculate, self, size, fill_value, **kwargs):
     return torch.full, (size, fill_value), types
 
 
-_METHODS_ALONE = frozenset(("new_tensor", "new_full"))
+_METHODS_ALONE = frozenset(("new_tensor", "new_full", "new"))
 _ROWS: dict[str, tuple[inspect.Signature, Callable]] = {}
 for _name, _row in {
     "diagonal": _diagonal, "diag_embed": _diag_embed, "diag": _diag, "rot90": _rot90, "new_tensor": _new_tensor,
-    "new_full": _new_full,
+    "new_full": _new_full, "new": _new,
 }.items():
     _signature = inspect.signature(_row)
     _ROWS[_name] = _signature.replace(parameters=list(_signature.parameters.values())[2:]), _row

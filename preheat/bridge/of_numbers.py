@@ -13,21 +13,36 @@ from typing import Any
 
 import torch
 
-from preheat.bridge.symint import is_box, plain
+from preheat.bridge.symint import is_box, pin, plain, unboxed
 
 tensor = torch.tensor
-_MAKERS = frozenset((tensor, torch.as_tensor))
+_MAKERS = frozenset((tensor, torch.as_tensor))  # of which ops do the same
+_BY_C = frozenset((*_MAKERS, torch.asarray))
 _FLOATS = frozenset((torch.float32, torch.float64, torch.float16, torch.bfloat16))
 _MOST = 64  # elements that are ops of their own
 _LARGEST = (1 << 63) - 1
 
 
+def is_maker(function: Any) -> bool:
+    """Whether `function` makes a tensor of numbers."""
+    return type(function) is type(torch.tensor) and function in _BY_C
+
+
+def made_by_c(function: Any, *args: Any, **kwargs: Any) -> Any:
+    """The call with numbers that are looked at: of a symbol C takes the low bits, where it refuses a number."""
+    return function(*unboxed(args, pin), **unboxed(kwargs, pin))
+
+
+def as_numbers(method: Callable, args: tuple) -> Callable:
+    """The bound method of a tensor, which looks at the numbers that it makes a tensor of."""
+    is_maker = method.__name__ == "new_tensor" or method.__name__ == "new" and args and isinstance(args[0], (list, tuple))
+    return partial(made_by_c, method) if is_maker else method
+
+
 def tensor_maker(function: Any, args: tuple, kwargs: Mapping[str, Any]) -> Callable | None:
     """What makes the tensor that torch.tensor makes of the numbers in `args[0]`, given them and nothing else; None
     where only C does."""
-    if type(function) is not type(torch.tensor) or function not in _MAKERS or len(args) != 1:
-        return None
-    if not kwargs.keys() <= {"dtype", "device"}:
+    if not is_maker(function) or function not in _MAKERS or len(args) != 1 or not kwargs.keys() <= {"dtype", "device"}:
         return None
     shape = _shape(args[0])
     numbers = None if shape is None else _flat(args[0], len(shape))

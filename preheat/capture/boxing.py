@@ -19,6 +19,7 @@ from typing import Any
 
 from preheat.bridge.calls import BY_TYPES, Call
 from preheat.bridge.composed import below_autograd
+from preheat.bridge.of_numbers import as_numbers
 from preheat.bridge.overloads import facts_of
 from preheat.bridge.symint import is_available, is_safe, plain, show, unboxed
 from preheat.bridge.tensors import PLAIN_TENSORS, Size, Tensor, tensor_facts
@@ -266,7 +267,7 @@ class Boxing(Spelling, Observer):
             found = None if product is None else (product(boxed), boxes, named)
             if function.__name__ == "reshape":
                 found = self.reshaping(owner, boxed(owner), boxes, named)
-            return found or (getattr(boxed(owner), function.__name__), boxes, named)
+            return found or (as_numbers(getattr(boxed(owner), function.__name__), args), boxes, named)
 
         def again(boxed: Callable) -> Callable:
             made, boxes, named = method(boxed)

@@ -30,7 +30,9 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from preheat.bridge import bounds
 from preheat.bridge.history import history
+from preheat.bridge.ops import overload
 from preheat.bridge.overloads import Overload
 from preheat.bridge.symint import Shown, is_box, unboxed
 from preheat.bridge.tensors import dtype_name, extent, is_plain, overlap_in_part, storage_key, type_of
@@ -250,6 +252,8 @@ class Recorder(BranchRecorder, SizedRecorder, ElementRecorder, TorchDispatchMode
         if self.is_stopped:
             return
         name = facts.name
+        if self.is_boxed and (boxes := bounds.boxes_in(args, kwargs)):
+            bounds.ask(overload(name), boxes, out)
         writes = self._writes(facts, unboxed(args), unboxed(kwargs)) if facts.writes else ()
         rebinds = name in _VIEW_OF_INPLACE
         if rebinds:

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from preheat.bridge import bounds
 from preheat.bridge.formulas import row_of
 from preheat.bridge.overloads import facts_of
 from preheat.bridge.symint import Shown, is_box, pin, plain, scalar_of, show, taken, unboxed
@@ -159,6 +160,7 @@ def retype(recorder: Any, place: int, func: Any, args: tuple, kwargs: dict, out:
         raise Mismatch(f"{op.name} of {encoded}, not {op.args}")
     if not _is_same(attrs, op.attrs, numbers):
         raise Mismatch(f"{op.name} of {attrs}, not {op.attrs}")
+    bounds.ask(func, opened, out)
     numbered = {key: recorder.number_of(arg) for key, arg in opened.items()}
     encoded = tuple([numbered.get(place, arg) for place, arg in enumerate(encoded)])
     attrs = tuple([(key, numbered.get(key, arg)) for key, arg in attrs])

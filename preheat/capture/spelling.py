@@ -19,7 +19,7 @@ from preheat.bridge.composites import spelled_composite
 from preheat.bridge.factories import made_of_numbers
 from preheat.bridge.integers import counted, of_integers, one_hot, resized
 from preheat.bridge.numbered import composed, detach, dropped_out, multiply, noise, numbered
-from preheat.bridge.of_numbers import is_index, tensor, tensor_maker
+from preheat.bridge.of_numbers import is_index, is_maker, made_by_c, tensor, tensor_maker
 from preheat.bridge.resizing import full, spelled_out
 from preheat.bridge.steps import whole_layer
 from preheat.bridge.symint import reshaped_copy
@@ -51,9 +51,9 @@ class Spelling:
     def spelled_out(self, function: Any, args: tuple, kwargs: dict) -> tuple[Any, tuple, dict]:
         """The call itself, or one that does the same and takes numbers that are symbols."""
         maker = tensor_maker(function, args, kwargs)
-        if maker is not None and self.guards.numbers.holds_one(args[0]):
+        if is_maker(function) and args and self.guards.numbers.holds_one(args[0]):
             self.read_known(args[0])
-            return maker, args, {}
+            return (partial(made_by_c, function), args, kwargs) if maker is None else (maker, args, {})
         made = made_of_numbers(function, args, kwargs, self.numbers)
         if made is not None:
             return made

@@ -1,0 +1,48 @@
+"""Numbers that C refuses: finite ones beyond what the dtype that it makes of them holds.
+
+    x.masked_fill(mask, n)    x of float16, n = 1e6: "value cannot be converted to type c10::Half without overflow"
+
+A kernel would make an infinity of such a number. So a program for all numbers is for those within the bounds of the
+tensor's dtype, and asks; a number beyond them is looked at: C says what it thinks of it. Infinities and nan are
+within. Operands (`x + n`, `x ** n`) are not refused, and are not asked about.
+
+Source: c10/util/TypeCast.h, `checked_convert`.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from preheat.bridge.symint import is_box, pin, plain, scalar_of
+from preheat.ir.scalar import Scalar, apply
+
+_OPERANDS = frozenset(("self", "other", "exponent"))
+_LARGEST = {dtype: torch.finfo(dtype).max for dtype in (torch.float32, torch.float16, torch.bfloat16)}
+
+
+def boxes_in(args: tuple, kwargs: Mapping[str, Any]) -> dict[int | str, Any]:
+    """The boxes among arguments, by their places and names."""
+    return {key: arg for key, arg in (*enumerate(args), *kwargs.items()) if is_box(arg)}
+
+
+def ask(function: Any, boxes: Mapping[int | str, Any], out: Any) -> None:
+    """Tells the owner of each box, which the op `function` takes at that place or by that name and gives `out`, that
+    its number is within the bounds of the result's dtype; looks at it where it is not."""
+    made = out[0] if type(out) in (tuple, list) and out else out
+    largest = _LARGEST.get(made.dtype) if isinstance(made, torch.Tensor) else None
+    if largest is None:
+        return
+    parameters = function._schema.arguments
+    for key, box in boxes.items():
+        name = key if type(key) is str else parameters[key].name
+        scalar = scalar_of(box)
+        if name in _OPERANDS or not isinstance(scalar, Scalar):
+            continue
+        if largest < abs(plain(box)) < math.inf:
+            pin(box)
+            continue
+        size = apply("abs", scalar)
+        is_beyond = apply("and", apply("gt", size, largest), apply("lt", size, math.inf))
+        box.node.owner.test(is_beyond, False)
