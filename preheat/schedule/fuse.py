@@ -316,6 +316,9 @@ class _Fusion:
             return False
         if self.is_gpu and len({part.shape.is_on_host for part in parts}) > 1:
             return False
+        within = self.problem.within
+        if within and any(r in within and within[r][0] in part.reads for r in roots for part in parts):
+            return False  # who reads packed numbers waits for all of them
         reductions = [r for r in roots if self.problem.ops[r].name in REDUCE]
         if len(reductions) > 1 and not self.products.isdisjoint(reductions):
             return False
@@ -423,6 +426,8 @@ class _Fusion:
         """The units that must come before unit `number`."""
         unit = self.units[number]
         before = {self.home[v] for v in unit.reads if v in self.home}
+        for value in self.problem.pieces.keys() & unit.reads:
+            before.update(self.home[piece] for piece in self.problem.pieces[value])
         before |= {order[number] for order in (self.fillers, self.previous) if number in order}
         if isinstance(unit, Group):
             for root in unit.roots:

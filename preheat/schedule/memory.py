@@ -116,6 +116,9 @@ class _Planner:
                 continue
             number[memory] = len(buffers)
             buffers.append(Buffer(kind, index, self.problem.types[memory]))
+        for piece, (whole, offset) in self.problem.within.items():
+            number[piece] = len(buffers)
+            buffers.append(Buffer("view", offset, self.problem.types[piece], number[whole]))
         views: dict[View, int] = {}
         for unit in self.units:
             if isinstance(unit, CallUnit):
@@ -233,6 +236,8 @@ class _Planner:
         """`dead` is a memory of its own, not used after unit `place`, not yet replaced, and as long as `memory`."""
         if not self._in_arena(memory) or dead in self.shared.values() or self.last_use.get(dead) != place:
             return False
+        if memory in self.problem.pieces:
+            return False
         if memory in self.problem.parts:  # its other parts may be stored while `dead` is in use
             return False
         if dead not in self.fresh and not (
@@ -345,5 +350,6 @@ def read(unit: Unit, problem: Problem) -> list[int]:
 def made(unit: Unit, problem: Problem) -> list[int]:
     """The memories that `unit` fills, inputs that it writes excepted."""
     if isinstance(unit, Group):
-        return [problem.memory.get(r, r) for r in unit.stored if r not in problem.written]
+        stored = [problem.memory.get(r, r) for r in unit.stored if r not in problem.written]
+        return [problem.within[m][0] if m in problem.within else m for m in stored]
     return list(unit.makes)

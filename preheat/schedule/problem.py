@@ -27,6 +27,7 @@ from preheat.schedule.loops import DIVISIONS, MOVED_AS, RULES
 from preheat.schedule.views import Store, View, store_through, view_of
 
 MOST_PARTS = 16
+PACKED_BYTES = 16  # from one single number to the next: what launches expect of pointers
 KERNEL_KINDS = "fiub"  # dtypes that kernels compute in
 
 
@@ -76,6 +77,8 @@ class Problem:
     calls       in program order
     results     values that calls make
     outputs     one a graph output: the value whose memory it is, or -1 for an alias
+    pieces      value -> others that fill its memory, in any order: a kernel that reads it waits for all
+    within      a piece -> the value whose memory it lies in, and how many elements from its start
     factors     required values that sums read again and again: loaded there, never computed
     """
 
@@ -92,7 +95,9 @@ class Problem:
     results: frozenset[int]
     outputs: tuple[int, ...]
     next_value: int
-    factors: frozenset[int] = frozenset()
+    factors: frozenset[int]
+    pieces: Mapping[int, tuple[int, ...]]
+    within: Mapping[int, tuple[int, int]]
 
     def is_given(self, value: int) -> bool:
         """`value` has memory that no kernel makes: an input or the result of a call."""
@@ -168,6 +173,8 @@ class _Statement:
         self.joined: dict[int, int] = {}
         self.replaces: dict[int, int] = {}
         self.parts: dict[int, Store] = {}
+        self.pieces: dict[int, tuple[int, ...]] = {}
+        self.within: dict[int, tuple[int, int]] = {}
         self.inputs = frozenset(i.id for i in graph.inputs)
         self.order = {v: n for n, op in enumerate(graph.ops) for v in op.results}
         self.next = graph.next_id()
@@ -195,6 +202,7 @@ class _Statement:
         factors = {self._operand(v, False).base for v in sorted(self.factors) if v in live}
         self._raisers()
         self._joins()
+        self._packs()
         calls = self._moved_products(made)
         return Problem(
             self.inputs,
@@ -211,6 +219,8 @@ class _Statement:
             outputs,
             self.next,
             frozenset(factors),
+            self.pieces,
+            self.within,
         )
 
     def _check_devices(self) -> None:
@@ -387,6 +397,35 @@ class _Statement:
                 if before is not None:
                     self.replaces[part] = before
                 before = part
+
+    def _packs(self) -> None:
+        """A `cat` of many single numbers, such as norms that are added up, has memory that each of them is stored
+        in, by calls of one kernel: one of all would have a parameter for each, and ask of each element whose it is.
+        They lie as far apart as launches need."""
+        device = device_of(self.graph)
+        for value, op in [*self.ops.items()]:
+            if op.name != "cat" or len(op.args) <= MOST_PARTS or value in self.required:
+                continue
+            parts = [self._reshaped(arg.id) for arg in op.args]
+            types = [self.types[part] for part in parts]
+            if any(t.elems != 1 or t.kind not in KERNEL_KINDS or t.device != device for t in types):
+                continue
+            step = PACKED_BYTES // types[0].itemsize
+            self.types[value] = replace(self.types[value], strides=(step,) * self.types[value].rank)
+            for number, source in enumerate(parts):
+                piece = self._copy(source, self.types[source])
+                self.ops[piece] = replace(  # elementwise: a kernel of any number of elements does it
+                    self.ops[piece], name="cast", attrs=(("dtype", self.types[source].dtype),))
+                start = self.order[source] if source in self.results else self.order[value] - 1
+                self.order[piece], self.within[piece] = start + 0.5, (value, number * step)
+                self.pieces[value] = (*self.pieces.get(value, ()), piece)
+            self.results.add(value)
+
+    def _reshaped(self, value: int) -> int:
+        """What `value` is another shape of."""
+        while value in self.ops and self.ops[value].name == "reshape":
+            value = self.ops[value].args[0].id
+        return value
 
     def _cat_in(self, value: int) -> int | None:
         """The `cat` whose elements memory of `value` holds, as it is or in another shape."""

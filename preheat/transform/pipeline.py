@@ -18,6 +18,7 @@ from preheat.transform.cleanup import cleanup
 from preheat.transform.decompose import decompose
 from preheat.transform.decompositions.movement import VIEWS
 from preheat.transform.functionalize import functionalize
+from preheat.transform.listed import norms_listed
 from preheat.transform.norms import native_norms
 from preheat.transform.reinplace import reinplace
 
@@ -34,7 +35,7 @@ class Pass(NamedTuple):
 
 
 PIPELINE: tuple[Pass, ...] = (
-    Pass("functionalize", "aten", "aten", lambda graph: functionalize(native_norms(graph))),
+    Pass("functionalize", "aten", "aten", lambda graph: norms_listed(functionalize(native_norms(graph)))),
     Pass("decompose", "aten", "core", decompose),
     Pass("cleanup", "core", "core", cleanup),
     Pass("reinplace", "core", "core", reinplace),

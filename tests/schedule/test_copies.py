@@ -80,9 +80,7 @@ def test_a_clip_is_a_number_that_all_parts_read(where, foreach):
 
     body = body_of(step)
     whole, made = plans(body, where, host_ranks=())
-    assert len(made.kernels) <= len(whole.kernels) and len(made.calls) == len(whole.calls)
-    if foreach is False:
-        check(lower(body), made)
+    assert len(made.kernels) == len(whole.kernels) <= 4 and len(made.calls) == len(whole.calls)
 
 
 # ----------------------------------------------------------------------- what is no part, or not equal

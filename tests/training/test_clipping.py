@@ -73,7 +73,7 @@ def test_what_is_not_finite_raises_as_in_eager():
 def plans(run):
     body = capture(run, (), {}, limits=None).captured.trace.nodes[0].body
     core = lower(body)
-    return schedule(core, host_target()), schedule(beside_gpu(core), Target("cuda", "sm_90"))
+    return schedule(core, host_target()), schedule(beside_gpu(core, ()), Target("cuda", "sm_90"))
 
 
 def launches(plan):
@@ -83,13 +83,14 @@ def launches(plan):
     return [name for name, _ in groupby(names)]
 
 
-@pytest.mark.parametrize("times", (2, 10))
-def test_a_clip_is_four_launches_whatever_the_number_of_parameters(times):
+@pytest.mark.parametrize("foreach", (None, False))
+@pytest.mark.parametrize("times", (3, 10))
+def test_a_clip_is_four_launches_whatever_the_number_of_parameters(times, foreach):
     params = parameters(times)
-    cpu, gpu = plans(lambda: NORM(params, 1.0))
+    cpu, gpu = plans(lambda: NORM(params, 1.0, foreach=foreach))
     assert len(launches(gpu)) <= 4
     for plan in (cpu, gpu):
-        assert len(plan.kernels) <= 3
+        assert len(plan.kernels) <= 3 and max(len(kernel.params) for kernel in plan.kernels) <= 16
         assert [call.op for call in plan.calls if isinstance(call, LibraryCall)] == ["aten._foreach_norm.Scalar"]
 
 
@@ -107,7 +108,7 @@ def test_an_update_takes_the_clip_along(times):
     cpu, gpu = plans(step)
     assert len(launches(gpu)) <= 5
     for plan in (cpu, gpu):
-        assert len(plan.kernels) <= 4 and len(plan.calls) <= 3 + 2 * len(params)
+        assert len(plan.kernels) <= 4 and len(plan.calls) <= 3 + 3 * len(params)
 
 
 @pytest.mark.parametrize("foreach", (None, False))
