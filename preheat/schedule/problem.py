@@ -537,8 +537,9 @@ class _Statement:
         """Products whose result is only moved into other memory store there at once, by strides."""
         users: dict[int, list[int]] = {}
         for value, op in self.ops.items():
-            for arg in op.refs():
-                users.setdefault(arg, []).append(value)
+            if op.results[0] == value:  # a call with hundreds of results is one user
+                for arg in op.refs():
+                    users.setdefault(arg, []).append(value)
         return tuple(self._moved(call, users) for call in calls)
 
     def _moved(self, call: CallUnit, users: Mapping[int, list[int]]) -> CallUnit:
