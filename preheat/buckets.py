@@ -20,6 +20,7 @@ from typing import Any
 
 from preheat.base.errors import UserError
 from preheat.base.events import emit
+from preheat.base.identity import identity
 from preheat.base.options import Buckets
 from preheat.base.signatures import check_arguments, signature_of
 from preheat.bridge import padding
@@ -214,7 +215,7 @@ class Bucketed:
         """What is padded is a copy: the caller would not see what is written to it."""
         for own in self.buckets:
             for name in own.dims:
-                if id(bound.arguments.get(name)) in written:
+                if identity(bound.arguments.get(name)) in written:
                     raise UserError(
                         f"{self.name} writes to its argument {name!r}, which is padded: the caller would "
                         f"not see it. Write to a clone, or do not use buckets for this program")

@@ -19,6 +19,7 @@ import torch
 
 from preheat.base.errors import Unsupported, is_strict
 from preheat.base.events import emit
+from preheat.base.identity import identity
 from preheat.bridge.generators import States
 from preheat.capture.sized_joint import SizedNested
 from preheat.differentiate import Aims, Inputs, Lesson, Tensors, once_again
@@ -142,13 +143,13 @@ class SizedLesson:
         self.training = replace(self.training, taught=taught)
 
     def _divided(self, taught: Taught) -> tuple[Graph, tuple[Split, ...]]:
-        known = self._halves.get(id(taught))
+        known = self._halves.get(identity(taught))
         if known is None:
             forward, halves = split(
                 taught.forward, taught.joints, self.training.replaced, self.training.wiring.commits)
-            alive = set(map(id, self.training.taught))
+            alive = set(map(identity, self.training.taught))
             self._halves = {key: one for key, one in self._halves.items() if key in alive}
-            known = self._halves[id(taught)] = taught, _without_grad(forward), tuple(
+            known = self._halves[identity(taught)] = taught, _without_grad(forward), tuple(
                 replace(half, graph=_without_grad(half.graph)) for half in halves)
         return known[1:]
 

@@ -16,6 +16,8 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+from preheat.base.identity import identity
+
 _OURS = os.path.dirname(os.path.dirname(__file__))
 
 
@@ -76,9 +78,9 @@ def leaves_us(error: BaseException) -> None:
 
 def _empty_below(error: BaseException | None, seen: set[int]) -> None:
     """Clears the frames of ours that have ended and called what raised `error`, and what it came of."""
-    if error is None or id(error) in seen:
+    if error is None or identity(error) in seen:
         return
-    seen.add(id(error))
+    seen.add(identity(error))
     _empty_below(error.__cause__, seen)
     _empty_below(error.__context__, seen)
     if (entry := error.__traceback__) is None:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from preheat.base.dataclass import dataclass
+from preheat.base.identity import identity
 from preheat.bridge.operators import Operator
 from preheat.bridge.ops import overload
 
@@ -66,14 +67,14 @@ def made_of_numbers(
     numbers   holds the ids of the objects that are runtime numbers
     """
     factory = _FACTORIES.get(function) if type(function) in _KINDS else None
-    if factory is None or not any(id(arg) in numbers for arg in (*args, *kwargs.values())):
+    if factory is None or not any(identity(arg) in numbers for arg in (*args, *kwargs.values())):
         return None
     names = factory.names
     given = dict(factory.if_not_given) | dict(zip(names, args)) | {
         name: arg for name, arg in kwargs.items() if name not in _TYPES}
     others = [given.get(name, default) for name, default in factory.others]
     is_known = len(args) <= len(names) and given.keys() <= set(names) and given.keys() >= set(factory.sizes)
-    if not is_known or any(id(arg) in numbers for arg in others) or not all(type(n) in (int, float, bool) for n in others):
+    if not is_known or any(identity(arg) in numbers for arg in others) or not all(type(n) in (int, float, bool) for n in others):
         return None
     device = kwargs.get("device")
     device = torch.get_default_device() if device is None else torch.device(device)

@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 
+from preheat.base.identity import identity
+
 _is_looking: ContextVar[bool] = ContextVar("preheat_is_looking", default=False)
 
 
@@ -41,12 +43,12 @@ def why_broken(results: Iterable[torch.Tensor], origins: Iterable[Any]) -> str:
 
 def nodes(results: Iterable[torch.Tensor], origins: Iterable[Any]) -> Iterator:
     """The nodes of autograd from `results` back to those that gave `origins`."""
-    seen = {id(node): node for node in origins if node is not None}
+    seen = {identity(node): node for node in origins if node is not None}
     waiting = [node for node in map(history, results) if node is not None]
     while waiting:
         node = waiting.pop()
-        if id(node) not in seen:
-            seen[id(node)] = node
+        if identity(node) not in seen:
+            seen[identity(node)] = node
             yield node
             waiting += [following for following, _ in node.next_functions if following is not None]
 

@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+from preheat.base.identity import identity
 from preheat.bridge.of_numbers import as_numbers, made_by_c, tensor_maker
 from preheat.bridge.operators import Operator
 from preheat.bridge.ops import overload, private
@@ -61,7 +62,7 @@ def of_integers(
 
 
 def _is_changing(numbers: Mapping[int, Any], value: Any) -> bool:
-    return type(value) is int and id(value) in numbers
+    return type(value) is int and identity(value) in numbers
 
 
 # ---------------------------------------------------------------------------- diagonals
@@ -216,7 +217,7 @@ def resized(
     x, wanted, *rest, factors = args
     if wanted is not None or not isinstance(factors, (list, tuple)) or len(factors) != axes or x.dim() != axes + 2:
         return None
-    is_changing = [type(n) in (int, float) and id(n) in numbers for n in factors]
+    is_changing = [type(n) in (int, float) and identity(n) in numbers for n in factors]
     if not any(is_changing) or torch.is_autocast_enabled(x.device.type):
         return None
     sizes = []

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from preheat.base.dataclass import dataclass
+from preheat.base.identity import identity
 from preheat.bridge.operators import Operator
 from preheat.bridge.ops import overload, private
 from preheat.bridge.losses import COMPOSED, batch_norm
@@ -192,7 +193,7 @@ def _given_to(
         return None
     bound.apply_defaults()
     given = bound.arguments
-    changing = [given[name] for name in row.numbers if id(given[name]) in numbers and type(given[name]) is float]
+    changing = [given[name] for name in row.numbers if identity(given[name]) in numbers and type(given[name]) is float]
     first = next(iter(given.values()))
     if not changing or type(first) not in PLAIN_TENSORS or not first.is_floating_point():
         return None
@@ -210,7 +211,7 @@ def dropped_out(function: Any, args: tuple, kwargs: Mapping[str, Any], numbers: 
         return None
     x, p, is_training = args
     is_known = type(x) is torch.Tensor and x.is_cpu and x.is_floating_point() and x.numel() > 0
-    return p if is_known and is_training is True and id(p) in numbers and type(p) is float else None
+    return p if is_known and is_training is True and identity(p) in numbers and type(p) is float else None
 
 
 def _schema(name: str, op: Any) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from preheat.base.errors import UserError
+from preheat.base.identity import identity
 from preheat.bridge.history import nodes
 
 Axes = Any  # a tuple of axes for a tensor, None for anything else, containers of those
@@ -185,7 +186,7 @@ def grads_of(result: Any) -> dict[int, Tensor]:
     program has computed from."""
     outputs = [tensor for tensor in tensors_of(result) if tensor.requires_grad]
     leaves = {
-        id(leaf): leaf for node in nodes(outputs, ())
+        identity(leaf): leaf for node in nodes(outputs, ())
         if (leaf := getattr(node, "variable", None)) is not None}
     if not leaves:
         return {}
@@ -213,7 +214,7 @@ def put_back(state: list[tuple[Tensor, Tensor]]) -> None:
 
 def written(state: list[tuple[Tensor, Tensor]]) -> frozenset[int]:
     """The ids of the tensors of `state_of` that have other elements now."""
-    return frozenset(id(tensor) for tensor, value in state if not is_same_state(tensor, value))
+    return frozenset(identity(tensor) for tensor, value in state if not is_same_state(tensor, value))
 
 
 def draw_state() -> Tensor:

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from preheat.base.identity import identity
 from preheat.bridge.tensors import PLAIN_TENSORS, Tensor
 
 _BOTH_WAYS = ("add", "sub", "mul")
@@ -56,5 +57,5 @@ def _is_known(function: Any) -> bool:
 
 def _is_pair(tensor: Any, number: Any, numbers: Mapping[int, Any]) -> bool:
     return (
-        type(tensor) in PLAIN_TENSORS and id(number) in numbers and type(number) in (int, float)
+        type(tensor) in PLAIN_TENSORS and identity(number) in numbers and type(number) in (int, float)
         and tensor.dtype in _DTYPES and tensor.requires_grad and torch.is_grad_enabled())

@@ -16,6 +16,7 @@ import types
 from types import FunctionType, MethodType
 from typing import Any
 
+from preheat.base.identity import identity
 from preheat.base.names import mro_of
 from preheat.capture.calls import c_call, invoke
 from preheat.capture.classes import OF_OBJECT, common
@@ -40,12 +41,12 @@ BOUND_ON_READ = frozenset(
 def load(m, owner: Any, name: str) -> Any:
     """`owner.name`, or the frame that gives it."""
     cls = type(owner)
-    view = m.views.get(id(cls))
+    view = m.views.get(identity(cls))
     if view is None or view.tag.value != view.version:
         view = m.view(cls)
     getter = view.getattribute
     try:
-        if name in view.by_c and id(owner) not in m.known:
+        if name in view.by_c and identity(owner) not in m.known:
             value = OBJECT_GET(owner, name)
             if m.born is not None and type(value) in BOUND_ON_READ:
                 m.born(value, "method")
@@ -122,7 +123,7 @@ def load_generic(m, owner: Any, cls: type, name: str) -> Any:
         getter = m.lookup(raw, kind, "__get__")
         if getter is not ABSENT and is_data_descriptor(m, raw, kind):
             return load_data(m, owner, cls, name, raw, getter)
-    is_known = id(owner) in m.known
+    is_known = identity(owner) in m.known
     if is_known or raw is ABSENT or is_python(getter):
         namespace = instance_dict(m, owner, cls)
         if namespace is not None:
@@ -175,7 +176,7 @@ def load_member(m, owner: Any, cls: type, name: str) -> Any:
     try:
         value = m.view(cls).getattribute(owner, name)
     except AttributeError:
-        if m.miss_member is not None and id(owner) in m.known:
+        if m.miss_member is not None and identity(owner) in m.known:
             m.miss_member(owner, name)
         raise
     if m.c_call is not None and m.observer.is_opaque_member(owner, name, value):
@@ -183,7 +184,7 @@ def load_member(m, owner: Any, cls: type, name: str) -> Any:
     if type(value) in BOUND_ON_READ:
         if m.born is not None:
             m.born(value, "method")
-    elif m.read_member is not None and id(owner) in m.known:
+    elif m.read_member is not None and identity(owner) in m.known:
         other = m.read_member(owner, name, value)
         return value if other is None else other
     return value if not m.numbers else seen_size(m, owner, name, value)
@@ -201,7 +202,7 @@ def load_hidden(m, owner: Any, cls: type, name: str) -> Any:
 
 def is_hidden(m, owner: Any) -> bool:
     """Whether an attribute of `owner`, which C keeps in a way of its own, is a call of C."""
-    return m.c_call is not None and (id(owner) in m.known or m.observer.has_answer())
+    return m.c_call is not None and (identity(owner) in m.known or m.observer.has_answer())
 
 
 def seen_size(m, owner: Any, name: str, value: Any) -> Any:
@@ -217,7 +218,7 @@ def load_of_module(m, owner: Any, cls: type, name: str) -> Any:
         return load_data(m, owner, cls, name, raw, m.lookup(raw, type(raw), "__get__"))
     namespace = types.ModuleType.__dict__["__dict__"].__get__(owner)
     value = namespace.get(name, ABSENT)
-    is_known = id(owner) in m.known
+    is_known = identity(owner) in m.known
     if value is not ABSENT:
         if is_known and m.read_attribute is not None:
             other = m.read_attribute(owner, namespace, name, value)
@@ -306,7 +307,7 @@ def load_method(m, owner: Any, name: str) -> Any:
     if view.getattribute is OBJECT_GET:
         raw = m.lookup(owner, cls, name)
         if type(raw) is FunctionType:
-            if id(owner) not in m.known:
+            if identity(owner) not in m.known:
                 namespace = instance_dict(m, owner, cls)
                 if namespace is None or name not in namespace:
                     return Method(raw, owner)

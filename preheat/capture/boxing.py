@@ -17,6 +17,7 @@ from collections.abc import Callable
 from functools import reduce
 from typing import Any
 
+from preheat.base.identity import identity
 from preheat.bridge.calls import BY_TYPES, Call
 from preheat.bridge.composed import below_autograd
 from preheat.bridge.of_numbers import as_numbers
@@ -144,8 +145,8 @@ class Boxing(Spelling, Observer):
     def carried(self, values: tuple, point: Point) -> tuple[dict, dict[int, frozenset[int]]]:
         """What the next node takes over: runtime numbers, a float that is the answer of a host call among
         them, and of tensors the axes that change; both by id."""
-        answers = {id(value): value for value in values[-1:] if point.has_answer and type(value) is float}
-        axes = {id(value): self.axes_of(value) for value in values if type(value) is Tensor}
+        answers = {identity(value): value for value in values[-1:] if point.has_answer and type(value) is float}
+        axes = {identity(value): self.axes_of(value) for value in values if type(value) is Tensor}
         return (
             {place: value for place, (value, _) in self.numbers.items()} | self.counters | answers,
             {place: found for place, found in axes.items() if found})
@@ -154,12 +155,12 @@ class Boxing(Spelling, Observer):
         """What C sees for `value`: a tensor with symbols as one whose sizes are boxes."""
         if type(value) not in PLAIN_TENSORS:
             return value
-        made = self._shown.get(id(value))
+        made = self._shown.get(identity(value))
         if made is None:
             found = self.symbolic_type(value)
             if found is None:
                 return value
-            made = self._shown[id(value)] = show(value, found, self.guards.numbers)
+            made = self._shown[identity(value)] = show(value, found, self.guards.numbers)
         return made
 
     def read_size(self, owner: Any, name: str) -> Any:
@@ -216,7 +217,7 @@ class Boxing(Spelling, Observer):
             self.pin_sizes(function.__self__)
         if not kwargs:
             function, args = spelled_calculation(function, args, self.numbers, self.read_known)
-        is_arithmetic = not kwargs and any(id(arg) in self.numbers for arg in args)
+        is_arithmetic = not kwargs and any(identity(arg) in self.numbers for arg in args)
         if is_arithmetic and function in EXTREMES and len(args) > 2:
             return reduce(lambda a, b: numbers.calculate(function, (a, b), self.perform), args)
         if is_arithmetic and is_operation(function):
@@ -252,7 +253,7 @@ class Boxing(Spelling, Observer):
         return call(self, function, args, kwargs, row)
 
     def read_known(self, value: Any) -> None:
-        if id(value) in self.known:
+        if identity(value) in self.known:
             self.read_whole(value)
 
     def _boxed_method(
@@ -328,7 +329,7 @@ class Boxing(Spelling, Observer):
     def _compare_sizes(self, function: Callable, first: tuple, second: tuple) -> bool:
         """`x.shape == y.shape`, or of two lists of ints, size by size."""
         for arg in (first, second):
-            if id(arg) in self.known:
+            if identity(arg) in self.known:
                 self.read_whole(arg)
         is_equal = len(first) == len(second) and all(
             self.guards.numbers.calculate(operator.eq, pair) for pair in zip(first, second))
@@ -395,7 +396,7 @@ class Boxing(Spelling, Observer):
             value = (value.start, value.stop, value.step)
         if type(value) in _PUT_TOGETHER:
             return any(map(self.holds_int, value))
-        return type(value) is int and id(value) in self.numbers
+        return type(value) is int and identity(value) in self.numbers
 
     def _twice(
         self, run: Callable, again: Callable, looked_at: Any, is_known: bool = True, refused: str = "",
@@ -460,10 +461,10 @@ class Boxing(Spelling, Observer):
         can happen to it."""
         if type(value) not in PLAIN_TENSORS:
             return value
-        made = self._shown.get(id(value))
+        made = self._shown.get(identity(value))
         if made is None:
             type_now = self.symbolic_type(value) or tensor_facts(value).type
-            made = self._shown[id(value)] = show(value, type_now, self.guards.numbers)
+            made = self._shown[identity(value)] = show(value, type_now, self.guards.numbers)
             if value.requires_grad:
                 made.requires_grad_()
         return made
@@ -476,7 +477,7 @@ class Boxing(Spelling, Observer):
             return any(map(self._has_symbols, value))
         if type(value) is slice:
             return any(map(self._has_symbols, (value.start, value.stop, value.step)))
-        return id(value) in self.numbers or self.symbolic_type(value) is not None
+        return identity(value) in self.numbers or self.symbolic_type(value) is not None
 
     def _pin_within(self, value: Any) -> None:
         self.guards.numbers.pin_all(value)
@@ -532,7 +533,7 @@ def _lists_ints(value: Any) -> bool:
 
 def _is_refused(table: dict[int, Any], function: Any, args: tuple) -> bool:
     """Whether an operator's dunder of a runtime number gives the turn to a tensor."""
-    if not is_bound(function) or id(function.__self__) not in table or len(args) != 1:
+    if not is_bound(function) or identity(function.__self__) not in table or len(args) != 1:
         return False
     return issubclass(type(args[0]), Tensor) and function(*args) is NotImplemented
 

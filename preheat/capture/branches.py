@@ -8,6 +8,7 @@ Such a branch is a guard, computed before the call; any other look at a tensor's
 from collections.abc import Callable
 from typing import Any
 
+from preheat.base.identity import identity
 from preheat.bridge.ops import overload
 from preheat.bridge.overloads import facts_of
 from preheat.bridge.tensors import Tensor, dtype_name
@@ -53,7 +54,7 @@ class BranchRecorder:
         call. None if floats decide: their answer changes from call to call, and a host call that
         the compiled ops come before is cheaper than a guard that runs them one by one.
         """
-        known = self.values.get(id(tensor))
+        known = self.values.get(identity(tensor))
         if known is None or dtype_name(tensor.dtype) != "bool" or tensor.numel() != 1:
             return None
         if not self.has_tests:

@@ -18,6 +18,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+from preheat.base.identity import identity
 from preheat.capture import attributes, generators, items, operations, polyfills, ranges, texts
 from preheat.capture.answers import judged
 from preheat.capture.attributes import OBJECT_DELETE, OBJECT_GET, OBJECT_SET
@@ -35,7 +36,7 @@ def iterable(m, value: Any) -> Any:
     """`value`, or an iterator that the machine drives when iterating it would run Python."""
     if iterates_in_python(m, value):
         return generators.drive_iterator(m, m.finish(operations.iterate(m, value)))
-    if m.read_whole is not None and id(value) in m.known and not is_taken_by_c(m, value):
+    if m.read_whole is not None and identity(value) in m.known and not is_taken_by_c(m, value):
         m.read_whole(value)
     return value
 
@@ -110,7 +111,7 @@ def of_generators(function: Callable, polyfill: Callable) -> None:
 
     def model(m, args, kwargs):
         is_own = len(args) == 1 and not kwargs and generators.is_own(args[0])
-        if is_own and m.is_watching and id(args[0]) not in m.known:
+        if is_own and m.is_watching and identity(args[0]) not in m.known:
             return invoke(m, polyfill, tuple(args))
         return by_c(m, args, kwargs)
 
@@ -132,7 +133,7 @@ def model_sum(m, args, kwargs):
 def is_added_in_machine(m, value: Any) -> bool:
     """Whether a list or tuple that the call made holds what C would add up unseen, at the sizes that it has; or a
     range is as long as a number that changes says."""
-    return ranges.is_changing(m, value) or type(value) in (list, tuple) and id(value) not in m.known and any(map(m.observer.has_sizes, value))
+    return ranges.is_changing(m, value) or type(value) in (list, tuple) and identity(value) not in m.known and any(map(m.observer.has_sizes, value))
 
 
 def extremum(function: Callable, decide: Callable) -> None:
@@ -182,7 +183,7 @@ def model_get(m, function, owner, args, kwargs):
         return c_call(m, function, args, kwargs)
     operations.look_at(m, args[0])
     value = dict.get(owner, args[0], ABSENT)
-    is_known = id(owner) in m.known
+    is_known = identity(owner) in m.known
     if value is not ABSENT:
         if is_known and m.read_item is not None:
             other = m.read_item(owner, args[0], value)
@@ -203,8 +204,8 @@ def is_attribute_call(m, args: tuple | list, kwargs: dict, *counts: int) -> bool
 
 def has_changing_name(m, args: tuple | list) -> bool:
     """Whether a host call finds an attribute of what is from outside, whose name is made of a number that changes."""
-    return len(args) > 1 and id(args[1]) in m.numbers and (
-        m.observer.has_answer() or id(args[0]) in m.known and m.observer.is_changing_key(args[1]))
+    return len(args) > 1 and identity(args[1]) in m.numbers and (
+        m.observer.has_answer() or identity(args[0]) in m.known and m.observer.is_changing_key(args[1]))
 
 
 @models(getattr)
@@ -333,7 +334,7 @@ def model_iter(m, args, kwargs):
 def model_next(m, args, kwargs):
     if kwargs or not 1 <= len(args) <= 2:
         return c_call(m, next, args, kwargs)
-    if generators.is_own(args[0]) and id(args[0]) not in m.known:
+    if generators.is_own(args[0]) and identity(args[0]) not in m.known:
         return operations.directly(m, args[0], next, *args)
     raw = m.lookup(args[0], type(args[0]), "__next__")
     if not operations.runs_python(raw):

@@ -25,6 +25,8 @@ from collections.abc import Callable
 from types import CodeType
 from typing import Any
 
+from preheat.base.identity import identity
+
 VERSION = sys.version_info[:2]
 OWN_FOLDER = (
     str(pathlib.Path(__file__).parent) + os.sep
@@ -158,11 +160,11 @@ class Decoder:
         self.cache: dict[int, tuple[weakref.ref, Code]] = {}
 
     def __call__(self, code: CodeType) -> Code:
-        entry = self.cache.get(id(code))
+        entry = self.cache.get(identity(code))
         if entry is not None:
             return entry[1]
         decoded = decode(code, self.handlers)
-        key, cache = id(code), self.cache
+        key, cache = identity(code), self.cache
         self.cache[key] = (weakref.ref(code, lambda _: cache.pop(key, None)), decoded)
         return decoded
 

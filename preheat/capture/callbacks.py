@@ -12,6 +12,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+from preheat.base.identity import identity
 from preheat.capture import operations
 from preheat.capture.observer import ABSENT
 
@@ -92,16 +93,16 @@ def by_greater(m, value: Any) -> Any:
 
 def _is_known_to_c(m, value: Any) -> bool:
     """A plain value that does not change, or a tuple of some: C compares them as the machine would."""
-    if type(value) is tuple and id(value) not in m.known:
+    if type(value) is tuple and identity(value) not in m.known:
         return all(_is_known_to_c(m, part) for part in value)
-    return type(value) in operations.PLAIN and id(value) not in m.numbers
+    return type(value) in operations.PLAIN and identity(value) not in m.numbers
 
 
 def holds_numbers(m, args: list) -> bool:
     """Whether the only argument is a list or tuple that the call made, with a number in it that changes."""
-    if len(args) != 1 or type(args[0]) not in (list, tuple) or id(args[0]) in m.known:
+    if len(args) != 1 or type(args[0]) not in (list, tuple) or identity(args[0]) in m.known:
         return False
-    return any(id(part) in m.numbers for part in args[0])
+    return any(identity(part) in m.numbers for part in args[0])
 
 
 def is_true(m, value: Any) -> bool:

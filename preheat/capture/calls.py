@@ -16,6 +16,7 @@ from collections.abc import Callable
 from types import FunctionType, MethodType
 from typing import Any
 
+from preheat.base.identity import identity
 from preheat.capture import polyfills
 from preheat.capture.bytecode import VARARGS, VARKEYWORDS, Code
 from preheat.capture.classes import common
@@ -99,7 +100,7 @@ def after_split(m, call: tuple, parts: tuple) -> Any:
     (function, args, kwargs), (first, rest) = call, parts
     if rest is not None:
         return enter(m, function, (*args, *first), kwargs, rest)
-    if m.read_whole is not None and id(first) in m.known:
+    if m.read_whole is not None and identity(first) in m.known:
         m.read_whole(first)
     return invoke(m, function, (*args, *first), kwargs)
 
@@ -317,12 +318,12 @@ def invoke_descriptor(m, function: Any, args: tuple | list, kwargs: dict | None)
 
 
 def tell_partial(m, function: functools.partial) -> None:
-    if id(function) in m.known and m.read_member is not None:
+    if identity(function) in m.known and m.read_member is not None:
         for name in ("func", "args", "keywords"):
             m.read_member(function, name, getattr(function, name))
         if m.read_whole is not None:
             for part in (function.args, function.keywords):
-                if id(part) in m.known:
+                if identity(part) in m.known:
                     m.read_whole(part)
 
 

@@ -28,6 +28,7 @@ from typing import Any
 from preheat.base import marks
 from preheat.base.callers import Raised
 from preheat.base.dataclass import dataclass
+from preheat.base.identity import identity
 from preheat.base.signatures import rest_of
 from preheat.bridge.ambient import ambient_now, steps_aside
 from preheat.capture import machine, updates
@@ -150,7 +151,7 @@ def resume(
         return unwatched("foreign_state", aside)
     watcher = Watcher(
         Limits.of(limits), dict(ambient_now())["inference_mode"], is_known, dynamic)
-    watcher.made.update({id(function): (function, maker) for function, maker in made})
+    watcher.made.update({identity(function): (function, maker) for function, maker in made})
     try:
         watcher.begin_at(point, values, frames)
     except GiveUp as given:

@@ -9,6 +9,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+from preheat.base.identity import identity
 from preheat.base.numbers import joined
 from preheat.capture import attributes, calls, generators, items, operations, polyfills
 from preheat.capture.bytecode import NULL_FIRST
@@ -69,7 +70,7 @@ def build_const_key_map(m, frame, count):
 @handles("BUILD_STRING")
 def build_string(m, frame, count):
     parts = frame.stack[-count:] if m.numbers and count else ()
-    if any(id(part) in m.numbers for part in parts):
+    if any(identity(part) in m.numbers for part in parts):
         frame.stack[-count:] = [operations.calculate(m, joined, *parts)]
     else:
         display(m, frame, count, "".join, "string")
@@ -84,7 +85,7 @@ def build_slice(m, frame, count):
 def list_append(m, frame, depth):
     value = frame.stack.pop()
     target = frame.stack[-depth]
-    if m.mutate is not None and id(target) in m.known:  # a point lies between
+    if m.mutate is not None and identity(target) in m.known:  # a point lies between
         m.mutate(target, "append", (value,), {})
     target.append(value)
 
@@ -128,10 +129,10 @@ def is_iterable(m, value: Any) -> bool:
 def elements(m, value: Any) -> Any:
     """An iterable of C over the elements of `value`: Python iterators are run by the machine."""
     cls = type(value)
-    if cls in (list, tuple) and id(value) in m.known:
+    if cls in (list, tuple) and identity(value) in m.known:
         return items.read_items(m, value)
     if cls in (list, tuple, dict, set, frozenset, str, range):
-        if m.read_whole is not None and id(value) in m.known:
+        if m.read_whole is not None and identity(value) in m.known:
             m.read_whole(value)
         operations.look_at(m, value if cls is str or cls is range else None)
         return value
@@ -206,7 +207,7 @@ def update_from_mapping(m, target: dict, mapping: Any, function: Any) -> None:
         issubclass(type(mapping), dict)
         and m.lookup(mapping, type(mapping), "__iter__") is DICT_ITER
     ):
-        if m.read_whole is not None and id(mapping) in m.known:
+        if m.read_whole is not None and identity(mapping) in m.known:
             m.read_whole(mapping)
         if function is None:  # no key is hashed again
             if m.mutate is not None:
@@ -231,7 +232,7 @@ def update_from_mapping(m, target: dict, mapping: Any, function: Any) -> None:
 def unpack_sequence(m, frame, count):
     value = frame.stack[-1]
     if type(value) in (tuple, list) and len(value) == count:
-        frame.stack[-1:] = items.read_items(m, value)[::-1] if id(value) in m.known else value[::-1]
+        frame.stack[-1:] = items.read_items(m, value)[::-1] if identity(value) in m.known else value[::-1]
         return
     frame.stack[-1:] = unpack(m, value, count, count)[::-1]
 
@@ -240,7 +241,7 @@ def unpack_sequence(m, frame, count):
 def unpack_ex(m, frame, counts):
     before, after = counts & 255, counts >> 8
     value = frame.stack[-1]
-    if id(value) in m.known and m.observer.is_moving(value):
+    if identity(value) in m.known and m.observer.is_moving(value):
         found = calls.invoke(m, polyfills.unpacked, (value, before, after))
         return settle(m, frame, found, 1, push_all)
     found = unpack(m, value, before + after, -1)

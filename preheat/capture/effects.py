@@ -14,6 +14,7 @@ old memory and new (the length of a list that grew) must end the node first (`to
 from typing import Any
 
 from preheat.base.dataclass import dataclass
+from preheat.base.identity import identity
 from preheat.bridge.tensors import Parameter, Tensor
 from preheat.capture.observer import ABSENT, NOT_DONE
 from preheat.capture.sources import PRIMITIVES
@@ -56,7 +57,7 @@ class Effects:
 
     def add(self, kind: str, target: Any, *parts: Any) -> None:
         self.list.append(Effect(kind, target, parts))
-        self.targets[id(target)] = target
+        self.targets[identity(target)] = target
 
     def entry(self, container: Any, key: Any, value: Any, is_new: bool = False) -> None:
         """`container[key]` is now `value`, or gone if ABSENT; `is_new`: its keys have changed."""
@@ -65,10 +66,10 @@ class Effects:
             self.changed(container)
             return
         self._values[place] = value
-        self._keys[id(key)] = key
+        self._keys[identity(key)] = key
         if is_new or value is ABSENT:
-            self._values[id(container), "keys"] = True
-        self.targets.setdefault(id(container), container)
+            self._values[identity(container), "keys"] = True
+        self.targets.setdefault(identity(container), container)
 
     def class_written(self, cls: type, name: str, value: Any) -> None:
         """`cls.name` is now `value`, or gone if ABSENT."""
@@ -77,7 +78,7 @@ class Effects:
 
     def changed(self, container: Any) -> None:
         """Any part of `container` may have changed."""
-        self._changed[id(container)] = container
+        self._changed[identity(container)] = container
 
     def value(self, container: Any, key: Any) -> Any:
         """What this node wrote there: a value, ABSENT if it deleted it, NOT_DONE if nothing."""
@@ -86,24 +87,24 @@ class Effects:
 
     def touches(self, container: Any) -> bool:
         """Whether a read of all of `container`, its length or its keys would see a write."""
-        here = id(container)
+        here = identity(container)
         return here in self._changed or any(place[0] == here for place in self._values)
 
     def has_other_length(self, container: Any) -> bool:
         """Whether more than what is behind known keys, or at known places, may have changed."""
-        return id(container) in self._changed or (id(container), "keys") in self._values
+        return identity(container) in self._changed or (identity(container), "keys") in self._values
 
     def has_changed(self, container: Any) -> bool:
         """Whether any part of `container` may have changed."""
-        return id(container) in self._changed
+        return identity(container) in self._changed
 
 
 def _place(container: Any, key: Any) -> tuple | None:
     """What tells an entry apart from others; None for a key that may be equal to another object."""
     kind = type(key)
     if kind in PRIMITIVES:
-        return id(container), kind, key
-    return (id(container), Tensor, id(key)) if kind in _BY_IDENTITY else None
+        return identity(container), kind, key
+    return (identity(container), Tensor, identity(key)) if kind in _BY_IDENTITY else None
 
 
 _BY_IDENTITY = frozenset((Tensor, Parameter))  # they hash by identity, and so dicts find them

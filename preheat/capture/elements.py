@@ -16,6 +16,7 @@ as wide).
 from collections.abc import Callable
 from typing import Any
 
+from preheat.base.identity import identity
 from preheat.bridge.overloads import Overload
 from preheat.bridge.tensors import Tensor, dtype_name
 from preheat.capture.sized_recorder import tensors_in
@@ -65,15 +66,15 @@ class ElementRecorder:
         for position, _ in facts.writes:
             given = args[position] if position < len(args) else None
             for tensor in given if type(given) in (list, tuple) else (given,):
-                if is_followed(tensor) and id(tensor) not in self.values:
-                    self._before[id(tensor)] = self._present(tensor)
+                if is_followed(tensor) and identity(tensor) not in self.values:
+                    self._before[identity(tensor)] = self._present(tensor)
 
     def follow(self, op: Op, args: tuple, kwargs: dict) -> None:
         """`op`, appended just now, was called with the tensors in `args`."""
         if self._before:
             for tensor in tensors_in((*args, *kwargs.values())):
-                if id(tensor) in self._before:
-                    self._first[self.values[id(tensor)].value] = self._before.pop(id(tensor))
+                if identity(tensor) in self._before:
+                    self._first[self.values[identity(tensor)].value] = self._before.pop(identity(tensor))
         written = op.writes[0] if len(op.writes) == 1 else -1
         number = self._calculated(op, args, kwargs) if written >= 0 or len(op.results) == 1 else None
         for value in op.writes:
@@ -95,7 +96,7 @@ class ElementRecorder:
         value = self._present(tensor)
         if self.is_fixed(tensor):
             return value, value
-        known = self.values.get(id(tensor))
+        known = self.values.get(identity(tensor))
         if known is None and not self._rewritten:  # as the node found it, whatever it shares
             source = self.outside(tensor)
             if source is None or self.element_symbol is None:

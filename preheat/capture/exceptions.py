@@ -12,6 +12,7 @@ import types
 from typing import Any
 
 from preheat.base import stubs
+from preheat.base.identity import identity
 from preheat.base.names import is_heap_type, mro_of
 from preheat.capture.observer import GiveUp
 
@@ -57,10 +58,10 @@ def history(planner: Any, value: BaseException, place: int) -> None:
 def traceback(planner: Any, value: types.TracebackType) -> int:
     """The entries from the innermost outward, each in front of those that follow."""
     entries = [value]
-    while entries[-1].tb_next is not None and id(entries[-1].tb_next) not in planner.memo:
+    while entries[-1].tb_next is not None and identity(entries[-1].tb_next) not in planner.memo:
         entries.append(entries[-1].tb_next)
     following = planner.plan(None) if entries[-1].tb_next is None else (
-        planner.memo[id(entries[-1].tb_next)])
+        planner.memo[identity(entries[-1].tb_next)])
     for shown in reversed(entries):
         function = stubs.function_of(shown)
         if function is None:
@@ -68,5 +69,5 @@ def traceback(planner: Any, value: types.TracebackType) -> int:
         make, *place = planner.many((stubs.entry, function, shown.tb_lasti, shown.tb_lineno))
         following = planner.step("call", make, following, *place)
         planner.kept.append(shown)
-        planner.memo[id(shown)] = following
+        planner.memo[identity(shown)] = following
     return following

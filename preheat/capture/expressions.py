@@ -11,6 +11,7 @@ import types
 from types import CellType, FunctionType
 from typing import Any
 
+from preheat.base.identity import identity
 from preheat.capture import calls, items, operations, texts
 from preheat.capture.bytecode import NULL_FIRST
 from preheat.capture.containers import elements, is_iterable
@@ -81,9 +82,9 @@ def call_function_ex(m, frame, flags):
             )
         args = operations.operate(m, tuple, args) if is_taken_by_c(m, args) else tuple(elements(m, args))
         stack[-1 - extra] = args
-    if id(args) in m.known and m.observer.is_moving(args):
+    if identity(args) in m.known and m.observer.is_moving(args):
         return settle(m, frame, calls.spread(m, function, (), args, dict(kwargs)), 3 + extra)
-    if m.read_whole is not None and id(args) in m.known:
+    if m.read_whole is not None and identity(args) in m.known:
         m.read_whole(args)
     return settle(m, frame, calls.invoke(m, function, args, dict(kwargs)), 3 + extra)
 

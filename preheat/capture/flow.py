@@ -9,6 +9,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+from preheat.base.identity import identity
 from preheat.capture import generators, operations
 from preheat.capture.bytecode import VERSION
 from preheat.capture.frames import END, RETURN, YIELD, Frame, and_then

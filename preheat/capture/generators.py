@@ -18,6 +18,7 @@ from collections.abc import Generator, Iterable, Iterator
 from types import GeneratorType
 from typing import Any
 
+from preheat.base.identity import identity
 from preheat.capture import attributes, calls, operations
 from preheat.capture.bytecode import VERSION
 from preheat.capture.frames import END, Frame, Handled, attempt
@@ -237,7 +238,7 @@ def send(m, receiver: Any, value: Any) -> Any:
 @method("__next__", GeneratorType)
 def model_advance(m, function: Any, owner: GeneratorType, args: Any, kwargs: dict) -> Any:
     """A generator that the call has made runs in the machine: no C to be judged in between."""
-    if kwargs or not is_own(owner) or id(owner) in m.known:
+    if kwargs or not is_own(owner) or identity(owner) in m.known:
         return calls.c_call(m, function, args, kwargs)
     return operations.directly(m, owner, function, *args)
 

@@ -23,6 +23,7 @@ from dataclasses import replace
 from typing import Any
 
 from preheat.base.digest import code_digest
+from preheat.base.identity import identity
 from preheat.base.names import instance_dict, is_heap_type, mro_of, raw_attribute
 from preheat.base.numbers import has_copies
 from preheat.bridge.calls import VALUE_TYPES
@@ -150,7 +151,7 @@ class Guards:
             self.claim(source, "type", sources.name(kind))
             self.claim(source, *(("len", 0) if kind is tuple else ("set", ())))
             return None
-        found = sources.known.get(id(value))
+        found = sources.known.get(identity(value))
         if has_identity(value, kind) and not self._is_nameless(value, kind, *hints):
             # by name first: a class or function has one place, however many paths lead to it
             self.claim(source, "is", sources.name(value, *hints))
@@ -164,7 +165,7 @@ class Guards:
         return None
 
     def _runtime_number(self, source: int, value: int | float) -> int | float | None:
-        if id(value) in self.carried:
+        if identity(value) in self.carried:
             return self.numbers.adopt(source, value)
         if self.dynamic and source_path(self.sources, source) in self.dynamic:
             return self.numbers.of_source(source, value)
@@ -207,7 +208,7 @@ class Guards:
             return type
         sizes, strides = moving_axes(
             self.sources, source, type.sizes, value.__class__ is Tensor, self.dynamic)
-        sizes |= self.carried_axes.get(id(value), frozenset())
+        sizes |= self.carried_axes.get(identity(value), frozenset())
         marks = marks_of(value)
         sizes = (sizes | marks.dynamic) - marks.static
         if not sizes and not strides:
@@ -243,7 +244,7 @@ class Guards:
         self, owner: Any, namespace: dict, name: str, value: Any,
     ) -> int | float | None:
         """`name` was found in the dict of `owner`. Gives what `meet` gives, as all reads do."""
-        place = (id(namespace), name)
+        place = (identity(namespace), name)
         if place in self._read:
             return self._replaced.get(place)
         self._read.add(place)
@@ -258,9 +259,9 @@ class Guards:
     def namespace(self, owner: Any, namespace: dict) -> int:
         """The source of the instance or module dict of a known `owner`."""
         known = self.sources.known
-        if type(owner) is types.ModuleType and id(namespace) in known:
-            return known[id(namespace)]
-        source = self.sources.step(known[id(owner)], "dict")
+        if type(owner) is types.ModuleType and identity(namespace) in known:
+            return known[identity(namespace)]
+        source = self.sources.step(known[identity(owner)], "dict")
         found = self.sources.know(namespace, source)
         if found != source:  # it is a dict of something else, too
             self.claim(source, "is", At(found))
@@ -274,18 +275,18 @@ class Guards:
         namespace = instance_dict(owner)
         if type(namespace) is not dict:
             return None
-        if id(owner) in self.sources.known:
+        if identity(owner) in self.sources.known:
             self.namespace(owner, namespace)
         return namespace
 
     def member(self, owner: Any, name: str, value: Any) -> int | float | None:
         """A C-level attribute of `owner`."""
-        place = (id(owner), name, "member")
+        place = (identity(owner), name, "member")
         if place in self._read:
             return self._replaced.get(place)
         self._read.add(place)
         sources = self.sources
-        source = sources.known[id(owner)]
+        source = sources.known[identity(owner)]
         if name == "__code__" and type(owner) is types.FunctionType:
             self.claim(source, "code", code_digest(value))
         if name == "__dict__":
@@ -302,12 +303,12 @@ class Guards:
         return None
 
     def no_member(self, owner: Any, name: str) -> None:
-        self.claim(self.sources.known[id(owner)], "noattr", name, name)
+        self.claim(self.sources.known[identity(owner)], "noattr", name, name)
 
     def item(self, container: Any, key: Any, value: Any) -> int | float | None:
         """`container[key]`, a known list, tuple or dict."""
         sources = self.sources
-        source = sources.known[id(container)]
+        source = sources.known[identity(container)]
         if type(key) is int and key < 0 and not isinstance(container, dict):
             self.claim(source, "len", len(container))
             key += len(container)
@@ -319,7 +320,7 @@ class Guards:
         return self._read_at(place, self.meet(sources.step(source, "item", constant), value))
 
     def no_item(self, container: Any, key: Any) -> None:
-        source = self.sources.known[id(container)]
+        source = self.sources.known[identity(container)]
         if isinstance(container, dict):
             constant = self.sources.constant(key)
             self.claim(source, "absent", constant, (type(key), constant))
@@ -328,7 +329,7 @@ class Guards:
 
     def length(self, container: Any, length: int) -> int | None:
         """The length was asked: pinned, unless it changes from call to call."""
-        source = self.sources.known[id(container)]
+        source = self.sources.known[identity(container)]
         if self.dynamic or self.moving_lists:
             place = self.sources.step(source, "len")
             is_moving = self.is_moving_list(container)
@@ -340,7 +341,7 @@ class Guards:
         return None
 
     def contains(self, container: Any, value: Any, answer: bool) -> None:
-        source = self.sources.known[id(container)]
+        source = self.sources.known[identity(container)]
         if isinstance(container, dict | set | frozenset):
             constant = self.sources.constant(value)
             self.claim(source, "contains", (constant, answer), (type(value), constant))
@@ -352,7 +353,7 @@ class Guards:
         if type(container) in _ONE_IF_EMPTY and not container:
             return  # is known by its guards
         sources = self.sources
-        source = sources.known[id(container)]
+        source = sources.known[identity(container)]
         place = (source, "whole")
         if place in self._read:
             return
@@ -375,17 +376,17 @@ class Guards:
     def is_moving_list(self, container: Any) -> bool:
         """Whether a list of tensors from outside has another length from call to call: what looks at
         all of it is a host call."""
-        if type(container) not in (list, tuple) or id(container) not in self.sources.known:
+        if type(container) not in (list, tuple) or identity(container) not in self.sources.known:
             return False
         if not self.can_end():
             return False
-        if id(container) in self.moving_lists:
+        if identity(container) in self.moving_lists:
             return True
         path = self.dynamic and items_path(
-            source_path(self.sources, self.sources.known[id(container)]))
+            source_path(self.sources, self.sources.known[identity(container)]))
         if path not in self.dynamic or not all(type(e) is Tensor for e in container):
             return False
-        self.moving_lists[id(container)] = container
+        self.moving_lists[identity(container)] = container
         return True
 
     def is_looked_at_often(self, values: Iterable[Any]) -> bool:
@@ -406,7 +407,7 @@ class Guards:
     def keys(self, container: dict) -> None:
         """The keys of a known dict, in order; keys that are objects become known."""
         sources = self.sources
-        source = sources.known[id(container)]
+        source = sources.known[identity(container)]
         for position, key in enumerate(dict.keys(container)):
             if type(key) not in PRIMITIVES and type(key) is not tuple:
                 self.meet(sources.step(source, "key", position), key)
@@ -424,7 +425,7 @@ class Guards:
     def apart(self, written: Iterable[Any]) -> None:
         """Objects that the node writes to are no other object of their kind that it reads."""
         for target in written:
-            source = self.sources.known.get(id(target))
+            source = self.sources.known.get(identity(target))
             if source is None or has_identity(target, type(target)):
                 continue
             is_namespace = self.sources.table[source].kind == "dict"
@@ -440,16 +441,16 @@ class Guards:
         self.compared[source] = None
 
     def cell(self, cell: Any, value: Any) -> int | float | None:
-        place = (id(cell), "cell")
+        place = (identity(cell), "cell")
         if place in self._read:
             return self._replaced.get(place)
         self._read.add(place)
         return self._read_at(
-            place, self.meet(self.sources.step(self.sources.known[id(cell)], "cell"), value))
+            place, self.meet(self.sources.step(self.sources.known[identity(cell)], "cell"), value))
 
     # ------------------------------------------------------------------ globals
     def global_(self, namespace: dict, name: str, value: Any) -> int | float | None:
-        place = (id(namespace), name)
+        place = (identity(namespace), name)
         if place in self._read:
             return self._replaced.get(place)
         self._read.add(place)
@@ -463,14 +464,14 @@ class Guards:
         return () if module is None else ((module.__name__, name),)
 
     def no_global(self, namespace: dict, name: str) -> None:
-        place = (id(namespace), name, "absent")
+        place = (identity(namespace), name, "absent")
         if place not in self._read:
             self._read.add(place)
             self.claim(self.global_namespace(namespace), "absent", name, name)
 
     def global_namespace(self, namespace: dict) -> int:
         """The source of a module's dict; one that belongs to no module is a live object."""
-        found = self.sources.known.get(id(namespace))
+        found = self.sources.known.get(identity(namespace))
         if found is not None:
             return found
         return self.sources.of(namespace)
@@ -587,7 +588,7 @@ class Guards:
     def _globals_of(self, source: int, function: types.FunctionType) -> None:
         sources = self.sources
         namespace = function.__globals__
-        if id(namespace) not in sources.known:
+        if identity(namespace) not in sources.known:
             module = sources.module_of_globals(namespace)
             if module is not None:
                 sources.know(namespace, sources.step(sources.of(module), "dict"))

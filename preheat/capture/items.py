@@ -15,6 +15,7 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
+from preheat.base.identity import identity
 from preheat.capture import polyfills, ranges
 from preheat.capture.calls import MUTATORS, c_call, invoke, mutate
 from preheat.capture.frames import and_then
@@ -50,7 +51,7 @@ def contains(m, container: Any, value: Any) -> Any:
         is_plain = is_plain or issubclass(cls, dict) and m.observer.is_key_by_identity(value)
         answer = (
             value in container if is_plain else operate(m, operator.contains, container, value))
-        if m.read_contains is not None and id(container) in m.known:
+        if m.read_contains is not None and identity(container) in m.known:
             m.read_contains(container, value, answer)
         return answer
     if cls in PLAIN and type(value) in PLAIN:
@@ -69,9 +70,9 @@ def number_within(m, container: Any, cls: type, value: Any) -> bool | None:
     members = list(dict.keys(container) if issubclass(cls, dict) else container)
     if not all(type(part) in COMPARED for part in members) or any(part != part for part in members):
         return None
-    if id(value) not in m.numbers and not any(id(part) in m.numbers for part in members):
+    if identity(value) not in m.numbers and not any(identity(part) in m.numbers for part in members):
         return None
-    if id(container) in m.known:
+    if identity(container) in m.known:
         members = read_items(m, container) if cls in (list, tuple) else m.observer.read_members(container)
     return m.observer.is_one_of(value, [part for part in members if type(part) in NUMBERS or type(part) is bool])
 
@@ -84,10 +85,10 @@ def bisected(function: Callable, is_less: Callable) -> None:
         if not m.numbers or kwargs or len(args) != 2 or type(args[0]) not in (list, tuple):
             return c_call(m, function, args, kwargs)
         container, value = args
-        is_held = id(value) in m.numbers or any(id(part) in m.numbers for part in container)
+        is_held = identity(value) in m.numbers or any(identity(part) in m.numbers for part in container)
         if not is_held or any(type(part) not in NUMBERS for part in (value, *container)):
             return c_call(m, function, args, kwargs)
-        parts = read_items(m, container) if id(container) in m.known else container
+        parts = read_items(m, container) if identity(container) in m.known else container
         low, high = 0, len(parts)
         while low < high:
             middle = (low + high) // 2
@@ -118,7 +119,7 @@ def subscript(m, container: Any, key: Any) -> Any:
     if runs_python(raw):
         return call_dunder(m, raw, container, key)
     if m.numbers and not m.observer.is_indexed_by_boxes(container, key):
-        if id(key) in m.numbers and issubclass(cls, dict):
+        if identity(key) in m.numbers and issubclass(cls, dict):
             value = shared_entry(m, container, key)
             if value is not ABSENT:
                 return value
@@ -145,9 +146,9 @@ def shared_entry(m, container: dict, key: Any) -> Any:
     keys = [
         k for k, other in dict.items(container)
         if type(k) in NUMBERS and k == k and type(other) is type(value) and repr(other) == repr(value)]
-    if len(keys) < 2 or id(value) in m.numbers:
+    if len(keys) < 2 or identity(value) in m.numbers:
         return ABSENT
-    if id(container) in m.known and m.read_item is not None:
+    if identity(container) in m.known and m.read_item is not None:
         seen = [m.read_item(container, k, dict.__getitem__(container, k)) for k in keys]
         if any(other is not None for other in seen):
             return ABSENT
@@ -169,7 +170,7 @@ DEFAULT_MISSING = defaultdict.__dict__["__missing__"]
 
 def subscript_builtin(m, container: Any, key: Any, cls: type) -> Any:
     """`container[key]` of a list, tuple or dict, or of a subclass that does not override it."""
-    is_known = id(container) in m.known
+    is_known = identity(container) in m.known
     if type(key) is slice:
         return cut(m, container, key, is_known)
     is_plain = type(key) in PLAIN or issubclass(cls, dict) and m.observer.is_key_by_identity(key)

@@ -27,6 +27,7 @@ from typing import Any
 import torch
 
 from preheat.base.errors import Unsupported
+from preheat.base.identity import identity
 from preheat.bridge.ambient import is_autocast_on
 from preheat.bridge.generators import standing_at
 from preheat.bridge.interpret import define
@@ -66,7 +67,7 @@ class Nested:
         self._refusals = refusals = []
         # neither function knows this object: a cycle would hold its tensors
         self._recorder = self._listening(
-            lambda tensor: sources.get(id(tensor)),
+            lambda tensor: sources.get(identity(tensor)),
             lambda reason, detail: refusals.append(f"{reason}: {detail}"))
         self._leaves: list[list[torch.Tensor]] = [
             [None] * len(one.args) for one in division.classes]
@@ -124,7 +125,7 @@ class Nested:
         own = [tangents[k].detach() for k in given]
         first, builder = len(self._recorder.builder.ops), self._recorder.builder
         for tangent in own:
-            self._sources[id(tangent)] = len(self.division.graph.inputs) + len(self._sources)
+            self._sources[identity(tangent)] = len(self.division.graph.inputs) + len(self._sources)
         self._kept += own
         with self._recorded():
             grads = torch.autograd.grad(
@@ -421,9 +422,9 @@ class Nested:
         types = self._recorder.builder.type_of
         made = {result for op in ops for result in op.results}
         given = [t if t is not None else self._recorder.builder.fresh() for t in tangents]
-        passed = {id(tangent): value for tangent, value in zip(own, given)}  # perhaps by no op
+        passed = {identity(tangent): value for tangent, value in zip(own, given)}  # perhaps by no op
         results = [
-            None if g is None else passed.get(id(g), self._recorder.value_of(g)) for g in grads]
+            None if g is None else passed.get(identity(g), self._recorder.value_of(g)) for g in grads]
         if any(g is not None and r is None for g, r in zip(grads, results)):
             self._refusals.append("untracked_tensor: a gradient")
             return None

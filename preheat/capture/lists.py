@@ -11,6 +11,7 @@ again, if it is a list or tuple of tensors.
 
 from typing import Any
 
+from preheat.base.identity import identity
 from preheat.capture.iterators import HOSTED
 
 KEYED = frozenset((list, tuple, dict, set, frozenset))
@@ -21,14 +22,14 @@ def is_moving(m, value: Any) -> bool:
     is waiting for the operation of C."""
     if type(value) is not list and type(value) is not tuple:
         return False
-    return m.observer.has_answer() or id(value) in m.known and m.observer.is_moving(value)
+    return m.observer.has_answer() or identity(value) in m.known and m.observer.is_moving(value)
 
 
 def is_taken_by_c(m, value: Any) -> bool:
     """Whether all elements of `value` are to be taken by an operation of C: of such a list, or an iterator
     that existed before."""
     if type(value) in HOSTED:
-        return m.observer.has_answer() or id(value) in m.known
+        return m.observer.has_answer() or identity(value) in m.known
     return is_moving(m, value)
 
 

@@ -16,6 +16,7 @@ from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from preheat.base.identity import identity
 from preheat.base.names import raw_attribute
 from preheat.bridge.symint import is_box
 from preheat.bridge.tensors import Device, Parameter, Size, Tensor
@@ -57,7 +58,7 @@ class Looks:
         """C is about to look at all of a known container: that is a host call where its length is
         another one from call to call."""
         if self.guards.is_moving_list(container):
-            path = source_path(self.guards.sources, self.known[id(container)])
+            path = source_path(self.guards.sources, self.known[identity(container)])
             raise GiveUp("list_length", f"{path}, of {len(container)} elements")
         self.read_whole(container)
 
@@ -70,7 +71,7 @@ class Looks:
                 self.guards.numbers.pin_all(_ends(value) if kind is range else value)
             return
         if kind in _CONTAINERS:
-            if id(value) in self.known:
+            if identity(value) in self.known:
                 self.read_all(value)
             if depth > _MAX_DEPTH:
                 raise GiveUp("opaque_argument", "a container nested too deeply")
@@ -80,19 +81,19 @@ class Looks:
         if issubclass(kind, Tensor) or has_identity(value, kind):
             return
         if is_fresh_iterator(kind):
-            if id(value) in self.known:
+            if identity(value) in self.known:
                 raise GiveUp("outside_iterator", kind.__qualname__)
             return
-        if kind in _VIEWS and id(value) not in self.known:
+        if kind in _VIEWS and identity(value) not in self.known:
             for part in value:
                 self.look(part, depth + 1)
             return
-        if kind is re.Match and id(value) not in self.known:
+        if kind is re.Match and identity(value) not in self.known:
             return
         if kind is types.MappingProxyType:
             self.look(self.behind(value, kind), depth + 1)
             return
-        if issubclass(kind, BaseException) and id(value) not in self.known:
+        if issubclass(kind, BaseException) and identity(value) not in self.known:
             self.look(value.args, depth + 1)
             return
         if kind is slice:
@@ -109,7 +110,7 @@ class Looks:
         if kind in _CONTAINERS or not issubclass(kind, (dict, list, tuple, set, frozenset)):
             self.look(owner, 0)
             return
-        if id(owner) in self.known:
+        if identity(owner) in self.known:
             self.read_all(owner)
         for part in _parts(owner, kind):
             self.look(part, 1)
@@ -119,7 +120,7 @@ class Looks:
         guard sees."""
         if kind is not types.MappingProxyType:
             return value
-        made = self._behind.get(id(value))
+        made = self._behind.get(identity(value))
         if made is None:
             raise GiveUp("opaque_argument", "a mappingproxy")
         return made[1]
@@ -132,14 +133,14 @@ class Looks:
         if kind in PRIMITIVES:
             return
         if _is_compared_by_identity(kind) or issubclass(kind, Tensor):  # a tensor is hashed so
-            if id(value) in self.known:
-                self.guards.distinct(self.known[id(value)])
+            if identity(value) in self.known:
+                self.guards.distinct(self.known[identity(value)])
         elif kind is types.MappingProxyType:
             self.compare(self.behind(value, kind))
         elif is_fresh_iterator(kind):
             raise GiveUp("opaque_argument", f"a {kind.__qualname__} whose elements are compared")
         elif kind in _CONTAINERS:
-            if id(value) in self.known:
+            if identity(value) in self.known:
                 self.read_all(value)
             for part in _parts(value, kind):
                 self.compare(part)
@@ -187,10 +188,10 @@ class Looks:
     def is_keyed(self, container: Any, key: Any) -> bool:
         """Whether what `container` has at `key` is to be found by a host call: by a number that is often another one."""
         return type(container) in KEYED and self.is_changing_key(key) and (
-            id(container) in self.known or self._can_be_asked(container, key))
+            identity(container) in self.known or self._can_be_asked(container, key))
 
     def is_changing_key(self, key: Any) -> bool:
-        return id(key) in self.numbers and self.guards.is_looked_at_often((key,))
+        return identity(key) in self.numbers and self.guards.is_looked_at_often((key,))
 
     def _can_be_asked(self, container: Any, key: Any) -> bool:
         """Whether a container of the call's own can surely be made again for a host call, and is not asked for one of a
@@ -199,16 +200,16 @@ class Looks:
         return not numbers.is_of_many(numbers.scalar_of(key)) and all(map(self._can_be_given, _values(container)))
 
     def _can_be_given(self, value: Any) -> bool:
-        return type(value) in PRIMITIVES or type(value) is Tensor or id(value) in self.known
+        return type(value) in PRIMITIVES or type(value) is Tensor or identity(value) in self.known
 
     def shallow(self, value: Any, is_iterated: bool = False) -> None:
         """C moves the elements of `value` without looking at them."""
         value = self.behind(value, type(value))
         kind = type(value)
-        if id(value) not in self.known:
+        if identity(value) not in self.known:
             if kind is range and self.numbers and self.guards.numbers.holds_one(_ends(value)):
                 if is_iterated and self.guards.is_looked_at_often(_ends(value)):
-                    self.guards.moving_lists[id(value)] = value
+                    self.guards.moving_lists[identity(value)] = value
                 if self.guards.moving_lists and self.guards.can_end():
                     raise GiveUp("list_length", "a range of a number that changes")
                 self.guards.numbers.pin_all(_ends(value))

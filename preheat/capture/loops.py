@@ -16,6 +16,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+from preheat.base.identity import identity
 from preheat.base.numbers import copied
 from preheat.bridge.tensors import Tensor
 from preheat.capture.arithmetic import NUMBERS
@@ -58,17 +59,17 @@ class Loops(Observer):
             value = frame.locals[place]
             if type(value) is not types.CellType:
                 frame.locals[place] = self._counted(value)
-            elif id(value) not in self.known and has_content(value):
+            elif identity(value) not in self.known and has_content(value):
                 value.cell_contents = self._counted(value.cell_contents)
         if turns:
             self.go_on("changing_loop", frame.source.co_name)
 
     def _counted(self, value: Any) -> Any:
         """`value`, a number as an object of its own."""
-        if type(value) not in NUMBERS or id(value) in self.numbers:
+        if type(value) not in NUMBERS or identity(value) in self.numbers:
             return value
         own = copied(value)
-        self.counters[id(own)] = own
+        self.counters[identity(own)] = own
         return own
 
     def _turns(self, frame: Any, target: int) -> bool:
@@ -91,7 +92,7 @@ class Loops(Observer):
     def _says_turns(self, scalar: Scalar) -> bool:
         guards = self.guards
         return any(
-            id(guards.numbers.of(name)) in guards.moving_lists
+            identity(guards.numbers.of(name)) in guards.moving_lists
             or turns_path(source_path(guards.sources, source_of(name))) in guards.dynamic
             for name in symbols(scalar))
 
@@ -99,16 +100,16 @@ class Loops(Observer):
         return self.guards.is_moving_list(container)
 
     def is_counted(self, number: Any) -> bool:
-        return id(number) in self.numbers or id(number) in self.counters
+        return identity(number) in self.numbers or identity(number) in self.counters
 
     def growing(self) -> list[list | dict]:
         """Lists and dicts of tensors that the program makes as it goes through one from outside: they are slots, so
         that the loop comes back to where it was whatever their length is."""
         lists = [
             value for frame in frames_of(self.machine) for value in (*frame.locals, *frame.stack)
-            if type(value) in (list, dict) and id(value) not in self.known
+            if type(value) in (list, dict) and identity(value) not in self.known
             and all(type(part) is Tensor for part in (value.values() if type(value) is dict else value))]
-        self.guards.moving_lists.update((id(value), value) for value in lists)
+        self.guards.moving_lists.update((identity(value), value) for value in lists)
         return lists
 
 

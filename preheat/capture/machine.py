@@ -23,6 +23,7 @@ from typing import Any
 
 from preheat.base.callers import Raised
 from preheat.base.errors import InternalError
+from preheat.base.identity import identity
 from preheat.capture import (
     builtins,
     calls,
@@ -266,9 +267,9 @@ class Machine:
     # ---------------------------------------------------------------------- what operations need
     def view(self, cls: type) -> View:
         """What is known of `cls` in its present state."""
-        view = self.views.get(id(cls))
+        view = self.views.get(identity(cls))
         if view is None or view.tag.value != view.version:
-            view = self.views[id(cls)] = View(cls)
+            view = self.views[identity(cls)] = View(cls)
             if self.read_class is not None:
                 self.read_class(cls, cls, "__getattribute__", view.raws["__getattribute__"])
         return view
@@ -277,7 +278,7 @@ class Machine:
         """The raw attribute `name` along the MRO of `cls`, or ABSENT; told once per state of the
         class.
         """
-        view = self.views.get(id(cls))
+        view = self.views.get(identity(cls))
         if view is None or view.tag.value != view.version:
             view = self.view(cls)
         raw = view.raws.get(name, UNSEEN)

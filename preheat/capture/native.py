@@ -18,6 +18,7 @@ from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from typing import Any
 
+from preheat.base.identity import identity
 from preheat.bridge.ambient import AMBIENT, WHEN_READ
 from preheat.bridge.calls import Call, reads_memory
 from preheat.bridge.tensors import Tensor
@@ -55,7 +56,7 @@ def _op(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> An
             watcher.look(arg, 0)
     result = watcher.perform(function, args, kwargs)
     watcher.check(result)
-    if type(result) is Tensor and id(result) in watcher.recorder.values:
+    if type(result) is Tensor and identity(result) in watcher.recorder.values:
         return result
     if not _is_seen(watcher, lengths_apart(args, result)):
         detail = f"{describe(function)} gave a {type(result).__qualname__}"
@@ -80,7 +81,7 @@ def _is_seen(watcher: Any, result: Any) -> bool:
     if result is None or result is NotImplemented:
         return True
     if isinstance(result, Tensor):
-        return id(result) in watcher.recorder.values or id(result) in watcher.known
+        return identity(result) in watcher.recorder.values or identity(result) in watcher.known
     return isinstance(result, list | tuple) and all(_is_seen(watcher, part) for part in result)
 
 
@@ -177,7 +178,7 @@ def _get(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> A
         raise GiveUp("changing_key", f"{key!r}")
     watcher.compare(key)
     result = watcher.perform(function, args, kwargs)
-    if id(owner) in watcher.known:
+    if identity(owner) in watcher.known:
         if dict.__contains__(owner, key):
             number = watcher.guards.item(owner, key, result)
             return result if number is None else number
@@ -191,7 +192,7 @@ def _contains(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call)
         return _pure(watcher, function, args, kwargs, row)
     watcher.compare(rest[0])
     result = watcher.perform(function, args, kwargs)
-    if id(owner) in watcher.known:
+    if identity(owner) in watcher.known:
         watcher.read_contains(owner, rest[0], result)
     return result
 
@@ -245,8 +246,8 @@ def _unchanged(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call
 def _referent(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
     """A weak reference: what it refers to is asked again whenever guards are checked."""
     result = watcher.perform(function, (), {})
-    if id(function) in watcher.known:
-        source = watcher.sources.step(watcher.known[id(function)], "result", ("",))
+    if identity(function) in watcher.known:
+        source = watcher.sources.step(watcher.known[identity(function)], "result", ("",))
         watcher.guards.meet(source, result)
     return result
 
@@ -256,17 +257,17 @@ def _acquire(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) 
     owner = _operands(function, args)[0]
     result = watcher.perform(function, args, kwargs)
     if result is True:
-        watcher._locks[id(owner)] = watcher._locks.get(id(owner), 0) + 1
+        watcher._locks[identity(owner)] = watcher._locks.get(identity(owner), 0) + 1
     return result
 
 
 def _release(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
     owner = _operands(function, args)[0]
-    count = watcher._locks.pop(id(owner), 0)
+    count = watcher._locks.pop(identity(owner), 0)
     if count == 0:
         raise GiveUp("host_call", describe(function))
     if count > 1:
-        watcher._locks[id(owner)] = count - 1
+        watcher._locks[identity(owner)] = count - 1
     return watcher.perform(function, args, kwargs)
 
 
@@ -278,8 +279,8 @@ def _operator(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call)
 
 def _identity_number(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
     (value,) = args
-    if id(value) in watcher.known:
-        watcher.guards.distinct(watcher.known[id(value)])
+    if identity(value) in watcher.known:
+        watcher.guards.distinct(watcher.known[identity(value)])
     return id(value)
 
 
@@ -292,7 +293,7 @@ def _class(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) ->
 
 def _view(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
     view = watcher.perform(function, args, kwargs)
-    watcher._behind[id(view)] = (view, args[0])
+    watcher._behind[identity(view)] = (view, args[0])
     return view
 
 
@@ -314,11 +315,11 @@ def _again(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) ->
     result = watcher.perform(function, args, kwargs)
     if any(owner is variable for variable, _, _ in watcher.contexts.values()):
         return result  # what this node itself has set
-    if kwargs or id(owner) not in watcher.known:
+    if kwargs or identity(owner) not in watcher.known:
         raise GiveUp("host_call", describe(function), result)
     asked = (function.__name__, *[_constant(watcher, arg) for arg in rest])
     number = watcher.guards.meet(
-        watcher.sources.step(watcher.known[id(owner)], "result", asked), result)
+        watcher.sources.step(watcher.known[identity(owner)], "result", asked), result)
     return result if number is None else number
 
 
@@ -341,9 +342,9 @@ def _abstract(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call)
     cls, value = args
     result = watcher.perform(function, args, {})
     is_instance = function is _INSTANCECHECK
-    if is_instance and id(value) in watcher.known:
+    if is_instance and identity(value) in watcher.known:
         watcher.guards.claim(
-            watcher.known[id(value)], "isinstance", (watcher.sources.name(cls), result), cls)
+            watcher.known[identity(value)], "isinstance", (watcher.sources.name(cls), result), cls)
     elif not is_instance or type(value).__flags__ & (1 << 9):
         kind = type(value) if is_instance else value
         watcher.guards.claim(
@@ -361,7 +362,7 @@ def _signature(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call
             raise GiveUp("opaque_argument", f"{describe(function)} of a {type(arg).__qualname__}")
     result = watcher.perform(function, args, kwargs)
     if type(result) is inspect.Signature:
-        watcher._behind[id(result.parameters)] = (result, dict(result.parameters))
+        watcher._behind[identity(result.parameters)] = (result, dict(result.parameters))
     return result
 
 
@@ -376,16 +377,16 @@ def _inference_mode(watcher: Any, function: Any, args: tuple, kwargs: dict, row:
 def _set_context(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
     owner, *rest = _operands(function, args)
     token = watcher.perform(function, args, kwargs)
-    watcher.contexts[id(token)] = owner, rest[0], token
+    watcher.contexts[identity(token)] = owner, rest[0], token
     return token
 
 
 def _reset_context(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
     """Undone in the node that did it: nobody saw it. Else a host call, with the token it was given."""
     rest = _operands(function, args)[1:]
-    if not rest or id(rest[0]) not in watcher.contexts:
+    if not rest or identity(rest[0]) not in watcher.contexts:
         raise GiveUp("host_call", describe(function))
-    del watcher.contexts[id(rest[0])]
+    del watcher.contexts[identity(rest[0])]
     return watcher.perform(function, args, kwargs)
 
 
@@ -436,6 +437,6 @@ def _constant(watcher: Any, value: Any) -> Constant:
         return value
     if has_identity(value, kind) and not watcher.is_made(value):
         return watcher.sources.constant(value)
-    if id(value) in watcher.known and not issubclass(kind, Tensor):
+    if identity(value) in watcher.known and not issubclass(kind, Tensor):
         return watcher.sources.constant(value)
     raise GiveUp("opaque_argument", f"a {kind.__module__}.{kind.__qualname__}")

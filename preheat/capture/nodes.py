@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from preheat.base.callers import Handling
+from preheat.base.identity import identity
 from preheat.base.later import later
 from preheat.base.numbers import copied
 from preheat.base.reasons import explain
@@ -132,7 +133,7 @@ class Nodes:
 
     def _moving(self, slots: Sequence[Any]) -> tuple[int, ...]:
         lists = self.watcher.guards.moving_lists
-        return tuple(place for place, slot in enumerate(slots) if id(slot) in lists)
+        return tuple(place for place, slot in enumerate(slots) if identity(slot) in lists)
 
     def _planner(self, outputs: Outputs) -> Planner:
         """A recipe that has done the node's effects; `outputs` collects the values it takes."""
@@ -150,7 +151,7 @@ class Nodes:
             planner.effect(effect)
         watcher.plan_risen(planner)
         for variable, value, token in watcher.contexts.values():
-            planner.memo[id(token)] = planner.call((getattr, variable, "set"), value)
+            planner.memo[identity(token)] = planner.call((getattr, variable, "set"), value)
         for (name, before), (_, now) in zip(self.ambient, self.ambient_now(), strict=True):
             if before != now:
                 if name not in SETTABLE:
@@ -168,7 +169,7 @@ class Nodes:
             raise GiveUp("limit_nodes", f"{watcher.limits.max_nodes} nodes")
         snapshot, slots, replaced = snapshots.take(
             watcher.machine, watcher.sources, watcher.made,
-            frozenset((*planner.memo, *map(id, growing), *watcher.counters)))
+            frozenset((*planner.memo, *map(identity, growing), *watcher.counters)))
         self.replaced = weakref.WeakSet(replaced)
         result = planner.step("tuple", *first, *planner.many(slots))
         return planner.recipe(result), snapshot, slots
@@ -228,7 +229,7 @@ def moving_lists(point: Point, values: Sequence[Any]) -> dict[int, Any]:
     """The lists of tensors among the slots of `point`, by id, whose length changes from call to call, and ranges; the
     numbers that say how often a loop turns."""
     slots = [values[place] for place in point.moving]
-    return {id(slot): slot for slot in slots
+    return {identity(slot): slot for slot in slots
             if type(slot) in _MOVING or type(slot) in (list, tuple) and all(type(part) is Tensor for part in slot)}
 
 

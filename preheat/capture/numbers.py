@@ -19,6 +19,7 @@ from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from typing import Any
 
+from preheat.base.identity import identity
 from preheat.base.numbers import copied, has_copies
 from preheat.bridge.symint import Shown, box, combined, is_box, plain, scalar_of
 from preheat.bridge.tensors import Size
@@ -135,7 +136,7 @@ class Numbers:
         """The value of an expression now."""
         if not isinstance(scalar, Scalar):
             return scalar
-        known = self._made.get(id(scalar))
+        known = self._made.get(identity(scalar))
         if known is not None:
             return known[1]
         if scalar.op == "sym":
@@ -145,7 +146,7 @@ class Numbers:
     def adopt(self, source: int, value: int | float) -> int | float:
         """`value`, an object of its own already, is what source `source` gives."""
         self._values[source] = value
-        self.table[id(value)] = (value, symbol_of(source, value))
+        self.table[identity(value)] = (value, symbol_of(source, value))
         return value
 
     def of(self, name: str) -> int | float:
@@ -163,20 +164,20 @@ class Numbers:
     def make(self, scalar: Scalar, value: int | float | str) -> int | float | str:
         """A new number, equal to `value`, that is `scalar`."""
         made = copied(value)
-        self.table[id(made)] = (made, scalar)
+        self.table[identity(made)] = (made, scalar)
         if scalar.op != "sym":
-            self._made[id(scalar)] = (scalar, value)
+            self._made[identity(scalar)] = (scalar, value)
         return made
 
     def scalar_of(self, value: Any) -> Scalar | None:
         """The expression of a runtime number, None for any other object."""
-        known = self.table.get(id(value))
+        known = self.table.get(identity(value))
         return None if known is None else known[1]
 
     # ------------------------------------------------------------------ looking
     def pin(self, value: Any) -> None:
         """The program has looked at `value`: what it came from must stay. Others are left alone."""
-        known = self.table.get(id(value))
+        known = self.table.get(identity(value))
         if known is not None:
             self.pin_scalar(known[1])
 
@@ -255,7 +256,7 @@ class Numbers:
 
     def pin_all(self, value: Any, depth: int = 0) -> None:
         """C looks at `value`: pins each runtime number in it and in builtin containers under it."""
-        if id(value) in self.table:
+        if identity(value) in self.table:
             self.pin(value)
         elif type(value) in _WALKED and depth < _MAX_DEPTH:
             for part in _parts(value):
@@ -264,7 +265,7 @@ class Numbers:
 
     def holds_one(self, value: Any, depth: int = 0) -> bool:
         """Whether `value` is a runtime number, or a builtin container with one under it."""
-        if id(value) in self.table:
+        if identity(value) in self.table:
             return True
         return type(value) in _WALKED and depth < _MAX_DEPTH and any(
             self.holds_one(part, depth + 1) for part in _parts(value))
@@ -455,7 +456,7 @@ class Numbers:
         return box(scalar, value, self)
 
     def _replaced(self, value: Any, number: Callable, other: Callable) -> Any:
-        known = self.table.get(id(value))
+        known = self.table.get(identity(value))
         if known is not None:
             return number(known[1], known[0])
         kind = type(value)
@@ -471,7 +472,7 @@ class Numbers:
 
     def bare(self, value: Any) -> Any:
         """`value` with a number like any other for each runtime number, lists and tuples deep."""
-        if id(value) in self.table:
+        if identity(value) in self.table:
             return type(value)(0)
         if type(value) in (list, tuple) and self.holds_one(value):
             return type(value)([self.bare(part) for part in value])
@@ -492,7 +493,7 @@ class Numbers:
         return value
 
     def _scalar_or_value(self, value: int | float | bool) -> Number:
-        known = self.table.get(id(value))
+        known = self.table.get(identity(value))
         return value if known is None else known[1]
 
 

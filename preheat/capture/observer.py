@@ -12,7 +12,7 @@ the program behaves exactly as under CPython; capture subclasses it.
 
 Contract
 * A hook that a subclass does not override costs nothing: the machine looks once, at the start.
-* Hooks marked [known] are called only when `id(object) in observer.known` for the object named in
+* Hooks marked [known] are called only when `identity(object) in observer.known` for the object named in
   brackets. `known` is a dict from id to anything, owned and filled by the observer while the
   program runs; whoever puts an object in keeps it alive. All other hooks are called for every
   object.
@@ -35,6 +35,8 @@ Contract
 """
 
 from typing import Any
+
+from preheat.base.identity import identity
 
 ABSENT: Any = type("Absent", (), {"__slots__": (), "__repr__": lambda self: "<absent>"})()
 """What `read_class` gives for a name that no class of the MRO has."""

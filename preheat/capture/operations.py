@@ -19,6 +19,7 @@ from typing import Any
 
 from preheat.base.callers import Exhausted
 from preheat.base.dataclass import dataclass
+from preheat.base.identity import identity
 from preheat.base.names import mro_of
 from preheat.capture import polyfills
 from preheat.capture.answers import judged
@@ -86,7 +87,7 @@ def operate(m, function: Callable, *args: Any) -> Any:
 
 def calculate(m, function: Callable, *args: Any) -> Any:
     """Arithmetic of C on plain values; the observer's, where it tells one of them apart."""
-    if m.calculate is not None and any(id(arg) in m.numbers for arg in args):
+    if m.calculate is not None and any(identity(arg) in m.numbers for arg in args):
         return m.calculate(function, args)
     return function(*args)
 
@@ -123,13 +124,13 @@ def operate_container(m, function: Callable, row: Row, left: Any, right: Any) ->
     if row.inplace and type(left) in (list, dict, set):
         if is_moving(m, right) or m.observer.is_opaque(left, row.inplace, (right,), {}):
             return operate(m, function, left, right)
-        if m.read_whole is not None and id(right) in m.known:
+        if m.read_whole is not None and identity(right) in m.known:
             m.read_whole(right)
         if m.mutate is not None:
             m.mutate(left, row.inplace, (right,), {})
         return function(left, right)
     for part in (left, right):
-        if m.read_whole is not None and id(part) in m.known and not is_moving(m, part):
+        if m.read_whole is not None and identity(part) in m.known and not is_moving(m, part):
             m.read_whole(part)
     value = operate(m, function, left, right)
     if m.born is not None:
@@ -315,7 +316,7 @@ def is_same(m, left: Any, right: Any) -> bool:
 
 def compare_by_c(m, function: Callable, left: Any, right: Any) -> Any:
     for part in (left, right):
-        if type(part) in CONTAINERS and m.read_whole is not None and id(part) in m.known:
+        if type(part) in CONTAINERS and m.read_whole is not None and identity(part) in m.known:
             m.read_whole(part)
     result = operate(m, function, left, right)
     if m.born is not None and type(result) not in PLAIN:
@@ -335,7 +336,7 @@ def truth(m, value: Any) -> Any:
         if runs_python(raw):
             return and_then(call_dunder(m, raw, value), length_is_true, None, None, m)
         if raw is not ABSENT and issubclass(cls, tuple(CONTAINERS_WITH_LENGTH)):
-            if m.read_length is not None and id(value) in m.known:
+            if m.read_length is not None and identity(value) in m.known:
                 number = m.read_length(value, len(value))
                 if number is not None:
                     return calculate(m, bool, number)
@@ -368,7 +369,7 @@ def length(m, value: Any) -> Any:
         return and_then(call_dunder(m, raw, value), check_length, None, None, m)
     if issubclass(cls, CONTAINERS_WITH_LENGTH):
         result = len(value)
-        if m.read_length is not None and id(value) in m.known:
+        if m.read_length is not None and identity(value) in m.known:
             number = m.read_length(value, result)
             return result if number is None else number
         return result
@@ -400,7 +401,7 @@ def iterate(m, value: Any, is_alone: bool = False) -> Any:
         return invoke(m, polyfills.iterate_by_index, (value,))
     if is_alone and (m.observer.has_answer() or is_moving(m, value) or cls is range and m.numbers):
         return operate(m, iter, value)
-    if id(value) in m.known and m.read_whole is not None:
+    if identity(value) in m.known and m.read_whole is not None:
         if is_alone and cls in HOSTED:
             return value
         m.read_whole(value)
@@ -441,7 +442,7 @@ def advance_once(m, iterator: Any) -> Any:
     cls = type(iterator)
     if cls is types.GeneratorType:
         return directly(m, iterator, next, iterator, END)
-    if cls in HOSTED and (id(iterator) in m.known or m.observer.has_answer()):
+    if cls in HOSTED and (identity(iterator) in m.known or m.observer.has_answer()):
         found = operate(m, next, iterator, Exhausted)
         return END if found is Exhausted else found
     if cls is enumerate:  # it counts after its iterator has been advanced

@@ -14,6 +14,7 @@ from typing import Any
 
 from preheat.base import stubs
 from preheat.base.callers import Raised, caller
+from preheat.base.identity import identity
 from preheat.capture.guards import Guards
 from preheat.capture.native import describe
 from preheat.capture.nodes import Nodes
@@ -54,8 +55,8 @@ class Raises(Observer):
             handled = handled.__context__
 
     def _note(self, error: BaseException) -> None:
-        if id(error) in self.known and id(error) not in self.risen:
-            self.risen[id(error)] = error, _shown(error.__traceback__), error.__context__
+        if identity(error) in self.known and identity(error) not in self.risen:
+            self.risen[identity(error)] = error, _shown(error.__traceback__), error.__context__
 
     def call_host(self, function: Any, args: tuple, kwargs: dict) -> Any:
         """Makes the host call that has just ended a node: its answer."""
@@ -84,7 +85,7 @@ class Raises(Observer):
     def error_of(self, answer: Raised) -> BaseException:
         """The exception with which a host call has answered, known from now on."""
         error = answer.error
-        source = self.sources.step(self.known[id(answer)], "attr", "error")
+        source = self.sources.step(self.known[identity(answer)], "attr", "error")
         try:
             self.guards.meet(source, error)
         except GiveUp as given:
@@ -110,7 +111,7 @@ class Raises(Observer):
                 raise GiveUp("no_recipe", "a traceback through native frames")
             entries.append((function, entry.tb_lasti, entry.tb_lineno))
             entry = entry.tb_next
-        place = self.sources.step(self.known[id(error)], "attr", "__traceback__")
+        place = self.sources.step(self.known[identity(error)], "attr", "__traceback__")
         following = planner.step("source", place)
         for shown in reversed(entries):
             make, *where = planner.many((stubs.entry, *shown))

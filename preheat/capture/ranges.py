@@ -10,6 +10,7 @@ A range holds its numbers as any container does: nobody has looked at them until
 import operator
 from typing import Any
 
+from preheat.base.identity import identity
 from preheat.capture import operations
 from preheat.capture.operations import calculate
 
@@ -17,11 +18,11 @@ from preheat.capture.operations import calculate
 def is_changing(m, value: Any) -> bool:
     """Whether `value` is a range, one of whose numbers changes."""
     return type(value) is range and bool(m.numbers) and any(
-        id(number) in m.numbers for number in (value.start, value.stop, value.step))
+        identity(number) in m.numbers for number in (value.start, value.stop, value.step))
 
 
 def has_known_step(m, value: range) -> bool:
-    return id(value.step) not in m.numbers
+    return identity(value.step) not in m.numbers
 
 
 def length(m, value: Any) -> Any:
@@ -39,7 +40,7 @@ def contains(m, container: range, value: Any) -> bool | None:
     """`value in container`, of runtime numbers, as tests; None: C has to look."""
     if type(value) is not int or not has_known_step(m, container):
         return None
-    if id(value) not in m.numbers and not is_changing(m, container):
+    if identity(value) not in m.numbers and not is_changing(m, container):
         return None
     low, high, step = container.start, container.stop, container.step
     is_within = (

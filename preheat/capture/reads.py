@@ -10,6 +10,7 @@ from collections import namedtuple
 from collections.abc import Callable
 from typing import Any
 
+from preheat.base.identity import identity
 from preheat.base.names import mro_of, raw_attribute
 from preheat.bridge.calls import is_tensor_attribute
 from preheat.bridge.tensors import Tensor
@@ -83,7 +84,7 @@ class Reads(Observer):
             if raw is not ABSENT and self.effects.value(cls, name) is raw:
                 return  # the first class that is asked has it from this node
             self.go_on("own_write_read", f"reads the class attribute {name}, which it wrote")
-        if id(cls) in self.made:
+        if identity(cls) in self.made:
             self._read_bases(mro_of(cls), name)
         else:
             self.guards.class_attribute(owner, cls, name, raw)
@@ -94,7 +95,7 @@ class Reads(Observer):
     def read_super(self, owner: Any, cls: type, after: type, name: str, raw: Any) -> None:
         if name in self.effects.class_names:
             self.go_on("own_write_read", f"reads the class attribute {name}, which it wrote")
-        if id(cls) in self.made:
+        if identity(cls) in self.made:
             order = mro_of(cls)
             self._read_bases(order[order.index(after) + 1:], name)
         else:
@@ -103,7 +104,7 @@ class Reads(Observer):
     def _read_bases(self, classes: tuple[type, ...], name: str) -> None:
         """A class that the call made was asked: those of its bases from outside are read."""
         for base in classes:
-            if id(base) not in self.made:
+            if identity(base) not in self.made:
                 self.guards.class_attribute(base, base, name, raw_attribute(base, name, ABSENT))
             if name in type.__dict__["__dict__"].__get__(base):
                 return
@@ -111,7 +112,7 @@ class Reads(Observer):
     def read_member(self, owner: Any, name: str, value: Any) -> int | float | None:
         if self._is_own_member(owner, name, value):
             return None
-        if name in HISTORY and id(owner) in self.risen:
+        if name in HISTORY and identity(owner) in self.risen:
             self.go_on("own_write_read", f"reads {name} of an exception that it raised")
         if issubclass(type(owner), Tensor):
             self.check()
@@ -206,16 +207,16 @@ class Reads(Observer):
         self.guards.whole(container)
 
     def test_type(self, value: Any, classinfo: Any, answer: bool) -> None:
-        if id(type(value)) not in self.made:
+        if identity(type(value)) not in self.made:
             self.guards.mro(type(value))
             self._ask_abstract(type(value), classinfo)
 
     def type_of(self, value: Any) -> None:
-        if id(type(value)) not in self.made:
+        if identity(type(value)) not in self.made:
             self.sources.of(type(value))  # what is read of the class is then told
 
     def test_subclass(self, cls: Any, classinfo: Any, answer: bool) -> None:
-        if id(cls) not in self.made and issubclass(type(cls), type):
+        if identity(cls) not in self.made and issubclass(type(cls), type):
             self.guards.mro(cls)
             self._ask_abstract(cls, classinfo)
 
@@ -231,7 +232,7 @@ class Reads(Observer):
     def test_identity(self, left: Any, right: Any, answer: bool) -> None:
         if answer or left is None or right is None:
             return
-        first, second = self.known.get(id(left)), self.known.get(id(right))
+        first, second = self.known.get(identity(left)), self.known.get(identity(right))
         if first is not None and second is not None:
             if not (self.guards.is_pinned(left) and self.guards.is_pinned(right)):
                 self.guards.differ(first, second)

@@ -21,6 +21,7 @@ from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from preheat.base.identity import identity
 from preheat.base.names import (
     c_base, has_hidden_memory, instance_dict, is_heap_type, mro_of, raw_attribute,
 )
@@ -60,24 +61,24 @@ class Planner:
         if kind in PRIMITIVES:
             scalar = self.sources.scalar_of(value)
             return self.step("const", value) if scalar is None else self.number(value, scalar)
-        done = self.memo.get(id(value))
+        done = self.memo.get(identity(value))
         if done is not None:
             return done
-        if id(value) in self.open:
+        if identity(value) in self.open:
             raise GiveUp("no_recipe", f"a cycle through a {kind.__qualname__}")
         self.kept.append(value)
-        self.open.add(id(value))
+        self.open.add(identity(value))
         place = self._place(value, kind)
-        self.open.discard(id(value))
-        self.memo[id(value)] = place
+        self.open.discard(identity(value))
+        self.memo[identity(value)] = place
         return place
 
     def number(self, value: Any, scalar: Scalar) -> int:
         """The step that gives a runtime number. What may fail (1 / n) is computed with the guards,
         before anything is done."""
-        place = self.memo.get(id(value))
+        place = self.memo.get(identity(value))
         if place is None:
-            place = self.memo[id(value)] = self.step("source", self.sources.number(scalar))
+            place = self.memo[identity(value)] = self.step("source", self.sources.number(scalar))
         return place
 
     def step(self, kind: str, *args: Any) -> int:
@@ -85,7 +86,7 @@ class Planner:
         return len(self.steps) - 1
 
     def _place(self, value: Any, kind: type) -> int:
-        source = self.sources.known.get(id(value))
+        source = self.sources.known.get(identity(value))
         is_named = has_identity(value, kind) and self.sources.has_name(value)
         if source is not None and not is_named:
             return self.step("source", source)
@@ -95,7 +96,7 @@ class Planner:
                 raise GiveUp("no_recipe", "a tensor that no recorded op made")
             return self.step("value", place)
         if has_identity(value, kind):
-            if id(value) in self.made:
+            if identity(value) in self.made:
                 return self._made_here(value, kind)
             if kind is types.FunctionType and value.__code__.co_filename.startswith(OWN_FOLDER):
                 self._refuse_own(value)
@@ -134,7 +135,7 @@ class Planner:
 
     # ------------------------------------------------------------------ functions
     def _made_here(self, value: Any, kind: type) -> int:
-        maker = self.made[id(value)][1]
+        maker = self.made[identity(value)][1]
         if maker is None or kind is not types.FunctionType:
             name = f"the {kind.__name__} {value.__qualname__}"
             raise GiveUp("no_recipe", f"{name}, made in the call")
@@ -162,8 +163,8 @@ class Planner:
 
     def remember(self, value: Any, place: int) -> int:
         """`value` may be referred to from now on: a cycle leads back to this step."""
-        self.memo[id(value)] = place
-        self.open.discard(id(value))
+        self.memo[identity(value)] = place
+        self.open.discard(identity(value))
         return place
 
     # ------------------------------------------------------------------ instances

@@ -30,6 +30,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from preheat.base.identity import identity
 from preheat.bridge import bounds
 from preheat.bridge.history import history
 from preheat.bridge.ops import overload
@@ -119,17 +120,17 @@ class Recorder(BranchRecorder, SizedRecorder, ElementRecorder, TorchDispatchMode
 
     def is_fixed(self, tensor: torch.Tensor) -> bool:
         """Whether the elements of `tensor` are the same in every replay, whatever the inputs."""
-        known = self.values.get(id(tensor))
+        known = self.values.get(identity(tensor))
         return known is not None and self.root[known.value] in self.fixed_roots
 
     def made(self, tensor: torch.Tensor) -> bool:
         """Whether an op of this recording gave `tensor`."""
-        known = self.values.get(id(tensor))
+        known = self.values.get(identity(tensor))
         return known is not None and known.value not in self.source_of_value
 
     def is_of_call(self, tensor: torch.Tensor) -> bool:
         """Whether the memory of `tensor` was made in the call under way that was given symbolic numbers."""
-        known = self.values.get(id(tensor))
+        known = self.values.get(identity(tensor))
         root = -1 if known is None else self.root[known.value]
         return root >= self.first_of_call and root not in self.source_of_value
 
@@ -196,7 +197,7 @@ class Recorder(BranchRecorder, SizedRecorder, ElementRecorder, TorchDispatchMode
 
     def value_of(self, tensor: torch.Tensor) -> int | None:
         """The number of the value that `tensor` is, or None if no op gave or took it."""
-        known = self.values.get(id(tensor))
+        known = self.values.get(identity(tensor))
         return None if known is None else known.value
 
     def root_of(self, tensor: torch.Tensor) -> int | None:
@@ -358,7 +359,7 @@ class Recorder(BranchRecorder, SizedRecorder, ElementRecorder, TorchDispatchMode
         if kind is Shown:
             arg = arg.meant
         if isinstance(arg, _Tensor):
-            known = self.values.get(id(arg))
+            known = self.values.get(identity(arg))
             value = self._input(arg) if known is None else known.value
             self._needs_grad.setdefault(value, arg.requires_grad)
             return Ref(value)
@@ -383,7 +384,7 @@ class Recorder(BranchRecorder, SizedRecorder, ElementRecorder, TorchDispatchMode
             return -1
         value = self.new_input(
             source, self.outside_type(source, tensor), extent(tensor), tensor=tensor)
-        self.values[id(tensor)].history = history(tensor)
+        self.values[identity(tensor)].history = history(tensor)
         return value
 
     def _learn(self, tensor: torch.Tensor, value: int) -> int:
@@ -395,7 +396,7 @@ class Recorder(BranchRecorder, SizedRecorder, ElementRecorder, TorchDispatchMode
         entry[0] += 1
         self.root[value] = entry[1]
         known = _Known(tensor, self._forget)
-        known.key, known.value, known.storage, known.history = id(tensor), value, key, None
+        known.key, known.value, known.storage, known.history = identity(tensor), value, key, None
         self.values[known.key] = known
         return entry[1]
 
@@ -412,8 +413,8 @@ class Recorder(BranchRecorder, SizedRecorder, ElementRecorder, TorchDispatchMode
         if isinstance(one, _Tensor):
             if one.layout is not torch.strided:
                 return self.stop("tensor_subclass", f"an op gave a tensor of {one.layout}")
-            type = self.found.get(id(one)) or type_of(one)
-            known = self.values.get(id(one))
+            type = self.found.get(identity(one)) or type_of(one)
+            known = self.values.get(identity(one))
             if known is not None:
                 results.append(known.value)
                 aliases.append(known.value)
@@ -454,12 +455,12 @@ class Recorder(BranchRecorder, SizedRecorder, ElementRecorder, TorchDispatchMode
                 if not isinstance(tensor, _Tensor):
                     continue
                 tensor = tensor.meant if type(tensor) is Shown else tensor
-                value = self.values[id(tensor)].value
+                value = self.values[identity(tensor)].value
                 written.append(value)
                 if any(overlap_in_part(tensor, operand) for operand in operands):
                     self.stop("overlapping_write", facts.name)
                 if self.rules is not None and self.rehearsal is None:
-                    self.pin_relatives(value, [self.values[id(t)].value for t in operands])
+                    self.pin_relatives(value, [self.values[identity(t)].value for t in operands])
                 root = self.root[value]  # an input's memory may be written through a view
                 if root in self.read_by_regions:
                     self.stop("impure_region", f"{facts.name} later writes to what it has read")
@@ -478,7 +479,7 @@ class Recorder(BranchRecorder, SizedRecorder, ElementRecorder, TorchDispatchMode
         if facts.name != "aten.set_.source_Storage" or last is None or (
                 last.name, last.args) != ("aten.empty.memory_format", ((0,),)):
             return False
-        known = self.values.get(id(args[0]))
+        known = self.values.get(identity(args[0]))
         if known is None or (known.value,) != last.results:
             return False
         self._forget(known)
@@ -487,7 +488,7 @@ class Recorder(BranchRecorder, SizedRecorder, ElementRecorder, TorchDispatchMode
     def _rebind(self, tensor: torch.Tensor) -> bool:
         """Before the result of `x.unsqueeze_()` is numbered: x, if made here, becomes a new
         value."""
-        known = self.values[id(tensor)]
+        known = self.values[identity(tensor)]
         if not self.made(tensor):
             self.stop("metadata_write", "an in-place view of a tensor from outside")
             return False

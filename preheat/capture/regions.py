@@ -16,6 +16,7 @@ checkpoint at this line a host call, as it does with all kinds that are no regio
 
 from typing import Any
 
+from preheat.base.identity import identity
 from preheat.bridge.checkpoints import OPTIONS, why_whole
 from preheat.bridge.ops import writes_unseen
 from preheat.bridge.redraw import is_draw, why_not_redrawn
@@ -89,11 +90,11 @@ class Regions:
     def born(self, value: Any) -> None:
         """The function made `value`."""
         if self.present is not None:
-            self.present.made[id(value)] = value
+            self.present.made[identity(value)] = value
 
     def written(self, owner: Any) -> None:
         """The function is about to write to `owner`."""
-        if self.present is not None and id(owner) not in self.present.made:
+        if self.present is not None and identity(owner) not in self.present.made:
             raise GiveUp("impure_region", f"it writes to a {type(owner).__qualname__} from outside")
 
 

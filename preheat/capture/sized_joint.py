@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from preheat.base.errors import Unsupported
+from preheat.base.identity import identity
 from preheat.bridge.ops import decode, overload
 from preheat.bridge.symint import Shown, box, show
 from preheat.bridge.tensors import type_of
@@ -98,7 +99,7 @@ class SizedNested(Nested):
 
     def _as_result(self, tangent: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
         """The tangent in the sizes of its result, and in strides that follow from them, if any do."""
-        place = self._sources[id(tangent)]
+        place = self._sources[identity(tangent)]
         type = type_of(tangent)
         if type_of_shown(result) is not None:
             sizes = type_of_shown(result).sizes
@@ -123,7 +124,7 @@ class SizedNested(Nested):
         return tensor.meant if type(tensor) is Shown else tensor
 
     def _type_of(self, tangent: torch.Tensor) -> TensorType:
-        return now(self._types[self._sources[id(tangent)]], self.numbers)
+        return now(self._types[self._sources[identity(tangent)]], self.numbers)
 
     def _computed(self, op: Op, operands: dict[int, torch.Tensor]) -> object:
         args = [decode(self._now(arg), operands) for arg in op.args]

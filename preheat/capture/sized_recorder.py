@@ -10,6 +10,7 @@ comes without them, from a call that was not, pins the sizes of its operands.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from preheat.base.identity import identity
 from preheat.bridge.ambient import AMBIENT
 from preheat.bridge.ops import arguments
 from preheat.bridge.overloads import Overload
@@ -70,7 +71,7 @@ class SizedRecorder:
                 self.rules.pin(self.builder.type_of[ref])
         types = self.rules.types(
             op, self.builder.type_of.__getitem__, list(map(type_of, made)), facts.is_pointwise)
-        self.found = {id(tensor): type for tensor, type in zip(made, types)}
+        self.found = {identity(tensor): type for tensor, type in zip(made, types)}
 
     def _is_of_parts(self, op: Op) -> bool:
         """Whether `op` is the second half of `z.real` or `z.imag`, whatever the sizes of z."""

@@ -22,6 +22,7 @@ import types
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from preheat.base.identity import identity
 from preheat.bridge.tensors import Tensor
 from preheat.capture import generators
 from preheat.capture.arithmetic import NUMBERS
@@ -69,38 +70,38 @@ class SnapshotPlanner(Planner):
         if kind is types.GeneratorType:
             return self._generator(value)
         place = super()._place(value, kind)
-        if kind is types.FunctionType and id(value) in self.made:
-            maker = self.plan(self.made[id(value)][1])
+        if kind is types.FunctionType and identity(value) in self.made:
+            maker = self.plan(self.made[identity(value)][1])
             self.functions.append(self.step("tuple", place, maker))
         return place
 
     def plan(self, value: Any) -> int:
-        if type(value) in NUMBERS and id(value) in self.escaped:
+        if type(value) in NUMBERS and identity(value) in self.escaped:
             return self.number(value, None)
         return super().plan(value)
 
     def number(self, value: Any, scalar: Scalar | None) -> int:
         """A runtime number is a slot: another call brings another. So is one that a loop counts with."""
-        place = self.memo.get(id(value))
+        place = self.memo.get(identity(value))
         if place is None:
             self.slots.append(value)
-            place = self.memo[id(value)] = self.step("value", len(self.slots) - 1)
+            place = self.memo[identity(value)] = self.step("value", len(self.slots) - 1)
         return place
 
     def _is_slot(self, value: Any, kind: type) -> bool:
-        is_given = id(value) in self.sources.known or id(value) in self.escaped
-        is_made = id(value) in self.made and not (kind is types.FunctionType and is_given)
+        is_given = identity(value) in self.sources.known or identity(value) in self.escaped
+        is_made = identity(value) in self.made and not (kind is types.FunctionType and is_given)
         if has_identity(value, kind) and (is_made or self.sources.has_name(value)):
             return False
-        if id(value) in self.sources.known or issubclass(kind, Tensor):
+        if identity(value) in self.sources.known or issubclass(kind, Tensor):
             return True
-        return id(value) in self.escaped and kind not in _WITHOUT_IDENTITY
+        return identity(value) in self.escaped and kind not in _WITHOUT_IDENTITY
 
     def _generator(self, value: types.GeneratorType) -> int:
         if generators.is_own(value) and value.gi_running:
             body = generators.body_of(value)
             place = self.step("call", self.plan(hollow), self.plan(body.function))
-            self.running[id(body)] = place
+            self.running[identity(body)] = place
             self.generators.append(place)
             return place
         if generators.is_ended(value):
@@ -126,7 +127,7 @@ class SnapshotPlanner(Planner):
         )
         made = self.plan(None)
         if frame.is_base and frame.back is not None:
-            made = self.running.get(id(frame))
+            made = self.running.get(identity(frame))
             if made is None:
                 raise GiveUp("no_snapshot", "a generator that only C holds")
         return self.step("tuple", *self.many(parts), made)

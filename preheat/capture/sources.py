@@ -1,6 +1,6 @@
 """Sources: where each object that the program met from outside comes from, and what to call it.
 
-    sources.known[id(model.layers)] == 7        table[7] == Source(5, "item", "layers")
+    sources.known[identity(model.layers)] == 7        table[7] == Source(5, "item", "layers")
     sources.constant(torch.nn.Linear) == Named("torch.nn.modules.linear", "Linear")
 
 `known` maps identities to places in the table; every known object is kept alive here, so an id in
@@ -13,6 +13,7 @@ import types
 import weakref
 from typing import Any
 
+from preheat.base.identity import identity
 from preheat.base.names import name_of
 from preheat.bridge.calls import name_hint
 from preheat.bridge.tensors import Tensor
@@ -78,7 +79,7 @@ class Sources:
 
     def scalar_of(self, value: Any) -> Scalar | None:
         """The expression of a runtime number (`numbers.py`), None for any other object."""
-        known = self.numbers.get(id(value))
+        known = self.numbers.get(identity(value))
         return None if known is None else known[1]
 
     def has_step(self, parent: int, kind: str, key: Constant = None) -> bool:
@@ -87,10 +88,10 @@ class Sources:
 
     def know(self, value: Any, source: int) -> int:
         """Binds `value` to `source` unless it is known already; returns its source."""
-        found = self.known.get(id(value))
+        found = self.known.get(identity(value))
         if found is not None:
             return found
-        self.known[id(value)] = source
+        self.known[identity(value)] = source
         if type(value) is Tensor:
             self._tensors.append(_OfTensor(value, self.known))
         else:
@@ -99,7 +100,7 @@ class Sources:
 
     def of(self, value: Any, *hints: tuple[str, str]) -> int:
         """The source of `value`: as known, else a root by name or by life."""
-        found = self.known.get(id(value))
+        found = self.known.get(identity(value))
         if found is not None:
             return found
         name = self.name(value, *hints)
@@ -115,7 +116,7 @@ class Sources:
 
     def all_known(self) -> list[tuple[Any, int]]:
         """Every object with a source, and its source; no plain tensors."""
-        return [(value, self.known[id(value)]) for value in self._kept if id(value) in self.known]
+        return [(value, self.known[identity(value)]) for value in self._kept if identity(value) in self.known]
 
     # ------------------------------------------------------------------ names
     def constant(self, value: Any, *hints: tuple[str, str]) -> Constant:
@@ -124,32 +125,32 @@ class Sources:
             return value
         if type(value) is tuple:
             return tuple([self.constant(part) for part in value])
-        name = self._constants.get(id(value))
+        name = self._constants.get(identity(value))
         if name is not None:
             return name
-        found = self.known.get(id(value))
+        found = self.known.get(identity(value))
         if found is not None:
             return At(found)
         return self.name(value, *hints)
 
     def name(self, value: Any, *hints: tuple[str, str]) -> Named | Live:
         """The importable name of `value`, or its place among the live objects."""
-        name = self._constants.get(id(value))
+        name = self._constants.get(identity(value))
         if name is None:
             found = _name_of(value, hints)
             name = Named(*found) if found is not None else self.live(value)
-            self._constants[id(value)] = name
+            self._constants[identity(value)] = name
             self._kept.append(value)
         return name
 
     def has_name(self, value: Any, *hints: tuple[str, str]) -> bool:
         """Whether `value` is importable; the name is then kept."""
-        name = self._constants.get(id(value))
+        name = self._constants.get(identity(value))
         if name is None:
             found = _name_of(value, hints)
             if found is None:
                 return False
-            self._constants[id(value)] = name = Named(*found)
+            self._constants[identity(value)] = name = Named(*found)
             self._kept.append(value)
         return type(name) is Named
 
@@ -174,7 +175,7 @@ class _OfTensor(weakref.ref):
 
     def __init__(self, tensor: Any, known: dict[int, int]) -> None:
         super().__init__(tensor, _died)
-        self.key, self.known = id(tensor), known
+        self.key, self.known = identity(tensor), known
 
 
 def _died(tensor: _OfTensor) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from types import FunctionType, MethodType
 from typing import Any
 
+from preheat.base.identity import identity
 from preheat.capture import attributes, calls, imports, operations, polyfills
 from preheat.capture.containers import tuple_of
 from preheat.capture.frames import NULL, Frame, and_then
@@ -94,8 +95,8 @@ def exceptions_to_reraise(original: BaseException, raised: list) -> BaseExceptio
     fresh, same = [], []
     for error in raised:
         (same if error is original or is_part(error, original) else fresh).append(error)
-    leaves = {id(leaf) for error in same for leaf in leaves_of(error)}
-    again = original.subgroup(lambda leaf: id(leaf) in leaves) if same else None
+    leaves = {identity(leaf) for error in same for leaf in leaves_of(error)}
+    again = original.subgroup(lambda leaf: identity(leaf) in leaves) if same else None
     if not fresh:
         return again
     if again is not None:

@@ -14,6 +14,7 @@ Requires an exception that was just caught by the machine's loop.
 import types
 
 from preheat.base import stubs
+from preheat.base.identity import identity
 from preheat.capture.bytecode import OWN_FOLDER
 from preheat.capture.frames import Frame
 
@@ -50,7 +51,7 @@ def is_own(entry: types.TracebackType) -> bool:
 def traceback_of(m, error: BaseException) -> types.TracebackType | None:
     """`error.__traceback__`, read by an instruction of the program."""
     found = error.__traceback__
-    if id(error) in m.known and m.read_member is not None:
+    if identity(error) in m.known and m.read_member is not None:
         m.read_member(error, "__traceback__", found)
     return found
 

@@ -9,6 +9,7 @@ import contextlib
 from types import CellType
 from typing import Any
 
+from preheat.base.identity import identity
 from preheat.capture import attributes, calls, items
 from preheat.capture.attributes import Method
 from preheat.capture.bytecode import NULL_FIRST
@@ -120,7 +121,7 @@ def load_deref(m, frame, index):
         value = NULL
     if value is NULL:  # out of the handler: the error has no other context than in CPython
         raise unbound(frame, index)
-    if m.read_cell is not None and id(cell) in m.known:
+    if m.read_cell is not None and identity(cell) in m.known:
         other = m.read_cell(cell, value)
         value = value if other is None else other
     frame.stack.append(value)

@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from preheat.base.identity import identity
 from preheat.base.names import class_of, raw_attribute
 from preheat.bridge.ambient import why_aside
 from preheat.bridge.calls import LIBRARY_FOLDERS, reads_memory
@@ -48,9 +49,7 @@ from preheat.ir.trace import Break, Point
 
 _MOVERS = frozenset((iter, next, len, reversed))  # operators that look at no element
 _COMPARERS = frozenset((
-    operator.contains, operator.getitem, operator.setitem, operator.delitem,
-    operator.eq, operator.ne,
-))
+    operator.contains, operator.getitem, operator.setitem, operator.delitem, operator.eq, operator.ne))
 _WRITERS = frozenset((operator.setitem, operator.delitem))
 # What no host call can stand for: the state it leaves cannot be gone on from.
 _NOT_HOSTED = frozenset((
@@ -108,7 +107,7 @@ class Watcher(Reads, Raises, Looks, Loops, Boxing, Observer):
 
     # ------------------------------------------------------------------ the recorder's questions
     def known_source(self, tensor: Any) -> int | None:
-        return self.known.get(id(tensor))
+        return self.known.get(identity(tensor))
 
     def number_source(self, scalar: Scalar) -> int:
         return self.sources.number(scalar)
@@ -141,14 +140,14 @@ class Watcher(Reads, Raises, Looks, Loops, Boxing, Observer):
 
     def is_made(self, value: Any) -> bool:
         """Whether the call made this class or function."""
-        return id(value) in self.made
+        return identity(value) in self.made
 
     def is_outside(self, value: Any) -> bool:
         """Whether `value` existed before the call."""
-        if id(value) in self.known:
+        if identity(value) in self.known:
             return True
         kind = type(value)
-        return has_identity(value, kind) and id(value) not in self.made
+        return has_identity(value, kind) and identity(value) not in self.made
 
     # ------------------------------------------------------------------ functions
     def attached(self, machine: Any) -> None:
@@ -165,13 +164,13 @@ class Watcher(Reads, Raises, Looks, Loops, Boxing, Observer):
         """Judged by `c_call`: no row allows it, so it is a host call."""
 
     def entered(self, function: Any) -> None:
-        if id(function) not in self._entered and not self._is_own(function):
-            self._entered[id(function)] = function
+        if identity(function) not in self._entered and not self._is_own(function):
+            self._entered[identity(function)] = function
             self.guards.function(function)
 
     def _is_own(self, function: Any) -> bool:
         """Whether the call made `function` and has not given it away."""
-        return id(function) in self.made and id(function) not in self.known
+        return identity(function) in self.made and identity(function) not in self.known
 
     # ------------------------------------------------------------------ truth
     def test_truth(self, value: Any) -> bool:
@@ -202,7 +201,7 @@ class Watcher(Reads, Raises, Looks, Loops, Boxing, Observer):
         self.regions.born(value)
         if kind in ("class", "function"):
             maker = self.machine.frame.function if kind == "function" else None
-            self.made[id(value)] = value, maker
+            self.made[identity(value)] = value, maker
         elif kind in _HASHED_DISPLAYS:
             for key in value:
                 if type(key) is not str:
@@ -511,8 +510,8 @@ class Watcher(Reads, Raises, Looks, Loops, Boxing, Observer):
             elif not frame.code.is_own:
                 self.entered(frame.function)
             for value in (*frame.locals, *frame.stack):
-                for feed in feeds(value) if id(value) not in self.known else ():
-                    if id(feed) in self.known and type(feed) is not types.GeneratorType:
+                for feed in feeds(value) if identity(value) not in self.known else ():
+                    if identity(feed) in self.known and type(feed) is not types.GeneratorType:
                         self.guards.whole(feed)  # its elements come without another read
         return seen
 
@@ -563,7 +562,7 @@ class Watcher(Reads, Raises, Looks, Loops, Boxing, Observer):
         self.begin_recording()
         values = (*values[:-1], own_float(values[-1])) if point.has_answer else values
         held = values[:-1] if point.has_answer and type(values[-1]) is not float else values
-        self.guards.carried = {id(value): value for value in held if type(value) in TOLD}
+        self.guards.carried = {identity(value): value for value in held if type(value) in TOLD}
         self.guards.moving_lists = moving_lists(point, values)
         seen = self._meet_slots(values, frames)
         if point.has_answer:

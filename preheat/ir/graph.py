@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import TypeAlias, Union
 
 from preheat.base.dataclass import dataclass, field
+from preheat.base.identity import identity
 from preheat.ir.scalar import Dim, Scalar
 from preheat.ir.types import TensorType, Type
 
@@ -332,12 +333,12 @@ def with_replaced(
 ) -> Graph:
     """`graph` (level core) with what `append` appends in place of each op that `is_chosen`: it gives the
     op's own values. The very same graph if none is."""
-    chosen = {id(op) for op in graph.ops if is_chosen(op)}
+    chosen = {identity(op) for op in graph.ops if is_chosen(op)}
     if not chosen:
         return graph
     builder = Builder("core", next_id=graph.next_id(), type_of=dict(graph.types()))
     for op in graph.ops:
-        if id(op) in chosen:
+        if identity(op) in chosen:
             append(builder, op)
         else:
             builder.ops.append(op)

@@ -20,6 +20,7 @@ from typing import Any
 
 import msgpack
 
+from preheat.base.identity import identity
 from preheat.ir import graph, loop, plan, scalar, trace, training, types
 from preheat.ir.hinted import Hinted
 
@@ -61,11 +62,11 @@ class Ahead:
     def add(self, nouns: Iterable[Any]) -> None:
         """Encodes `nouns`."""
         for noun in nouns:
-            self._known[id(noun)] = noun, encode([get(noun) for get in _GETTERS[type(noun)]])
+            self._known[identity(noun)] = noun, encode([get(noun) for get in _GETTERS[type(noun)]])
 
     def fields_of(self, noun: Any) -> bytes | None:
         """The bytes of the fields of `noun`, if that very object was added."""
-        found = self._known.get(id(noun))
+        found = self._known.get(identity(noun))
         return None if found is None else found[1]
 
 
@@ -143,7 +144,7 @@ class _Encoder:
     def _table(self, rows: tuple) -> bytes:
         """The class number, the number of rows, and each field's column."""
         cls = type(rows[0])
-        columns = [self._column([get(row) for row in rows]) for get in _GETTERS[cls]]
+        columns = [self._column(list(map(get, rows))) for get in _GETTERS[cls]]
         whole = (self.encode(_NUMBER[cls]), self.encode(len(rows)), self._array(columns))
         return self._array(whole)
 
@@ -151,13 +152,11 @@ class _Encoder:
         """The distinct values and each row's place among them; no places where all differ. Values are one
         whose bytes are: True, 1 and 1.0 are three, as are the two zeros."""
         place_of: dict[bytes, int] = {}
-        seen: dict[int, int] = {}  # by id: most values of a column are few objects
-        places = []
-        for value in values:
-            place = seen.get(id(value))
-            if place is None:
-                place = seen[id(value)] = place_of.setdefault(self.encode(value), len(place_of))
-            places.append(place)
+        objects = list(map(identity, values))  # most values of a column are few objects
+        place_at = {
+            number: place_of.setdefault(self.encode(value), len(place_of))
+            for number, value in dict(zip(objects, values)).items()}
+        places = list(map(place_at.__getitem__, objects))
         is_plain = len(place_of) == len(values)
         return self._array((self._array(place_of), self.encode(None if is_plain else places)))
 

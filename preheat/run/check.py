@@ -23,6 +23,7 @@ import torch
 from preheat.base.dataclass import dataclass
 from preheat.base.digest import code_digest
 from preheat.base.errors import Unsupported
+from preheat.base.identity import identity
 from preheat.base.names import mro_of, raw_attribute
 from preheat.bridge import interpret
 from preheat.bridge.ambient import AMBIENT
@@ -216,7 +217,7 @@ def _claims(guards: Sequence[Guard], objects: Sequence[Any]) -> Iterator[Claim]:
     A decoded trace holds equal constants as one object: 6187 guards of a BERT have 577 claims.
     """
     # the guards keep what is expected alive, so an id stands for one object
-    keys = list(zip(map(_KIND, guards), map(id, map(_EXPECTED, guards))))
+    keys = list(zip(map(_KIND, guards), map(identity, map(_EXPECTED, guards))))
     known = {
         key: _claim(guard.kind, guard.expected, objects)
         for key, guard in dict(zip(keys, guards)).items()
@@ -544,7 +545,7 @@ def _test_of_numbers(expected: tuple) -> Callable[[Any, Any, Sequence[Any]], str
 
 
 def _distinct(value: Any, expected: tuple, found) -> str | None:
-    objects = {id(found[source]) for source in expected}
+    objects = {identity(found[source]) for source in expected}
     return None if len(objects) == len(expected) else "two of them are one object"
 
 

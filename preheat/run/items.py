@@ -21,6 +21,7 @@ from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 from preheat.base.dataclass import dataclass
+from preheat.base.identity import identity
 from preheat.ir.rows import ZERO
 from preheat.ir.trace import At, Guard, Named, Source, Trace
 from preheat.run.layout import (
@@ -59,17 +60,17 @@ def reads_of(
         if number in without:
             continue
         for space in _spaces_of(source, objects):
-            if id(space) not in reads:
+            if identity(space) not in reads:
                 continue
-            found = reads[id(space)]
+            found = reads[identity(space)]
             if source.kind == "item" and type(source.key) is str:
                 found.items.append((source.key, number, objects[number]))
             else:
                 found.sources.append(number)
     for guard in guards:
         space = objects[guard.source] if guard.source >= 0 else None
-        if id(space) in reads:
-            found = reads[id(space)]
+        if identity(space) in reads:
+            found = reads[identity(space)]
             if guard.kind == "absent" and type(guard.expected) is str:
                 found.absent.append(guard.expected)
             else:

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from preheat.base.identity import identity
 from preheat.base.names import has_managed_dict, is_heap_type, mro_of
 from preheat.ir.rows import ALL_BITS, ZERO
 from preheat.ir.scalar import Spelled
@@ -233,7 +234,7 @@ class Places:
         table, offset = self.table, self.layout.dict_version
         if offset is None:
             raise NotNative
-        if held is not None and id(held) in self.changing and self._add_items(held):
+        if held is not None and identity(held) in self.changing and self._add_items(held):
             return
         row = len(table.rows)
         table.load(place[1] + offset, place[0])
@@ -244,7 +245,7 @@ class Places:
         """Rows for what is read of a dict that changes; False if there can be none."""
         mark = self.table.mark()
         try:
-            self.listed[id(space)] = add_items(self, space, self.changing[id(space)])
+            self.listed[identity(space)] = add_items(self, space, self.changing[identity(space)])
         except (NotNative, NoRoom):
             self.undo(mark)
             return False
@@ -255,7 +256,7 @@ class Places:
         if not (self.at(number).is_fixed and self.is_held[number]):
             return None
         self.version(number)
-        entries = self.listed.get(id(self.found[number]))
+        entries = self.listed.get(identity(self.found[number]))
         if entries is None or key not in entries.index or entries.keys not in self.table.saved:
             return None
         base, offset = entries.value(key)

@@ -25,6 +25,7 @@ from typing import Any
 import torch
 
 from preheat.base.dataclass import dataclass
+from preheat.base.identity import identity
 from preheat.base.names import instance_dict
 from preheat.ir.rows import ROW
 from preheat.ir.text_trace import show_guard, source_path
@@ -152,7 +153,7 @@ class Rows:
 
     def _has_refuted(self, space: dict) -> bool:
         """Whether an item of dict `space` is another one now, and a guard on it does not hold."""
-        for key, number, held in self._reads[id(space)].items:
+        for key, number, held in self._reads[identity(space)].items:
             now = dict.get(space, key, _MISSING)
             if now is held or number in self.moved and now is not _MISSING:
                 continue
@@ -173,7 +174,7 @@ class Rows:
 
     def _reads_the_same(self, space: dict) -> bool:
         """Whether every source read from dict `space`, and every guard on it, is as it was."""
-        reads = self._reads[id(space)]
+        reads = self._reads[identity(space)]
         get = dict.get
         for key, number, held in reads.items:
             now = get(space, key, _MISSING)
@@ -182,7 +183,7 @@ class Rows:
         for key in reads.absent:
             if get(space, key, _MISSING) is not _MISSING:
                 return False
-        if not (reads.sources or reads.guards or id(space) in self.ambient):
+        if not (reads.sources or reads.guards or identity(space) in self.ambient):
             return True
         call = Call(self.checker.target, (), {}, self.checker.objects)
         for number in reads.sources:
@@ -196,7 +197,7 @@ class Rows:
         others = (n for guard in reads.guards for n in mentioned(guard.kind, guard.expected))
         if any(self.held[number] is None for number in others):
             return False  # it speaks of an argument, which only a full check knows
-        if id(space) in self.ambient and self.checker.check_ambient() is not None:
+        if identity(space) in self.ambient and self.checker.check_ambient() is not None:
             return False
         return all(self.checker.judge(guard, self.held) is None for guard in reads.guards)
 
@@ -212,7 +213,7 @@ class Rows:
     def _reads(self) -> Mapping[int, Reads]:
         """What is read of each dict in `versions`, by id. Of what each call replaces, Python judges
         every guard, or rows do."""
-        spaces = {id(space) for space in (*self.versions.values(), *self.items.values())}
+        spaces = {identity(space) for space in (*self.versions.values(), *self.items.values())}
         checker = self.checker
         return reads_of(checker.trace, checker.guards, self.held, spaces, self.replaced)
 
@@ -242,8 +243,8 @@ def bind_rows(
     }
     others, numbers = replaced(trace, found), moving_numbers(trace)
     numbers |= carriers(trace, found, numbers)
-    spaces = {id(space) for space in changing} | _changed(trace, found, numbers | others)
-    spaces -= {id(space) for space in unlisted}
+    spaces = {identity(space) for space in changing} | _changed(trace, found, numbers | others)
+    spaces -= {identity(space) for space in unlisted}
     places = Places(
         table, where, tensors, trace.sources, found, keywords, numbers, others,
         lasting_parts(checker.target), fleeting, checker.by_source,
@@ -274,7 +275,7 @@ def _changed(trace: Trace, found: Sequence[Any], moving: frozenset[int]) -> set[
     """The ids of the dicts that the sources `moving` are items of: each call changes them."""
     parents = (trace.sources[number].parent for number in moving)
     spaces = (found[parent] for parent in parents if parent >= 0)
-    return {id(space) for space in spaces if isinstance(space, dict)}
+    return {identity(space) for space in spaces if isinstance(space, dict)}
 
 
 def _loose(trace: Trace, places: Places) -> frozenset[int]:
@@ -298,8 +299,8 @@ def lasting_parts(target: Any) -> frozenset[int]:
     rest, found = [target.__self__ if type(target) is types.MethodType else target], set()
     while rest:
         module = rest.pop()
-        if isinstance(module, torch.nn.Module) and id(module) not in found:
-            found.add(id(module))
+        if isinstance(module, torch.nn.Module) and identity(module) not in found:
+            found.add(identity(module))
             rest += (instance_dict(module) or {}).get("_modules", {}).values()
     return frozenset(found)
 

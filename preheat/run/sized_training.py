@@ -19,6 +19,7 @@ import torch
 
 from preheat.base.errors import Unsupported, is_strict
 from preheat.base.events import emit
+from preheat.base.identity import identity
 from preheat.bridge.generators import States
 from preheat.bridge.interpret import as_tensor
 from preheat.ir.graph import Graph
@@ -92,9 +93,9 @@ class SizedTraining(Sized):
         template = template or self._new_template(taught, sizes) or next(iter(fitting), None)
         if template is None:
             return None
-        known = self._loaded.get(id(template))
+        known = self._loaded.get(identity(template))
         if known is None:
-            known = self._loaded[id(template)] = template, SizedTemplate(
+            known = self._loaded[identity(template)] = template, SizedTemplate(
                 template, self.graph.hints, self._runtime)
         code = known[1]
         training = replace(
@@ -177,7 +178,7 @@ class SizedTemplate:
             template.plan, template.image, symbols, hints, runtime,
             is_grad_off=torch.is_grad_enabled(), is_lean=True)
         self._backwards = {
-            id(stage.plan): SizedPlan(stage.plan, stage.image, symbols, hints, runtime, **BACKWARD)
+            identity(stage.plan): SizedPlan(stage.plan, stage.image, symbols, hints, runtime, **BACKWARD)
             for half in template.backwards for stage in half.stages}
 
     def forward(self, values: Values) -> Callable[[Tensors], Tensors]:
@@ -186,7 +187,7 @@ class SizedTemplate:
 
     def backward(self, half: Backward, values: Values) -> Callable[[list], Tensors]:
         """`half`: a stage of a backward, whose plan is the template's."""
-        return self._backwards[id(half.plan)].at(values)
+        return self._backwards[identity(half.plan)].at(values)
 
 
 def _at(half: Backward, sizes: Sizes) -> Backward:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch.autograd import forward_ad
 
+from preheat.base.identity import identity
 from preheat.bridge.ops import private
 from preheat.ir.rows import ALL_BITS, ZERO
 from preheat.ir.trace import Constant
@@ -230,7 +231,7 @@ def _global(table: Table, module: types.ModuleType, name: str, value: Constant) 
     if version is None or space[name] is not value and space[name] != value:
         return False
     table.holds.append(space)
-    table.ambient.add(id(space))
+    table.ambient.add(identity(space))
     table.load(id(space) + version)
     return True
 

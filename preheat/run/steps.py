@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from preheat.base.callers import Raised
+from preheat.base.identity import identity
 from preheat.base.names import find, is_heap_type, raw_attribute
 from preheat.ir.rows import ARGS, ZERO
 from preheat.ir.trace import At, Named
@@ -98,7 +99,7 @@ def arrive(places: Places, number: int, owner: Place, offset: int) -> Place:
     objects are fixed, but not held.
     """
     value = places.found[number]
-    places.is_held[number] = issubclass(type(value), _CODE) or id(value) in places.lasting
+    places.is_held[number] = issubclass(type(value), _CODE) or identity(value) in places.lasting
     if issubclass(type(value), _MOVING) or is_small_table(value, places.layout):
         place = places.follow(owner, offset)
         if places.table.value(place.base) != id(value):

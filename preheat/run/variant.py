@@ -23,6 +23,7 @@ import torch
 from preheat.base.collector import paused_collector
 from preheat.base.errors import BackendError, InternalError, Unsupported, UserError, is_strict
 from preheat.base.events import emit
+from preheat.base.identity import identity
 from preheat.base.later import later
 from preheat.bridge.generators import States
 from preheat.ir.artifact import Artifact
@@ -443,15 +444,15 @@ class Variant:
         """The dict whose version `row` compares changed, and nothing that was read of it: from now
         on rows compare its items, if there can be any."""
         space = self._rows.versions[row]
-        if id(space) not in self._changing and self._note_change(space):
+        if identity(space) not in self._changing and self._note_change(space):
             found = self.checker.resolve(args, kwargs)
             if not isinstance(found, Failure):
                 self._bind_anew(found, arguments)
 
     def _note_change(self, space: dict) -> bool:
         """Whether rows for the items of `space` are to be taken, once more."""
-        _, times = self._changing.get(id(space), (space, 0))
-        self._changing[id(space)] = space, times + 1
+        _, times = self._changing.get(identity(space), (space, 0))
+        self._changing[identity(space)] = space, times + 1
         return times <= _MOST_LISTS
 
     def _is_due(self) -> bool:
@@ -465,7 +466,7 @@ class Variant:
     def _bind_anew(self, found: list, arguments: tuple) -> None:
         self._bind_entry(found, arguments)
         if self._changing:  # a dict that is read no longer is not kept alive
-            read = {*map(id, self._rows.versions.values()), *map(id, self._rows.items.values())}
+            read = {*map(identity, self._rows.versions.values()), *map(identity, self._rows.items.values())}
             self._changing = {key: row for key, row in self._changing.items() if key in read}
         if self.announce is not None:
             self.announce(self.entry)

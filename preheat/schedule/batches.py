@@ -17,6 +17,7 @@ of the plan's own are made and let go where they were.
 import heapq
 from collections.abc import Mapping, Sequence
 
+from preheat.base.identity import identity
 from preheat.ir.hinted import estimate
 from preheat.schedule.fuse import Unit
 from preheat.schedule.groups import Group, Groups
@@ -33,7 +34,7 @@ Waits = Mapping[int, frozenset[int]]  # by identity of units, those that come be
 
 def waits_of(units: Sequence[Unit], waits: Sequence[frozenset[int]]) -> Waits:
     """What each unit waits for. waits: by place in `units`."""
-    return {id(unit): frozenset(id(units[k]) for k in before) for unit, before in zip(units, waits)}
+    return {identity(unit): frozenset(identity(units[k]) for k in before) for unit, before in zip(units, waits)}
 
 
 def batched(groups: Groups, units: Sequence[Unit], waits: Waits) -> list[Unit]:
@@ -44,13 +45,13 @@ def batched(groups: Groups, units: Sequence[Unit], waits: Waits) -> list[Unit]:
         made = _flat(groups, unit) if isinstance(unit, Group) else None
         if made is not None:
             flat[place] = made
-            alike.setdefault(id(made.shape), []).append(place)
+            alike.setdefault(identity(made.shape), []).append(place)
     alike = {key: places for key, places in alike.items() if len(places) >= LEAST}
     if not alike:
         return list(units)
-    place_of = {id(unit): place for place, unit in enumerate(units)}
+    place_of = {identity(unit): place for place, unit in enumerate(units)}
     before = {
-        place: {place_of[k] for k in waits[id(unit)]} for place, unit in enumerate(units)}
+        place: {place_of[k] for k in waits[identity(unit)]} for place, unit in enumerate(units)}
     links, members = Links(before, lambda number: number), {}
     for places in alike.values():
         for batch in _levels(links, places):

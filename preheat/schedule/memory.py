@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from preheat.base.dataclass import dataclass, field
+from preheat.base.identity import identity
 from preheat.ir.graph import Graph, device_of
 from preheat.ir.hinted import estimate, holds, longest
 from preheat.ir.loop import Kernel, LoopOp, Param, Stage
@@ -221,7 +222,7 @@ class _Planner:
         """`bound` storing `memory` in the place of `dead`, or None when it may not. Groups of one
         shape share the result, as they share the kernel."""
         old, new = bound.memories.index(dead), bound.memories.index(memory)
-        key = (id(bound.kernel), old, new)
+        key = (identity(bound.kernel), old, new)
         if key not in self.joined:
             is_ordered = self.problem.types[memory].device == "cpu" or is_pointwise(bound.kernel, old, new)
             self.joined[key] = (

@@ -20,6 +20,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from preheat.base.errors import Unsupported, is_strict
+from preheat.base.identity import identity
 from preheat.base.later import later
 from preheat.ir.graph import Graph, OutputAlias, Ref, device_of, map_refs
 from preheat.ir.loop import ANY, Kernel, sizes_of
@@ -140,10 +141,10 @@ class _Kernels:
 
     def number(self, kernel: Kernel, group: Group) -> int:
         """The number of `kernel`, the one of `group`, in the plan."""
-        found = self.by_identity.get(id(kernel))
+        found = self.by_identity.get(identity(kernel))
         if found is None:
             found = self.by_content.setdefault(digest(kernel), len(self.made))
-            self.by_identity[id(kernel)] = found
+            self.by_identity[identity(kernel)] = found
             if found == len(self.made):
                 name = f"{kernel_name(group, self.problem, self.products)}_{found}"
                 self.made.append(replace(kernel, name=name))

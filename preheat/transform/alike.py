@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from preheat.base.dataclass import dataclass, field
+from preheat.base.identity import identity
 from preheat.bridge.ops import is_pointwise, schema
 from preheat.ir.alike import Alike, Copies
 from preheat.ir.graph import Graph, Item, Op, Ref
@@ -224,13 +225,13 @@ class _Facts:
     def _type(self, type: Type) -> tuple[int, int, tuple | None]:
         """A number for a type, one for it apart from its sizes, and its sizes: () for a single number, None
         where others than contiguous ones count."""
-        found = self.seen.get(id(type))
+        found = self.seen.get(identity(type))
         if found is None:
             number = self.kinds.setdefault
             exact = number(type, len(self.kinds))
             sizes = () if not isinstance(type, TensorType) else type.sizes if type.is_contiguous else None
             kind = number((type.dtype, type.device), len(self.kinds)) if sizes else exact
-            found = self.seen[id(type)] = exact, kind, sizes
+            found = self.seen[identity(type)] = exact, kind, sizes
         return found
 
     def _flat(self, facts: Sequence[tuple[int, int, tuple | None]]) -> tuple[int, tuple] | None:
@@ -257,11 +258,11 @@ def _alike(
     gone: set[int] = set()
     for part in parts:
         if part.number in left_out:
-            gone.update(map(id, part.ops))
+            gone.update(map(identity, part.ops))
         for value in part.values:
             if value in place:
                 owners.setdefault(value, set()).add(part.number)
-    ops = tuple([op for op in graph.ops if id(op) not in gone])
+    ops = tuple([op for op in graph.ops if identity(op) not in gone])
     read = {value for op in ops for value in op.refs()}
     kept = [
         given for given in graph.inputs

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from preheat.base.dataclass import dataclass
+from preheat.base.identity import identity
 from preheat.ir.graph import Graph, Input, Op, Ref
 from preheat.ir.training import Exit, Given, Joint
 from preheat.rules.raising import can_raise
@@ -191,10 +192,10 @@ class _Order:
         stack = [(op, False)]
         while stack:
             op, is_ready = stack.pop()
-            if id(op) in self._done:
+            if identity(op) in self._done:
                 continue
             if is_ready:
-                self._done.add(id(op))
+                self._done.add(identity(op))
                 made = tuple(-1 if result in self.given else result for result in op.results)
                 self.ops.append(replace(op, results=made))
                 continue

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from preheat.base.dataclass import dataclass
+from preheat.base.identity import identity
 from preheat.ir.graph import Graph, Input, Op, Ref
 from preheat.ir.hinted import estimate
 from preheat.ir.ops import CORE
@@ -134,10 +135,10 @@ class _Cut:
         stack = [*group]
         while stack:
             value = stack.pop()
-            if value in self.maker and value not in done and id(self.maker[value]) not in found:
-                found.add(id(self.maker[value]))
+            if value in self.maker and value not in done and identity(self.maker[value]) not in found:
+                found.add(identity(self.maker[value]))
                 stack += self.maker[value].refs()
-        return tuple(op for op in self.half.graph.ops if id(op) in found)
+        return tuple(op for op in self.half.graph.ops if identity(op) in found)
 
     def _readers(self, arguments: Sequence[Given]) -> dict[int, list[int]]:
         """For each gradient what is computed from the very tensor that it is of, by where it is made."""

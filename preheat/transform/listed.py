@@ -9,6 +9,7 @@ whole inputs only, which are there before all else: whatever is computed is bett
 Requires and gives level aten without writes.
 """
 
+from preheat.base.identity import identity
 from preheat.bridge.ops import arguments
 from preheat.ir.graph import Arg, Graph, Op, Ref, with_ops
 from preheat.ir.types import TensorType
@@ -29,14 +30,14 @@ def norms_listed(graph: Graph) -> Graph:
     gone: set[int] = set()
     for (order, *_), ops in alike.items():
         if len(ops) >= LEAST:
-            gone.update(map(id, ops))
-            first[id(ops[0])] = Op(
+            gone.update(map(identity, ops))
+            first[identity(ops[0])] = Op(
                 _NORMS, (tuple([op.args[0] for op in ops]), order), tuple([op.result for op in ops]),
                 tuple([op.type for op in ops]), aliases=(-1,) * len(ops))
     if not gone:
         return graph
     return with_ops(graph, [
-        first.get(id(op), op) for op in graph.ops if id(op) in first or id(op) not in gone])
+        first.get(identity(op), op) for op in graph.ops if identity(op) in first or identity(op) not in gone])
 
 
 def _key(op: Op, inputs: dict) -> tuple[Arg, ...] | None:

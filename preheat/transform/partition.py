@@ -28,6 +28,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from preheat.base.dataclass import dataclass
 from preheat.base.errors import Unsupported
+from preheat.base.identity import identity
 from preheat.ir.graph import Graph, Op, OutputAlias
 from preheat.ir.hinted import estimate
 from preheat.ir.ops import CORE
@@ -289,7 +290,7 @@ class _Choice:
     def _dear(self) -> list[Op]:
         """The ops that a budget may ask for, those first that cost least for what they save."""
         facts = self.facts
-        ops = {id(op): op for value in facts.needed(self.wanted) if value in facts.maker
+        ops = {identity(op): op for value in facts.needed(self.wanted) if value in facts.maker
                for op in [facts.maker[value]]}
         found = [
             op for op in ops.values()

@@ -6,6 +6,7 @@ import types
 import pytest
 
 from preheat.base.errors import InternalError
+from preheat.base.identity import identity
 from preheat.capture.machine import run
 from preheat.capture.observer import ABSENT, BIRTHS, GiveUp, Observer
 from watching import Watching, hook_names
@@ -17,7 +18,7 @@ class Log(Watching):
     def __init__(self, *known):
         super().__init__()
         self.told = []
-        self.known.update((id(each), each) for each in known)
+        self.known.update((identity(each), each) for each in known)
 
     def of(self, name: str) -> list:
         return [args for hook, args in self.told if hook == name]

@@ -23,7 +23,8 @@ class Everything:
     """
 
     def __contains__(self, number: int) -> bool:
-        return not holds_running(ctypes.cast(number, ctypes.py_object).value, 3)
+        address = (number << 4 | number >> 60 & 15) & (1 << 64) - 1  # what `identity` has turned by four bits
+        return not holds_running(ctypes.cast(address, ctypes.py_object).value, 3)
 
 
 def holds_running(value, depth: int) -> bool:
