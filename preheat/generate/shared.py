@@ -7,7 +7,8 @@
 So the layers of a model are compiled once that differ in width. Sizes are strides, the extents of masks, what
 numbers of programs are divided by, and floats that are multiplied with or divided by (those of means). What the code is
 made of stays in the text: kernels are one only where they agree in tile, threads and loops, and in the power of two that
-each size can be divided by, so that memory is read as many bytes at once.
+each size can be divided by, so that memory is read as many bytes at once (where a mask ends counts only if neighbours along it
+are neighbours in memory).
 
 Requires texts of `triton` that know their sizes. Guarantees: what each kernel computes. A float that is a power of two
 stays in the text, for its inverse is exact.
@@ -27,6 +28,7 @@ _HOLE = "\0"
 _SIZE = re.compile(
     r"(?P<before>\b(?:program|over)\w* (?:%|//) |(?<=[\w)]) [*<] |tl\.full\(\[\], )"
     r"(?P<number>\d+(?:\.\d+(?:e-?\d+)?)?)(?P<after>, tl\.float32\)|(?![\w.]))")
+_ALONG = re.compile(r"tl\.(?:load|store)\(.*\bx\b(?! \*)")  # neighbours along `x` are neighbours in memory
 _LOOP = re.compile(r" *(?:for |full = )")  # lines whose numbers are what the code is made of
 
 
@@ -75,11 +77,13 @@ def _apart(source: Source) -> tuple[tuple[str, str, str], Numbers, tuple[int, ..
             return found[0]
         sizes.append(number)
         is_divisor = found["before"][-2] in "%/"
-        powers.append(0 if is_float else 1 if is_divisor else math.gcd(number, ALIGN_BYTES))
+        is_mask = found["before"][-2] == "<" and not is_along
+        powers.append(0 if is_float else 1 if is_divisor or is_mask else math.gcd(number, ALIGN_BYTES))
         return found["before"] + _HOLE + found["after"]
 
     head, rest = source.text.split(f"def {source.name}(", 1)
     parameters, lines = rest.split("):\n", 1)
+    is_along = _ALONG.search(lines) is not None
     text = "\n".join(line if _LOOP.match(line) else _SIZE.sub(hole, line) for line in lines.split("\n"))
     return (head, parameters, text), tuple(sizes), tuple(powers)
 

@@ -188,7 +188,7 @@ class Writer:
         rest = "program"
         has_rows = any(stage.axes for stage in self.kernel.stages)  # a program has whole ones, or walks them
         blocks = "1" if has_rows else self.blocks(tile.along, tile.columns)
-        if blocks != "1":
+        if blocks != "1" or tile.down and not has_rows:  # one text for images of all widths
             is_alone = holds("eq", extent_of((*tile.down, *tile.grid)), 1)
             self.along(f"{rest} * {tile.columns}" if is_alone else f"{rest} % {blocks} * {tile.columns}")
             rest = self._rest(rest, blocks, "program_y") if tile.down or tile.grid else "0"

@@ -9,6 +9,8 @@ from torch.nn import functional as F
 
 from preheat.capture.capture import capture
 from preheat.differentiate import Lesson
+from preheat.generate.shared import shared
+from preheat.generate.variants import sources_of
 from preheat.ir.graph import Builder, Op, Ref
 from preheat.ir.plan import KernelCall, LibraryCall, Target
 from preheat.ir.types import tensor
@@ -52,6 +54,16 @@ def test_few_images_are_parts_of_several():
     (first, *_) = schedule(norm((32, 2048, 7, 7)), GPU).kernels
     assert [axis.extent for axis in first.axes] == [16, 2048]
     assert [axis.extent for stage in first.stages for axis in stage.axes] == [98, 98]
+
+
+def test_images_of_several_widths_share_texts():
+    """Where parts have as many rows, masked along no axis that lies in memory, and where channels are one block or some."""
+    kernels = [kernel for count, side in ((256, 56), (512, 28), (1024, 14)) for kernel in schedule(
+        norm((32, count, side, side)), GPU).kernels]
+    made = shared([source for kernel in kernels for source in sources_of(kernel, GPU)])
+    texts = [source.text.split("(", 1)[1] for source, _ in made]
+    assert [len(set(texts[k::3])) for k in range(3)] == [1, 3, 1], "sums of parts, what is made of them, and their use"
+    assert [numbers[0] for _, numbers in made[::3]] == [224, 196, 196]
 
 
 def test_small_kernels_of_one_extent_are_one():
