@@ -187,13 +187,18 @@ class Lesson:
             ahead, backwards = halves(core, joined, saved)
             classes = known.wiring.classes
             asked: dict = {}
-            # kernels of one plan are compiled while the next is scheduled; a backward's take longest
+            # kernels of one plan are compiled while the next is scheduled; a backward's take longest, but for products
+            forward_core = _lowered(ahead.graph, HALF)
+            forward_begun = None
+            if _has_product(forward_core):
+                forward_begun = _begun(forward_core, self.aims.bench, (), asked)
             begun = [
                 (half, [
-                    (stage, _begun(stage.graph, self.aims.bench, _passed(stage, joined.values), asked))
+                    (stage, _begun(
+                        _lowered(stage.graph, HALF), self.aims.bench, _passed(stage, joined.values), asked))
                     for stage in stages(half, classes[half.joint.number][0], self.aims.handover)])
                 for half in backwards]
-            plan, forward_image = _begun(ahead.graph, self.aims.bench, (), asked)
+            plan, forward_image = forward_begun or _begun(forward_core, self.aims.bench, (), asked)
             plans = (plan, *(plan for _, parts in begun for _, (plan, _) in parts))
             for waiting in plans:
                 self.aims.meanwhile(waiting, self.device)
@@ -346,11 +351,16 @@ def _passed(stage: Stage, own_values: int) -> list[int]:
         if given.kind != "input" and not (given.kind == "value" and given.index < own_values)]
 
 
-def _begun(graph: Graph, bench: Bench | None, passed: Sequence[int], asked: dict) -> Begun:
+def _has_product(core: Graph) -> bool:
+    """Whether a half on a GPU has products that are kernels."""
+    target = target_of(core)
+    return target.is_gpu and bool(products_by_rule(core, target))
+
+
+def _begun(core: Graph, bench: Bench | None, passed: Sequence[int], asked: dict) -> Begun:
     """Plan of a half, which lets go of the inputs at the places `passed`, and what waits for its image. asked: see
     `begin_image`."""
-    target = target_of(graph)
-    core = _lowered(graph, HALF)
+    target = target_of(core)
     if target.is_gpu and bench is not None:
         plan, image = tuning.tuned(core, None, target, bench, passed)
         stage("plan", plan)

@@ -221,7 +221,7 @@ class Compiled:
         may_wait = self.told is None and not wants("stage")  # of who asks for code it is made
         request = Request(
             self.name, self.backend, self._limits(), self._is_known(place),
-            self._moving(kind, place, args, kwargs), self._bench(), may_wait, verify)
+            self._moving(kind, place, args, kwargs), self._bench(), may_wait, self._meanwhile)
         if place.point is None:
             made = compile_call(self.target, args, kwargs, request)
         else:
@@ -405,7 +405,7 @@ class Compiled:
         plain = None if is_whole else functools.partial(self._plain, place)
         try:
             specialise = self._specialise if self.backend == "preheat" else None
-            bound = node.bind(self.target, args, dict(kwargs), self._runtime(), plain, specialise,
+            bound = node.bind(self.target, args, dict(kwargs), self._runtime, plain, specialise,
                               self._teach, self.graphs, self.backend)
         except CannotBind as why:
             node.why, node.is_hopeless, node.moved = str(why), why.is_final, why.moved
@@ -424,7 +424,7 @@ class Compiled:
         from preheat.compiler import lesson_of  # lazy: see _capture
 
         settings = training_settings(self.options, self.target)
-        return lesson_of(artifact.graph(), artifact.training, **settings, bench=self._bench(), meanwhile=verify)
+        return lesson_of(artifact.graph(), artifact.training, **settings, bench=self._bench(), meanwhile=self._meanwhile)
 
     def _specialise(self, graph: Graph) -> tuple[Plan, Image] | None:
         """The plan and the code of `graph`, whose sizes have come again and again."""
@@ -573,6 +573,11 @@ class Compiled:
 
     def _runtime(self) -> Image | None:
         return runtime_image(self._disk) if self.backend == "preheat" else None
+
+    def _meanwhile(self, plan: Plan, device: str) -> None:
+        """What the call needs as well as the kernels of `plan`, which are being compiled."""
+        verify(plan, device)
+        self._runtime()
 
     def _bench(self) -> Bench | None:
         return bench_of(self.name, self.mode, self.backend, self.options, self._disk, self._runtime)

@@ -14,6 +14,7 @@ the user's own error arises there.
 """
 
 import collections
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -77,19 +78,23 @@ class CannotBind(Exception):
         self.is_final, self.moved = is_final, moved
 
 
+def no_runtime() -> None:
+    """No native checker and driver."""
+
+
 class Variant:
     """Made by `bind`. `entry` is the fastest callable that this process and plan allow."""
 
     def __init__(
         self, artifact: Artifact, target: Any, checker: Checker, objects: tuple,
-        runtime: Image | None, plain: Callable | None = None, teach: Callable | None = None,
+        runtime: Callable[[], Image | None], plain: Callable | None = None, teach: Callable | None = None,
         specialise: Callable | None = None, graphs: Graphs | None = None,
         backend: str | Callable = "preheat",
     ):
         self.artifact, self.target = artifact, target
         self._signature = artifact.trace.signature
         self._plain_call = _with_others_apart(plain if plain is not None else target, self._signature.rest)
-        self.checker, self._objects, self._runtime = checker, objects, runtime
+        self.checker, self._objects, self._made_runtime = checker, objects, runtime
         self._teach, self._specialise, self._lesson = teach, specialise, None
         self._graphs, self._backend = graphs, backend
         self.executable: Any = None
@@ -112,7 +117,7 @@ class Variant:
     @classmethod
     def bind(
         cls, artifact: Artifact, target: Any, args: tuple, kwargs: dict, objects: tuple,
-        runtime: Image | None = None, *, plain: Callable | None = None,
+        runtime: Callable[[], Image | None] = no_runtime, *, plain: Callable | None = None,
         specialise: Callable | None = None,
         teach: Callable | None = None,
         graphs: Graphs | None = None,
@@ -121,8 +126,8 @@ class Variant:
         """The variant of `artifact` for calls like `target(*args, **kwargs)`. Raises CannotBind, and
         BackendError where the backend is a callable that fails.
 
-        objects   the live objects that the trace names; runtime: the native checker and driver,
-        without which guards and plan run from Python
+        objects   the live objects that the trace names; runtime: gives the native checker and driver, when they are
+        needed; without them guards and plan run from Python
         plain     what runs a call whose node met a fault, in place of `target`
         specialise  makes the plan of a graph at sizes that come again: see `sized.py`
         teach     makes the lesson of a differentiable artifact, see `run/learning.py`
@@ -144,6 +149,10 @@ class Variant:
             raise CannotBind(str(why), is_final=not isinstance(why, NotThere)) from why
         variant._bind_entry(found, (*args, *kwargs.values()))
         return variant
+
+    @functools.cached_property
+    def _runtime(self) -> Image | None:
+        return self._made_runtime()
 
     @property
     def entry(self) -> Callable:
@@ -295,7 +304,7 @@ class Variant:
         """Rows, if they are not there yet, and a native entry for the objects `found`, which every guard accepts."""
         self._settled = None
         is_sized = isinstance(self.executable, Sized)
-        is_native = self._runtime is not None and isinstance(self.executable, Executable | Sized)
+        is_native = isinstance(self.executable, Executable | Sized) and self._runtime is not None
         self._rows = (rows or self._bound_rows(found, arguments, is_sized)) if is_native else None
         if is_sized and is_native:
             self._sized = SizedCalls(self.artifact.trace, found, self.executable, self.rebuild,
@@ -312,7 +321,7 @@ class Variant:
     def _make_entry(self, found: list, rows: Any) -> Entry:
         return make_entry(
             self.artifact.trace, found, rows, self.executable, self.rebuild, self._slow,
-            runtime=self._runtime, context=context() if rows is not None else None,
+            runtime=self._runtime if rows is not None else None, context=context() if rows is not None else None,
             live=self.checker.objects, miss=MISS)
 
     def _slow(self, reason: int, detail: int, arguments: tuple, names: tuple) -> Any:

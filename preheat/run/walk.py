@@ -124,7 +124,7 @@ class Unbound:
         self.moved: frozenset[str] = frozenset()
 
     def bind(
-        self, target: Any, args: Sequence, kwargs: dict, runtime: Image | None,
+        self, target: Any, args: Sequence, kwargs: dict, runtime: Callable[[], Image | None],
         plain: Callable | None, specialise: Callable | None = None, teach: Callable | None = None,
         graphs: Graphs | None = None, backend: str | Callable = "preheat",
     ) -> "Bound":
