@@ -1,23 +1,28 @@
 """First calls on a GPU, each in a process of its own: with empty caches, then with those that it left.
 
     python -m bench.gpu_first                                every model, Preheat and eager
-    python -m bench.gpu_first ResNet ViT --compile           torch.compile beside them
+    python -m bench.gpu_first ResNet ViT --compile           torch.compile beside them, cold and warm
+    python -m bench.gpu_first "train ResNet-50 32 amp"       the row of that name alone
     python -m bench.gpu_first ViT --parts                    what Preheat's seconds are made of
 
 The clock starts at `compile(...)` and stops when the device is done with the result; of training, with
 the third step (torch.compile does everything in its first, Preheat records in two and compiles in the
-third). CUDA is up by then, the model made. What is printed is less eager's own time, whose process loads
-cuBLAS, cuDNN and torch's kernels, too. With --ahead 12 so many processes import torch and make their model
-at once, before the first of them is told to measure; they measure one after the other.
+third). CUDA is up by then, the model made, and Preheat's modules are compiled to bytecode, as those of what is
+installed are. What is printed is less eager's own time, whose process loads cuBLAS, cuDNN and torch's kernels, too;
+eager's first process on a machine reads these from the disk, so the second counts. Warm: another process, with the
+caches that the first has filled, torch.compile's of graphs and of kernels among them. With --ahead 12 so many processes
+import torch and make their model at once, before the first of them is told to measure; they measure one after the other.
 """
 
 import argparse
+import compileall
 import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -108,11 +113,19 @@ def _measured(asked: list[tuple[str, str, str]], ahead: int) -> list[dict[str, A
 
 
 def _has_word(name: str, words: list[str]) -> bool:
-    return not words or any(word in name for word in words)
+    """Whether a row is meant: by its name, or by a word of it that is no row's name."""
+    names = {row.name for row in _rows()}
+    return not words or any(word == name if word in names else word in name for word in words)
 
 
 def _seconds(found: dict[str, Any], eager: float) -> str:
     return "failed" if "failed" in found else f"{sum(found['calls']) - eager:.2f}"
+
+
+def _ratio(found: dict[tuple[str, str], dict[str, Any]], cache: str, eager: float) -> str:
+    """How many times as long torch.compile takes beyond eager."""
+    ours, others = (found.get((name, cache), {}).get("calls") for name in BACKENDS)
+    return f"{(sum(others) - eager) / max(sum(ours) - eager, 1e-9):.1f}" if ours and others else ""
 
 
 def main(arguments: list[str]) -> int:
@@ -127,8 +140,9 @@ def main(arguments: list[str]) -> int:
     if asked.one:
         print(json.dumps(first(asked.words[0], asked.one)), flush=True)
         return 0
+    compileall.compile_dir(Path(preheat.__file__).parent, quiet=2)
     rows = [row.name for row in _rows() if _has_word(row.name, asked.words)]
-    kinds = [("eager", ""), *((name, cache) for name in BACKENDS for cache in ("cold", "warm"))]
+    kinds = [("eager", "first"), ("eager", ""), *((name, cache) for name in BACKENDS for cache in ("cold", "warm"))]
     results: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         order = [
@@ -138,12 +152,13 @@ def main(arguments: list[str]) -> int:
             [(row, name, os.path.join(folder, name, row.replace("/", " "))) for row, name, _ in order],
             asked.ahead)))
     print("| model | eager itself s | " + " | ".join(
-        f"{name} {cache} s" for name, cache in kinds[1:]) + " |")
+        f"{name} {cache} s" for name, cache in kinds[2:]) + " | ratio cold | ratio warm |")
     for row in rows:
         found = {kind: measured[row, *kind] for kind in kinds if (row, *kind) in measured}
         eager = sum(found["eager", ""].get("calls", ()))
         print(f"| {row} | {eager:.2f} | " + " | ".join(
-            _seconds(found[kind], eager) if kind in found else "" for kind in kinds[1:]) + " |", flush=True)
+            _seconds(found[kind], eager) if kind in found else "" for kind in kinds[2:])
+            + f" | {_ratio(found, 'cold', eager)} | {_ratio(found, 'warm', eager)} |", flush=True)
         results[row] = {" ".join(key).strip(): value for key, value in found.items()}
         for key, value in found.items():
             if "failed" in value:
