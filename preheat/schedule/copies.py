@@ -75,6 +75,10 @@ def _models(plan: Plan, found: Alike) -> list[int] | None:
             hangs.setdefault(_root(plan, buffer), set()).update(hang)
         wanted = {model_of[b] for b in writes if b in model_of}
         if not wanted:
+            touched = reads | writes
+            owners = {found.parts[b] for b in touched if b in found.parts}
+            if len(owners) == 1 and not model_of.keys().isdisjoint(touched) and _may_raise(call, plan):
+                return None  # so may those of its copies
             models.append(-1)
             continue
         model = wanted.pop()
@@ -90,6 +94,12 @@ def _models(plan: Plan, found: Alike) -> list[int] | None:
         places = [copies.model.index(b) for b in writes]
         written.update(there[other[k]] for other in copies.others for k in places if other[k] in there)
     return models
+
+
+def _may_raise(call: Call, plan: Plan) -> bool:
+    if not isinstance(call, KernelCall):
+        return True
+    return any(op.op == "check" for stage in plan.kernels[call.kernel].stages for op in stage.body)
 
 
 def _root(plan: Plan, buffer: int) -> int:

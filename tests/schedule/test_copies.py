@@ -176,6 +176,23 @@ def test_programs_over_lists(program, sizes):
         torch.testing.assert_close(mine, theirs)
 
 
+def test_what_a_copy_raises_is_raised():
+    def looked_up(xs, rows, places):
+        for x, row, place in zip(xs, rows, places):
+            row.index_select(0, place)
+            x.add_(row)
+
+    compiled = preheat.compile(looked_up, options={"cache": False})
+    xs, rows = lists([12] * 24)
+    places = [torch.tensor([k % 12]) for k in range(24)]
+    for _ in range(3):
+        compiled(xs, rows, places)
+    for bad in (2, 23, 0):
+        wrong = [torch.tensor([99]) if k == bad else place for k, place in enumerate(places)]
+        with pytest.raises((IndexError, RuntimeError)):
+            compiled(xs, rows, wrong)
+
+
 def test_memory_that_parts_share_makes_one_of_them():
     def halves(shared):
         xs = [shared[8 * k:8 * k + 12] for k in range(20)]
