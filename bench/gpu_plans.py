@@ -47,13 +47,13 @@ OTHERS: dict[str, Callable] = {
     "largest of rows": lambda x: x.amax(-1), "variance of rows": lambda x: x.var(-1),
     "variance of all": lambda x: x.var(), "variance of columns": lambda x: x.var(0),
     "softmax of columns": lambda x: x.softmax(0), "exp and its sum": lambda x: (x.exp(), x.exp().sum(-1)),
-    "cross entropy": lambda x: F.cross_entropy(x, x[:, 0].long() * 0), "scaled sum": lambda x: (x * x[0]).sum()}
+    "cross entropy": lambda x: F.cross_entropy(x, x[:, 0].long() * 0), "scaled sum": lambda x: (x * x[0]).sum(), "scaled columns": lambda x: x * x[0], "scaled rows": lambda x: x * x[:, :1]}
 ALL = {**PROGRAMS, **OTHERS}
 MORE: dict[str, tuple[Shape, ...]] = {  # besides SHAPES, or of OTHERS all
     "softmax": FEW + ODD, "layer norm": FEW + ODD, "sum of rows": FEW + ODD, "sum of all": ODD,
     "column sum": (*ODD, FEW[0]), "rms norm": FEW, "largest of rows": FEW, "variance of rows": FEW,
     "variance of all": SHAPES[:3], "variance of columns": SHAPES[:4], "softmax of columns": SHAPES[:4],
-    "exp and its sum": FEW[:2], "cross entropy": (*FEW[:2], SHAPES[0]), "scaled sum": (SHAPES[0], FEW[0], ODD[0])}
+    "scaled columns": SHAPES[:4] + ODD[:1], "scaled rows": SHAPES[:4] + ODD[:1], "exp and its sum": FEW[:2], "cross entropy": (*FEW[:2], SHAPES[0]), "scaled sum": (SHAPES[0], FEW[0], ODD[0])}
 
 
 def make(names: Sequence[str]) -> Iterator[Row]:

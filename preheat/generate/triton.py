@@ -36,6 +36,7 @@ from preheat.generate.coarse import coarse_values
 from preheat.generate.folding import folds_of, write_fold
 from preheat.generate.online import EXP_SUM, accumulate, begin, exponential_sums, finish, online
 from preheat.generate.products import product_of, write_kernel
+from preheat.generate.quotients import is_parted, parts_of
 from preheat.generate.rows import side_by_side
 from preheat.generate.sharing import held, write_shared
 from preheat.generate.tiles import FAR, Tile, extent_of, is_far_tile
@@ -201,13 +202,14 @@ class Writer:
         else:
             self.emit(f"y = {start} * {tile.rows} + tl.arange(0, {tile.rows})[:, None]")
             self.bound("y", extent_of(tile.down), tile.rows, self.count(tile.down))
-            if "y" in self.masks and has_rows and are_along(self.kernel, tile):
+            if "y" in self.masks and has_rows and ("x" in self.masks or tile.is_looped) and are_along(self.kernel, tile):
                 self.is_clamped = True
                 self.emit(f"y = tl.minimum(y, {self.count(tile.down)} - 1)")
         if tile.grid:
             rest = self._rest(rest, blocks, "program_g")
-            for axis in reversed(tile.grid):
+            for axis in reversed(tile.grid[1:]):
                 rest = self.grid_axis(axis, rest)
+            self.same["at", tile.grid[0].name] = _Known(rest, "", "")  # a division less: there are no more programs
 
     def grid_axis(self, axis: Axis, rest: str) -> str:
         """The position along an axis of the grid; what is left of the number `rest`."""
@@ -223,6 +225,7 @@ class Writer:
     def along(self, start: str, is_masked: bool = True) -> None:
         """`x` and its mask, from the first position of a block."""
         columns, (least, most), x = self.tile.columns, self.between, self.names["x"]
+        self.start = start
         at = f"tl.arange(0, {columns})" + ("" if self.is_flat else "[None, :]")
         self.emit(f"{x} = {start} + {at}" if start else f"{x} = {at}")
         if not is_masked or least == columns:
@@ -249,6 +252,8 @@ class Writer:
         dim = "y" if axes is tile.down else "x"
         divisor, modulus = self.count(axes[last:]), self.count(axes[first:last])
         key = ("position", dim, divisor, modulus if first else "")
+        if key not in self.same and is_parted(tile):
+            self.same.update((("position", "x", *which), _Known(name, "x", "")) for which, name in parts_of(self))
         if key not in self.same:
             whole = self.names[dim]
             text = whole if divisor == "1" else f"{whole} // {divisor}"

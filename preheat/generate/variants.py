@@ -13,7 +13,7 @@ from dataclasses import replace
 from preheat.generate.interleaved import interleaved_tiles
 from preheat.generate.products import product_of
 from preheat.generate.rows import side_by_side
-from preheat.generate.rungs import Rung, alignments, rungs
+from preheat.generate.rungs import SHORTEST_LINE, Rung, alignments, parted, rungs
 from preheat.generate.tables import sources_of_table
 from preheat.generate.tiles import Tile
 from preheat.generate.triton import Source, Writer, source_of
@@ -41,13 +41,16 @@ def sources_of(kernel: Kernel, target: Target, tile: Tile | None = None) -> list
     if tiles:
         return [_interleaved(kernel, tile, least) for tile, least in tiles]
     kernel = side_by_side(kernel)
-    found: list[Source] = []
+    found, other = list[Source](), parted(kernel, target)  # for lines that are not aligned, or very short
     for rung in rungs(kernel, target):
         aligned = alignments(kernel, rung.tile)
         is_one = rung.most and rung.least == rung.most
-        found += [_sized(kernel, rung, aligned)] if aligned else []
-        found += [] if aligned and is_one else [_sized(kernel, rung, [])]
-    return found
+        one = _sized(kernel, rung, aligned) if aligned else None
+        if one and other:
+            one = replace(one, sizing=replace(one.sizing, least=((_plained(rung.tile.along), SHORTEST_LINE),)))
+        found += [one] if one else []
+        found += [] if aligned and (is_one or other) else [_sized(kernel, rung, [])]
+    return [*found, _sized(kernel, other, [])] if other and found[-1].sizing.multiples else found
 
 
 def _interleaved(kernel: Kernel, tile: Tile, least: int) -> Source:
@@ -67,6 +70,10 @@ def _sized(kernel: Kernel, rung: Rung, multiples: Pairs) -> Source:
     source = Writer(kernel, tile, known, (rung.least, rung.most)).source()
     return replace(source, sizing=Sizing(*(
         tuple((tuple(map(_plain, dims)), count) for dims, count in pairs) for pairs in (blocks, most, multiples, least))))
+
+
+def _plained(axes: tuple[Axis, ...]) -> tuple[Dim, ...]:
+    return tuple(map(_plain, _extents(axes)))
 
 
 def _extents(axes: tuple[Axis, ...]) -> tuple[Dim, ...]:

@@ -89,6 +89,7 @@ def test_a_sum_of_all_prefers_parts_where_it_is_long():
     short, long = planned(lambda x: x.sum(), (torch.randn(5, 37),)), planned(lambda x: x.sum(), (torch.randn(90, 100),))
     assert len(short.plan.kernels) == 1 and is_preferred(short, 100, 300) and not is_preferred(short, 1000, 300)
     assert len(long.plan.kernels) == 2 and is_preferred(long, 2, 3), "a second kernel costs little"
+    assert rows_of(long, 262141, 67) == [858, 1], "no program has a part of which nothing is there"
 
 
 def test_columns_prefer_parts_where_they_are_long_and_few():
