@@ -22,6 +22,11 @@ _OPERANDS = frozenset(("self", "other", "exponent"))
 _LARGEST = {dtype: torch.finfo(dtype).max for dtype in (torch.float32, torch.float16, torch.bfloat16)}
 
 
+def is_within(number: int | float, dtype: torch.dtype) -> bool:
+    """Whether C makes a number of `dtype` of this one."""
+    return not _LARGEST.get(dtype, math.inf) < abs(number) < math.inf
+
+
 def boxes_in(args: tuple, kwargs: Mapping[str, Any]) -> dict[int | str, Any]:
     """The boxes among arguments, by their places and names."""
     return {key: arg for key, arg in (*enumerate(args), *kwargs.items()) if is_box(arg)}
@@ -31,16 +36,16 @@ def ask(function: Any, boxes: Mapping[int | str, Any], out: Any) -> None:
     """Tells the owner of each box, which the op `function` takes at that place or by that name and gives `out`, that
     its number is within the bounds of the result's dtype; looks at it where it is not."""
     made = out[0] if type(out) in (tuple, list) and out else out
-    largest = _LARGEST.get(made.dtype) if isinstance(made, torch.Tensor) else None
-    if largest is None:
+    if not isinstance(made, torch.Tensor) or made.dtype not in _LARGEST:
         return
+    largest = _LARGEST[made.dtype]
     parameters = function._schema.arguments
     for key, box in boxes.items():
         name = key if type(key) is str else parameters[key].name
         scalar = scalar_of(box)
         if name in _OPERANDS or not isinstance(scalar, Scalar):
             continue
-        if largest < abs(plain(box)) < math.inf:
+        if not is_within(plain(box), made.dtype):
             pin(box)
             continue
         size = apply("abs", scalar)

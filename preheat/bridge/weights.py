@@ -5,8 +5,8 @@
 Autograd saves a number as it is, and a derivative that was recorded would be that of this one number. What it saves
 of a tensor is a value of the graph. C makes the number one, too, of the dtype that it computes in: for float32 and
 float64 that of the tensor beside it, so all bits are the same. (Of 16-bit floats it keeps more of the number, and
-what divides by a tensor multiplies with its reciprocal: there the number is looked at. So it is in a checkpoint, which
-counts what is saved.)
+what divides by a tensor multiplies with its reciprocal: there the number is looked at. So is one beyond the dtype, of
+which C makes no tensor, and any in a checkpoint, which counts what is saved.)
 """
 
 import operator
@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from preheat.base.identity import identity
+from preheat.bridge.bounds import is_within
 from preheat.bridge.tensors import PLAIN_TENSORS, Tensor
 
 _BOTH_WAYS = ("add", "sub", "mul")
@@ -58,4 +59,5 @@ def _is_known(function: Any) -> bool:
 def _is_pair(tensor: Any, number: Any, numbers: Mapping[int, Any]) -> bool:
     return (
         type(tensor) in PLAIN_TENSORS and identity(number) in numbers and type(number) in (int, float)
-        and tensor.dtype in _DTYPES and tensor.requires_grad and torch.is_grad_enabled())
+        and tensor.dtype in _DTYPES and is_within(number, tensor.dtype) and tensor.requires_grad
+        and torch.is_grad_enabled())

@@ -15,9 +15,9 @@ from typing import Any
 
 from preheat.base.dataclass import dataclass, field
 from preheat.capture.numbers import Numbers
-from preheat.ir.dims import normal
+from preheat.ir.dims import is_size, normal
 from preheat.ir.graph import Ref, Token
-from preheat.ir.scalar import Dim, Scalar, apply, product
+from preheat.ir.scalar import Dim, Scalar, apply, product, symbols
 from preheat.ir.types import TensorType, Type, contiguous_strides
 
 Shape = tuple[tuple[Dim, ...], tuple[Dim, ...] | None] | None  # None: as it is now, no symbols in it
@@ -199,7 +199,7 @@ def _order_of_iterator(
     def should_swap(first: int, second: int) -> int:
         for own in strides:
             a, b = own[first], own[second]
-            if (type(a) is int and a == 0) or (type(b) is int and b == 0):
+            if _is_zero(call, a) or _is_zero(call, b):
                 continue
             if a != b and call.holds("lt", a, b):
                 return -1
@@ -219,6 +219,13 @@ def _order_of_iterator(
             elif comparison < 0:
                 break
     return order
+
+
+def _is_zero(call: Call, stride: Dim) -> bool:
+    """Whether an axis is repeated. A stride that is made of sizes alone is not."""
+    if not isinstance(stride, Scalar):
+        return stride == 0
+    return not all(map(is_size, symbols(stride))) and call.holds("eq", stride, 0)
 
 
 def is_dense(call: Call, type: TensorType) -> bool:

@@ -53,6 +53,7 @@ _DRAWN_IN_MEMORY_ORDER = frozenset(
     ("aten.bernoulli_.float", "aten.uniform_.default", "aten.exponential_.default"))
 _AS_REALS = "aten.view_as_real.default"
 _PARTS = {"complex64": "float32", "complex128": "float64"}
+_UNSAFE = "aten._unsafe_view.default"  # no view to autograd: what it is given is not used again
 # Views that begin a history of their own.
 _CUT_OFF = frozenset(("aten.detach.default",))
 
@@ -422,7 +423,7 @@ class _State:
 
         for place, (value, root, base) in enumerate(zip(graph.outputs, roots, bases)):
             is_only = root not in inputs and roots.count(root) == 1 and not self._is_lazy(value)
-            if is_only and (self._offset(value) is None or self._is_all_detached(value)):
+            if is_only and (self._offset(value) is None or self._is_of_its_own(value)):
                 continue  # a view that nobody can tell from memory of its own
             if self._offset(value) is None and self._is_all_real(root, graph.outputs):
                 if root not in reals:
@@ -494,9 +495,12 @@ class _State:
         made = replace(type, dtype=dtype, sizes=(*type.sizes, 2), strides=(*(n * 2 for n in type.strides), 1))
         return self.emit(_AS_REALS, (Ref(self.roots[root].current),), made)
 
-    def _is_all_detached(self, value: int) -> bool:
-        """Whether `value` is all of its root, detached, and autograd has nothing to do with that."""
+    def _is_of_its_own(self, value: int) -> bool:
+        """Whether `value` is all of its root, of which autograd knows nothing: a copy in another shape (`x.T.reshape(-1)`),
+        or detached, and autograd has nothing to do with that."""
         view = self.views.get(value)
+        if view is not None and view.op.name == _UNSAFE and view.parent == view.root:
+            return True
         return (
             view is not None and self._base(value) == value and view.offset == 0
             and self.types[value] == self.types[view.root] and self.roots[view.root].current not in self.grads)

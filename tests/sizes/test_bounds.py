@@ -64,3 +64,19 @@ def test_what_is_within_the_bounds_is_one_capture():
     """Infinities and nan are, too."""
     x, inf = torch.randn(3, 3), float("inf")
     assert agree(FLOATS["masked_fill"], [(x, n) for n in (0.5, 0.25, -1e30, inf, float("nan"), -inf, 3e38)]) == 2
+
+
+@pytest.mark.parametrize("op", ["x * n", "x + n", "x / n", "n / x", "n - x", "torch.where(x > n, x * n, x)"])
+def test_operands_beyond_float32_under_autograd(op):
+    """Autograd is given no tensor of such a number: C makes none."""
+    def call(values, n):
+        x = torch.tensor(values, requires_grad=True)
+        made = program(x, n)
+        return made, *torch.autograd.grad(made.sum(), x)
+
+    program, eager = preheat.compile(eval(f"lambda x, n: {op}"), options={"cache": False}), eval(f"lambda x, n: {op}")
+    for n in (2.0, 3.0, 1e39, 4.0, -1e300, float("inf"), 5):
+        found, program_ = call([1.0, -2.0], n), program
+        program = eager
+        expected, program = call([1.0, -2.0], n), program_
+        torch.testing.assert_close(found, expected, equal_nan=True)

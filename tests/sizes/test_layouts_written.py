@@ -1,5 +1,7 @@
 """Writes in place to results whose layout follows from the inputs', with sizes that change."""
 
+import random
+
 import pytest
 import torch
 
@@ -29,3 +31,17 @@ def test_strides_are_eagers(name):
                 found, expected = compiled(x), program(x)
                 torch.testing.assert_close(found, expected)
                 assert found.stride() == expected.stride()
+
+
+def test_axes_that_are_repeated_have_no_say():
+    """Found at strides that are none of zeros, a plan serves no tensor that is expanded, and the other way round."""
+    made = {
+        "rows": lambda: torch.randn(3, 4), "columns": lambda: torch.randn(4, 3).T, "one": lambda: torch.randn(3, 1).expand(3, 4),
+        "other": lambda: torch.randn(1, 4).expand(3, 4), "steps": lambda: torch.randn(6, 8)[::2, ::2]}
+    for seed in range(12):
+        order = random.Random(seed)
+        compiled = preheat.compile(lambda x, y: x * y, options={"cache": False, "recompile_limit": 40})
+        for _ in range(12):
+            x, y = (made[order.choice(list(made))]() for _ in range(2))
+            found = compiled(x, y)
+            assert torch.equal(found, x * y) and found.stride() == (x * y).stride()

@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import pytest
 import torch
+
+import preheat
 import torch.nn.functional as F
 
 from preheat.base.errors import Unsupported
@@ -305,3 +307,13 @@ def test_statistics_that_a_library_writes_unseen_are_written_once():
     with pytest.raises(Unsupported, match="miopen_batch_norm"):
         lower(miopen_batch_norm(reads_mean=True))
     lower(miopen_batch_norm(reads_mean=True, is_training=False))
+
+
+def test_a_copy_in_another_shape_is_no_view():
+    """`x.T.reshape(-1)`: autograd knows nothing of the copy, so what it gives may be detached in place."""
+    compiled = preheat.compile(lambda x: (x.T.reshape(-1), (x + 1).reshape(-1)), options={"cache": False})
+    for _ in range(3):
+        copy, view = compiled(torch.arange(6.0).reshape(2, 3))
+        assert not copy._is_view() and view._is_view()
+        copy.detach_().mul_(2)
+        assert torch.equal(copy, torch.tensor([0.0, 6, 2, 8, 4, 10]))

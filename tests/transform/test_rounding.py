@@ -109,3 +109,24 @@ def test_numbers_are_rounded_where_eager_rounds_them(program, dtype):
         x = (torch.randn(257) * (3 if abs(n) < 100 else 4e4)).to(dtype)
         # an approximate function may round to the neighbour
         torch.testing.assert_close(compiled(x, n), program(x, n), rtol=torch.finfo(dtype).eps, atol=1e-6, equal_nan=True)
+
+
+BINARY = {
+    "mul": lambda a, b: a * b, "div": lambda a, b: a / b, "add": lambda a, b: a + b, "sub": lambda a, b: a - b,
+    "atan2": torch.atan2, "pow": lambda a, b: a ** b, "maximum": torch.maximum,
+}
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("name", BINARY)
+def test_tensors_without_axes_are_rounded_as_eagers(name, dtype):
+    """Torch hands on the one element of the second operand of some ops, and rounds that of a first: an infinity."""
+    x = torch.linspace(-2, 2, 40).to(dtype)
+    for wide in (torch.float32, torch.float64, torch.int64):
+        for value in (3.3, 1e5, 1e-8, 7.77):
+            number = torch.tensor(value).to(wide)
+            for operands in ((number, x), (x, number)):
+                compiled = preheat.compile(BINARY[name], options={"cache": False})
+                for _ in range(2):
+                    torch.testing.assert_close(
+                        compiled(*operands), BINARY[name](*operands), rtol=0, atol=0, equal_nan=True)

@@ -143,22 +143,35 @@ def _rounded(c: Lowering, *operands: Value) -> Sequence[Value]:
     return [c.cast(c.down(x), x.dtype) for x in operands]
 
 
+def _handed(c: Lowering, *operands: Operand, is_any: bool = True) -> Sequence[Operand]:
+    """Tensors without axes are rounded to the 16 bits of the other operand, but where torch hands their one element to
+    the op: on a CPU that of the second, on a GPU that of the host's; of some ops (not `is_any`) nowhere."""
+    if c.result.dtype not in HALVES:
+        return operands
+    made = []
+    for place, x in enumerate(operands):
+        is_wider = isinstance(x, Value) and x.dtype != c.result.dtype
+        is_handed = is_any and is_wider and (place == 1 if c.result.device == "cpu" else x.type.device == "cpu")
+        made.append(c.down(c.up(x, c.result.dtype)) if is_wider and not is_handed else x)
+    return made
+
+
 def _is_one(alpha: Number) -> bool:
     return not isinstance(alpha, Scalar) and alpha == 1
 
 
-def arithmetic(name: str) -> Callable:
-    """A row that applies the binary core op `name` in the result's dtype."""
+def arithmetic(name: str, is_any: bool = True) -> Callable:
+    """A row that applies the binary core op `name` in the result's dtype. is_any: see `_handed`."""
 
     def row(c: Lowering, self: Operand, other: Operand, **_: Arg) -> Value:
-        x, y = _computed(c, self, other)
+        x, y = _computed(c, *_handed(c, self, other, is_any=is_any))
         return c.down(c.binary(name, x, y))
 
     return row
 
 
 def div(c: Lowering, self: Value, other: Operand) -> Value:
-    x, y = _computed(c, self, other)
+    x, y = _computed(c, *_handed(c, self, other))
     return c.down(x / y)
 
 
@@ -391,7 +404,7 @@ ROWS: dict[str, Callable] = {
     **{f"aten.fmod.{v}": integer("fmod") for v in _TENSOR_AND_SCALAR},
     "aten.floor_divide.default": integer("floordiv"),
     "aten.floor_divide.Scalar": integer("floordiv"),
-    "aten.atan2.default": arithmetic("atan2"),
+    "aten.atan2.default": arithmetic("atan2", is_any=False),
     **{f"aten.copysign.{v}": arithmetic("copysign") for v in _TENSOR_AND_SCALAR},
     **{f"aten.{name}.default": extremum(name) for name in ("maximum", "minimum", "fmax", "fmin")},
     **{f"aten.clamp.{v}": clamp for v in ("default", "Tensor")},
