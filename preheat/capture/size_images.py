@@ -26,9 +26,14 @@ def _convolution(call: Call) -> list[Shape]:
     stride, padding, dilation = (
         _pair(call.arg(name, ()), spatial) for name in ("stride", "padding", "dilation"))
     sizes: list[Dim] = [type.sizes[0]]
-    if call.arg("transposed", False):
+    groups, is_transposed = call.known(call.arg("groups", 1)), call.arg("transposed", False)
+    if not call.equal(type.sizes[1], weight.sizes[0] if is_transposed else normal(weight.sizes[1] * groups)):
+        raise NoRule("channels that the weights do not take")
+    if groups > 1 and not call.holds("eq", normal(apply("mod", weight.sizes[0], groups)), 0):
+        raise NoRule("weights of which groups have unequal numbers")
+    if is_transposed:
         extra = _pair([call.known(n) for n in call.arg("output_padding", ())], spatial)
-        sizes.append(normal(weight.sizes[1] * call.known(call.arg("groups", 1))))
+        sizes.append(normal(weight.sizes[1] * groups))
         for k in range(spatial):
             reach = dilation[k] * (call.known(weight.sizes[2 + k]) - 1) + 1
             sizes.append(normal(
@@ -43,6 +48,8 @@ def _convolution(call: Call) -> list[Shape]:
             sizes.append(normal(apply("floordiv", span, stride[k]) + 1))
     if not all(call.holds("gt", n, 0) for n in sizes):
         raise NoRule("an empty convolution")
+    if call.arg("bias") is not None and not call.equal(call.type("bias").sizes[0], sizes[1]):
+        raise NoRule("a bias of other channels")
     return [(tuple(sizes), channels_last(tuple(sizes)) if is_last else None)]
 
 

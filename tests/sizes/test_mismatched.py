@@ -28,12 +28,22 @@ def outcome(function, args, has_grad):
         return "error", type(error).__name__, str(error)
 
 
-def check(name, backend, has_grad):
+def dropped(program):
+    """The same, of which nothing is read but that it raises: no op of it is left in the plan."""
+    def call(*args):
+        program(*[a.clone() for a in args])
+        return args[0].mul(2)
+
+    return call
+
+
+def check(name, backend, has_grad, is_dropped=False):
     row = ROWS[name]
+    program = dropped(row.program) if is_dropped else row.program
     compiled = preheat.compile(
-        row.program, dynamic=True, backend=backend, options={"cache": False, "recompile_limit": 30})
+        program, dynamic=True, backend=backend, options={"cache": False, "recompile_limit": 30})
     for args in (*row.fitting, *row.fitting, *row.others):
-        expected, found = (outcome(f, args, has_grad) for f in (row.program, compiled))
+        expected, found = (outcome(f, args, has_grad) for f in (program, compiled))
         shapes = [tuple(a.shape) for a in args]
         if "error" in (expected[0], found[0]):
             assert found == expected, shapes
@@ -44,6 +54,11 @@ def check(name, backend, has_grad):
 @pytest.mark.parametrize("name", list(ROWS)[::4])
 def test_operands_that_do_not_fit(name):
     check(name, "preheat", False)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_what_nobody_reads_is_refused_too(name):
+    check(name, "preheat", False, is_dropped=True)
 
 
 @pytest.mark.slow
