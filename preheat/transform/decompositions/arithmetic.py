@@ -8,7 +8,7 @@ with the library: eager computes them through fmod, not as floor(x / y).
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from preheat.ir.graph import Arg
 from preheat.ir.scalar import Number, Scalar
@@ -131,7 +131,7 @@ def rsub(c: Lowering, self: Value, other: Operand, alpha: Number = 1) -> Value:
 
 def _summed(c: Lowering, self: Operand, other: Operand, alpha: Number) -> tuple[Value, Value]:
     """The operands of a sum, the other one times alpha."""
-    x, y = _rounded(c, *_computed(c, self, other))
+    x, y = _rounded(c, *_computed(c, *_handed(c, self, other)))
     return x, y if _is_one(alpha) else y * _rounded(c, c.up(alpha, c.result.dtype, y.sizes))[0]
 
 
@@ -143,15 +143,15 @@ def _rounded(c: Lowering, *operands: Value) -> Sequence[Value]:
     return [c.cast(c.down(x), x.dtype) for x in operands]
 
 
-def _handed(c: Lowering, *operands: Operand, is_any: bool = True) -> Sequence[Operand]:
+def _handed(c: Lowering, *operands: Operand, places: Collection[int] = (0, 1)) -> Sequence[Operand]:
     """Tensors without axes are rounded to the 16 bits of the other operand, but where torch hands their one element to
-    the op: on a CPU that of the second, on a GPU that of the host's; of some ops (not `is_any`) nowhere."""
+    the op: that of the second on a CPU, on a GPU that of the host's, if the op takes them at these `places`."""
     if c.result.dtype not in HALVES:
         return operands
     made = []
     for place, x in enumerate(operands):
         is_wider = isinstance(x, Value) and x.dtype != c.result.dtype
-        is_handed = is_any and is_wider and (place == 1 if c.result.device == "cpu" else x.type.device == "cpu")
+        is_handed = is_wider and place in places and (place == 1 if c.result.device == "cpu" else x.type.device == "cpu")
         made.append(c.down(c.up(x, c.result.dtype)) if is_wider and not is_handed else x)
     return made
 
@@ -160,18 +160,18 @@ def _is_one(alpha: Number) -> bool:
     return not isinstance(alpha, Scalar) and alpha == 1
 
 
-def arithmetic(name: str, is_any: bool = True) -> Callable:
-    """A row that applies the binary core op `name` in the result's dtype. is_any: see `_handed`."""
+def arithmetic(name: str, places: Collection[int] = (0, 1)) -> Callable:
+    """A row that applies the binary core op `name` in the result's dtype. places: see `_handed`."""
 
     def row(c: Lowering, self: Operand, other: Operand, **_: Arg) -> Value:
-        x, y = _computed(c, *_handed(c, self, other, is_any=is_any))
+        x, y = _computed(c, *_handed(c, self, other, places=places))
         return c.down(c.binary(name, x, y))
 
     return row
 
 
 def div(c: Lowering, self: Value, other: Operand) -> Value:
-    x, y = _computed(c, *_handed(c, self, other))
+    x, y = _computed(c, *_handed(c, self, other, places=(1,)))
     return c.down(x / y)
 
 
@@ -249,8 +249,8 @@ def power_number(c: Lowering, self: Value, exponent: Number) -> Value:
 
 def power(c: Lowering, self: Operand, exponent: Operand) -> Value:
     decline_if(not is_float(c.result.dtype), "integer power")
-    x, y = _computed(c, self, exponent)
-    return c.down(c.binary("pow", *_rounded(c, x, y)))
+    x, y = _rounded(c, *_computed(c, *_handed(c, self, exponent, places=())))
+    return c.down(c.binary("pow", x, y))
 
 
 def comparison(name: str) -> Callable:
@@ -404,7 +404,7 @@ ROWS: dict[str, Callable] = {
     **{f"aten.fmod.{v}": integer("fmod") for v in _TENSOR_AND_SCALAR},
     "aten.floor_divide.default": integer("floordiv"),
     "aten.floor_divide.Scalar": integer("floordiv"),
-    "aten.atan2.default": arithmetic("atan2", is_any=False),
+    "aten.atan2.default": arithmetic("atan2", places=()),
     **{f"aten.copysign.{v}": arithmetic("copysign") for v in _TENSOR_AND_SCALAR},
     **{f"aten.{name}.default": extremum(name) for name in ("maximum", "minimum", "fmax", "fmin")},
     **{f"aten.clamp.{v}": clamp for v in ("default", "Tensor")},
