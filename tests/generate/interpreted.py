@@ -32,6 +32,7 @@ from preheat.run.buffers import places
 
 
 GROUPS = 2  # of programs that share a row: each has several rows
+UNTOLD: list[bool] = []  # of each wait of a run, whether nothing had been told: there it would wait for ever
 interpreter_builder.options = InterpreterOptions(debug=True, sanitize_overflow=False)
 
 
@@ -60,7 +61,9 @@ def _instruction(text, constraints, args, *rest, **options):
     if text.startswith("cvt.rna.tf32.f32 "):
         return _to_tf32(*args)
     if "ld.relaxed" in text:  # programs run one after the other: what has not been told is 0
-        return tl.load(*args)
+        made = tl.load(*args)
+        UNTOLD.append(bool((made.handle.data == 0).any()))
+        return made
     ((name, is_flushed),) = re.findall(r"^(\w+)\.approx(\.ftz)?\.f32 \$0, \$1;$", text)
     made = getattr(LIBDEVICE, name)
     return _flushed(made(_flushed(*args))) if is_flushed else made(*args)
@@ -113,6 +116,7 @@ class TritonRun(_Run):
         try:
             with numpy.errstate(all="ignore"):
                 for _ in range(turns):
+                    UNTOLD.clear()
                     interpreted(source.name, source.text)[(programs,)](*arguments, *sizes)
         except Exception as error:
             if "index out of bounds" not in f"{error} {error.__cause__} {error.__context__}":
@@ -120,6 +124,7 @@ class TritonRun(_Run):
             self.is_wrong = True
         if turns > 1:
             check_words(kernel, memories)
+            assert not any(UNTOLD), "a wait for a word that nobody writes"
 
     def _turns(self, kernel: Kernel, memories: list) -> int:
         """How often a kernel is run until each program of a row that is shared has been told what it waits for: once more
