@@ -13,7 +13,7 @@ from preheat.ir.plan import Image, Sizing
 from preheat.ir.scalar import evaluate, symbols
 from preheat.run.gpu import is_for, programs_of
 
-LONG = {"known_rows", "mask", "pooled"}  # as Triton interprets them
+LONG = {"joined", "known_rows", "long_rows", "mask", "parts", "pooled"}  # as Triton interprets them
 
 
 def only(program, *args):
