@@ -2,6 +2,7 @@
 
 import doctest
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,22 @@ def test_the_page_of_options_has_them_all():
     text = (ROOT / "docs" / "options.md").read_text(encoding="utf-8")
     for name, option in preheat.options().items():
         assert f"| `{name}` | `{option.default!r}` | {option.meaning} |" in text, name
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_to_headings_find_them(page):
+    for link, heading in re.findall(r"\]\(([^)#:]*)#([^)]+)\)", page.read_text(encoding="utf-8")):
+        assert heading in _headings(page.parent / link if link else page), f"{link}#{heading}"
+
+
+def _headings(page: Path) -> set[str]:
+    """As GitHub names them: words with hyphens between, the second of a name with a number."""
+    names, seen = set(), Counter()
+    for title in re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.M):
+        name = re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+        names.add(f"{name}-{seen[name]}" if seen[name] else name)
+        seen[name] += 1
+    return names
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -8,7 +8,7 @@
 
 The tensor cores' loads and stores want rows that begin at 16 bytes. Where those of the result do
 not, the library takes a path that is several times slower: GPT-2's logits for 8 x 512 tokens cost
-more than all its layers (docs/performance.md). Joining the parts costs a pass over the result, or
+more than all its layers (docs/performance-gpu.md). Joining the parts costs a pass over the result, or
 nothing where a kernel reads them; no weight is copied, as it would be to pad it. What nobody reads, a result of
 the graph, would be there twice while it is joined: it is stored at once by pieces that are aligned (`interleave`), or,
 where a bias is added, %3 is made of some rows after others, each joined before the next.
