@@ -19,12 +19,12 @@ from preheat.bridge.symint import is_box, pin, plain, scalar_of
 from preheat.ir.scalar import Scalar, apply
 
 _OPERANDS = frozenset(("self", "other", "exponent"))
-_LARGEST = {dtype: torch.finfo(dtype).max for dtype in (torch.float32, torch.float16, torch.bfloat16)}
+_NARROW = frozenset((torch.float32, torch.float16, torch.bfloat16))
 
 
 def is_within(number: int | float, dtype: torch.dtype) -> bool:
-    """Whether C makes a number of `dtype` of this one."""
-    return not _LARGEST.get(dtype, math.inf) < abs(number) < math.inf
+    """Whether C makes a number of the floating `dtype` of this one."""
+    return not torch.finfo(dtype).max < abs(number) < math.inf
 
 
 def boxes_in(args: tuple, kwargs: Mapping[str, Any]) -> dict[int | str, Any]:
@@ -36,9 +36,8 @@ def ask(function: Any, boxes: Mapping[int | str, Any], out: Any) -> None:
     """Tells the owner of each box, which the op `function` takes at that place or by that name and gives `out`, that
     its number is within the bounds of the result's dtype; looks at it where it is not."""
     made = out[0] if type(out) in (tuple, list) and out else out
-    if not isinstance(made, torch.Tensor) or made.dtype not in _LARGEST:
+    if not isinstance(made, torch.Tensor) or made.dtype not in _NARROW:
         return
-    largest = _LARGEST[made.dtype]
     parameters = function._schema.arguments
     for key, box in boxes.items():
         name = key if type(key) is str else parameters[key].name
@@ -49,5 +48,5 @@ def ask(function: Any, boxes: Mapping[int | str, Any], out: Any) -> None:
             pin(box)
             continue
         size = apply("abs", scalar)
-        is_beyond = apply("and", apply("gt", size, largest), apply("lt", size, math.inf))
+        is_beyond = apply("and", apply("gt", size, torch.finfo(made.dtype).max), apply("lt", size, math.inf))
         box.node.owner.test(is_beyond, False)

@@ -15,6 +15,7 @@ import torch
 
 from preheat.base.errors import UserError
 from preheat.base.identity import identity
+from preheat.bridge.bounds import is_within
 from preheat.bridge.history import nodes
 
 Axes = Any  # a tuple of axes for a tensor, None for anything else, containers of those
@@ -42,7 +43,7 @@ def _check_fits(dtype: torch.dtype, value: float | complex | bool) -> None:
     if isinstance(value, complex):
         fits = False
     elif dtype.is_floating_point:
-        fits = not math.isfinite(value) or abs(value) <= torch.finfo(dtype).max
+        fits = is_within(value, dtype)
     elif dtype is torch.bool:
         fits = value in (0, 1)
     else:
