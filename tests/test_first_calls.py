@@ -1,6 +1,5 @@
 """What a first call does, and in which order: what it costs is told by counts."""
 
-import processes
 import torch
 
 import preheat
@@ -10,6 +9,7 @@ from preheat.differentiate import Lesson
 from preheat.ir.plan import Image, Target
 from preheat.schedule.schedule import schedule
 from preheat.transform.pipeline import HALF
+from tests import processes
 from schedule.graphs import on_gpu
 
 TARGET = Target("cuda", "sm_90")

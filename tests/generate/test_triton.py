@@ -4,7 +4,6 @@ import importlib.util
 import os
 import re
 import subprocess
-import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -35,6 +34,7 @@ from preheat.ir.types import contiguous_strides, tensor
 from preheat.schedule.products import products_of, small_products
 from preheat.schedule.schedule import schedule
 from preheat.transform.pipeline import lower
+from tests import processes
 
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 needs_triton = pytest.mark.skipif(
@@ -652,9 +652,9 @@ def slow(case: str):
 def interpret(module: str, case: str) -> None:
     """Runs `module` for a case in a process of its own, in which Triton interprets its kernels."""
     folder = Path(__file__).parent.parent
-    done = subprocess.run(
-        [sys.executable, "-m", module, case], cwd=folder, capture_output=True, text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(folder.parent), *sys.path])})
+    done = processes.run(
+        "-m", module, case, folder=folder, limit_s=600, loaded="generate.interpreted",
+        environment={**os.environ, "TRITON_INTERPRET": "1"})
     assert done.returncode == 0, done.stderr[-3000:]
 
 
