@@ -3,8 +3,8 @@
 import ast
 import functools
 import re
-from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -75,53 +75,64 @@ def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
-def imports(path: Path, root: ast.AST | None = None) -> Iterator[tuple[str, ast.AST]]:
-    """The modules that `path` imports for real (not for the type checker), with the statement."""
-    for node in ast.walk(root or tree(path)):
-        if isinstance(node, ast.Import):
-            yield from ((alias.name, node) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}:{node.lineno}: imports are absolute"
-            if node.module == "preheat":
-                yield from ((f"preheat.{alias.name}", node) for alias in node.names)
-            else:
-                yield node.module, node
-        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "later":
-            yield node.args[0].value, node
+class Import(NamedTuple):
+    module: str
+    line: int
+    is_in_function: bool
+
+
+@functools.cache
+def imports(path: Path) -> list[Import]:
+    """The modules that `path` imports for real (not for the type checker)."""
+    found: list[Import] = []
+    waiting: list[tuple[ast.AST, bool]] = [(tree(path), False)]
+    while waiting:
+        node, is_inside = waiting.pop()
+        found += (Import(module, node.lineno, is_inside) for module in _imported(path, node))
+        is_inside |= isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        waiting += ((child, is_inside) for child in ast.iter_child_nodes(node))
+    return found
+
+
+def _imported(path: Path, node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        assert node.level == 0, f"{path}:{node.lineno}: imports are absolute"
+        return [f"preheat.{alias.name}" for alias in node.names] if node.module == "preheat" else [node.module]
+    if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "later":
+        return [node.args[0].value]
+    return []
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
 def test_imports_go_downward(path):
     own = floor(path)
     allowed = MAY_IMPORT[own] | {own} | {target for source, target in LAZY if source == own}
-    for module, node in imports(path):
+    for module, line, _ in imports(path):
         parts = module.split(".")
         if parts[0] != "preheat":
             continue
         target = parts[1] if len(parts) > 1 else "__init__"
         if own in ("cli", "__main__") and target in ("__init__", "__version__"):
             continue
-        assert target in allowed, f"{path.name}:{node.lineno}: {own} must not import {module}"
+        assert target in allowed, f"{path.name}:{line}: {own} must not import {module}"
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
 def test_heavy_packages_enter_by_their_doors(path):
     inside = path.relative_to(PACKAGE).as_posix()
-    for module, node in imports(path):
+    for module, line, _ in imports(path):
         doors = DOORS.get(module.split(".")[0])
         if doors is not None:
-            assert inside.startswith(doors), f"{inside}:{node.lineno} must not import {module}"
+            assert inside.startswith(doors), f"{inside}:{line} must not import {module}"
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
 def test_no_import_inside_a_function(path):
-    for node in ast.walk(tree(path)):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            for module, statement in imports(path, node):
-                target = module.removeprefix("preheat.")
-                assert (floor(path), target) in LAZY, (
-                    f"{path.name}:{statement.lineno} imports {module}"
-                )
+    for module, line, is_in_function in imports(path):
+        is_allowed = (floor(path), module.removeprefix("preheat.")) in LAZY
+        assert not is_in_function or is_allowed, f"{path.name}:{line} imports {module}"
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))

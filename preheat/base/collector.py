@@ -13,6 +13,7 @@ import contextlib
 import gc
 from collections.abc import Iterator
 
+_was_frozen = False
 
 @contextlib.contextmanager
 def paused_collector(is_lasting: bool = False) -> Iterator[None]:
@@ -27,8 +28,15 @@ def paused_collector(is_lasting: bool = False) -> Iterator[None]:
     try:
         yield
     finally:
-        if is_lasting and gc.get_freeze_count() == 0:  # else someone keeps objects out on purpose
+        if is_lasting and not _is_frozen():  # else someone keeps objects out on purpose
             gc.freeze()  # all generations join the permanent one, and their counts are zero,
             gc.unfreeze()  # and from there the oldest: nothing is walked
         if was_enabled:
             gc.enable()
+
+
+def _is_frozen() -> bool:
+    """Whether someone has frozen objects. To count them is to walk them, 10 ms a million, so it is not asked again."""
+    global _was_frozen
+    _was_frozen = _was_frozen or gc.get_freeze_count() > 0
+    return _was_frozen

@@ -5,11 +5,20 @@ import weakref
 
 import pytest
 
+from preheat.base import collector
 from preheat.base.collector import paused_collector
 
 
 class Node:
     pass
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_frozen(monkeypatch):
+    monkeypatch.setattr(collector, "_was_frozen", False)
+    gc.unfreeze()
+    yield
+    gc.freeze()  # as the session has it
 
 
 @pytest.fixture
@@ -59,12 +68,12 @@ def test_cycles_of_others_are_still_collected():
     assert seen() is None
 
 
-def test_objects_that_someone_froze_stay_frozen():
+def test_objects_that_someone_froze_stay_frozen_and_are_counted_once(monkeypatch):
     gc.freeze()
-    try:
-        frozen = gc.get_freeze_count()
+    count, counted = gc.get_freeze_count, []
+    frozen = count()
+    monkeypatch.setattr(gc, "get_freeze_count", lambda: counted.append(1) or count())
+    for _ in range(3):
         with paused_collector(is_lasting=True):
             pass
-        assert gc.get_freeze_count() == frozen > 0
-    finally:
-        gc.unfreeze()
+    assert len(counted) == 1 and count() == frozen > 0

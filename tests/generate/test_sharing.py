@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from generate.test_triton import TARGET, check_binaries, interpret, needs_triton, softmax
+from generate.test_triton import ONE_OF_THEM, TARGET, check_binaries, interpret, needs_triton, softmax
 from schedule.graphs import Make, on_gpu
 
 from preheat.generate.cubin import build_gpu, gpu_target
@@ -121,7 +121,7 @@ def test_another_number_of_programs_is_another_kernel():
 
 
 @needs_triton
-@pytest.mark.parametrize("arch", ("sm_80", "sm_90", "sm_100"))
+@pytest.mark.parametrize("arch", ONE_OF_THEM)
 def test_enough_programs_run_at_once(arch):
     """By registers and shared memory: three groups of those that wait for each other, at the least."""
     target = gpu_target(arch)

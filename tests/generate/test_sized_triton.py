@@ -165,7 +165,8 @@ def test_few_conditions_hold_for_a_plan():
 
 
 @needs_triton
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=() if name in ("norms", "movement", "mask", "scalars") else pytest.mark.slow) for name in PROGRAMS])
 def test_binaries(name, monkeypatch):
     """Every source of every kernel compiles, and the image is stored as it is."""
     monkeypatch.setattr(rungs, "ROW_STEPS", 1)

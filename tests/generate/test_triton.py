@@ -40,6 +40,8 @@ HAS_TRITON = importlib.util.find_spec("triton") is not None
 needs_triton = pytest.mark.skipif(
     not HAS_TRITON, reason="triton is not installed: pip install '.[dev]'")
 ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
+# Models are compiled for all of them by each run, single kernels for one: a binary costs 0.2 to 0.5 s of a processor.
+ONE_OF_THEM = [pytest.param(arch, marks=() if arch == "sm_90" else pytest.mark.slow) for arch in ARCHITECTURES]
 TARGET = Target("cuda", "sm_90")
 
 
@@ -308,7 +310,7 @@ def check_binaries(kernels, arch, most_stack=48):
 
 
 @needs_triton
-@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("arch", ONE_OF_THEM)
 @pytest.mark.parametrize("columns", (64, 1024, 4096, 32768, 131072))
 def test_softmax_fits_the_registers(arch, columns):
     for dtype in ("float32", "bfloat16"):
@@ -318,7 +320,7 @@ def test_softmax_fits_the_registers(arch, columns):
 
 @needs_triton
 @pytest.mark.parametrize("dtype", ("bfloat16", "float16", "float32"))
-@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("arch", ONE_OF_THEM)
 def test_products_fit_the_device(arch, dtype):
     for sizes in ((100, 70, 50), (2048, 768, 3072)):
         plan = fused(linear(*sizes, dtype), gpu_target(arch))
@@ -340,7 +342,7 @@ def convolution(dtype, channels=64, taps=3):
 
 @needs_triton
 @pytest.mark.parametrize("dtype", ("bfloat16", "float32"))
-@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("arch", ONE_OF_THEM)
 def test_convolutions_fit_the_device(arch, dtype):
     for taps in (1, 3):
         plan = fused(convolution(dtype, taps=taps), gpu_target(arch))
@@ -360,7 +362,7 @@ def test_the_memory_of_a_convolution_is_on_its_way_ahead():
 
 @needs_triton
 @pytest.mark.parametrize("dtype", ("bfloat16", "float32"))
-@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("arch", ONE_OF_THEM)
 def test_products_of_few_rows_fit_the_device(arch, dtype):
     for sizes in ((1, 2048, 5632), (1, 14336, 4096), (2, 4096, 1000), (4, 2000, 70)):
         plan = schedule(linear(*sizes, dtype), gpu_target(arch))
@@ -521,7 +523,7 @@ def test_every_tile_that_is_worth_trying_compiles():
 
 
 @needs_triton
-@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("arch", ONE_OF_THEM)
 def test_updates_of_many_sizes_are_one_kernel_and_its_table(arch):
     m, made = Make(), []
     for size in (64, 100, 4096, 65536):
@@ -543,7 +545,7 @@ def test_updates_of_many_sizes_are_one_kernel_and_its_table(arch):
 
 
 @needs_triton
-@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("arch", ONE_OF_THEM)
 def test_a_layer_and_random_graphs(arch):
     m = Make()
     graph = on_gpu(m.graph(bert_layer(m, m.input(2, 6, 32), 2, 6, 32, 4)))
@@ -570,7 +572,7 @@ def test_the_kernels_of_models(name):
 
 
 @needs_triton
-@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("arch", ONE_OF_THEM)
 @pytest.mark.parametrize("sizes", [(4096, 768), (8192, 4096), (4096, 8192), (2048, 1000)])
 def test_sums_of_columns_fit_the_registers(arch, sizes):
     for dtype in ("float32", "bfloat16"):
