@@ -8,15 +8,18 @@
 A program may be run so only if what stands in the padding never reaches the rest of its results: the
 program masks it (`attention_mask`), or no op mixes positions. That is checked, not believed: the first
 call of each bucket also runs as it is, with the padding, and with other elements in it; where results
-differ, or gradients, UserError says so. What is longer than the last bucket, and what has no length,
-runs with sizes that change, reported. Of several names each call is padded along all.
+differ, or gradients, UserError says so. It is tried, too, at the shortest and the longest that the bucket takes:
+a length beyond those at which the padding was found to be without effect is checked when it comes. What is longer
+than the last bucket, and what has no length, runs with sizes that change, reported. Of several names each call is
+padded along all.
 """
 
 import bisect
+import contextlib
 import inspect
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from preheat.base.errors import UserError
 from preheat.base.events import emit
@@ -27,6 +30,33 @@ from preheat.bridge import padding
 from preheat.bridge.tensors import Tensor, call_facts, without_sizes
 
 Lengths = tuple[int, ...]  # one a name
+
+
+class Checked(NamedTuple):
+    """What is known of one bucket and kind of call.
+
+    axes         the axes of results that are cut, by name; None: at no length so far
+    least, most  the padding is without effect from these lengths to those
+    ways         the ways through the program that were known then
+    """
+
+    axes: list
+    least: Lengths
+    most: Lengths
+    ways: int
+
+    def holds(self, lengths: Lengths, ways: int) -> bool:
+        return ways == self.ways and all(
+            low <= length <= high for low, length, high in zip(self.least, lengths, self.most))
+
+    def with_axes(self, axes: list, lengths: Lengths) -> "Checked | None":
+        """The same up to `lengths`, at which results are cut along `axes`; None where they are other results."""
+        pairs = [*zip(self.axes, axes)]
+        if not all(old is None or new is None or old == new for old, new in pairs):
+            return None
+        joined = [old if new is None else new for old, new in pairs]
+        return Checked(
+            joined, tuple(map(min, self.least, lengths)), tuple(map(max, self.most, lengths)), self.ways)
 
 
 class Bucketed:
@@ -46,8 +76,7 @@ class Bucketed:
         self.settings, buckets = dict(settings), settings["options"]["buckets"]
         self.names, self.buckets = tuple(buckets), tuple(buckets.values())
         self._signature = signature_of(target)
-        # by bucket and kind of call: the axes of results, by name, and the ways known then
-        self._checks: dict[tuple, tuple[list, int]] = {}
+        self._checks: dict[tuple, Checked] = {}  # by bucket and kind of call
         for own in self.buckets:
             check_arguments(self._signature, own.dims)
 
@@ -86,14 +115,15 @@ class Bucketed:
         if lengths == chosen:
             return self.by_lengths[chosen](*bound.args, **bound.kwargs)
         part, key = self.by_lengths[chosen], (chosen, self._kind(bound))
-        axes, known = self._checks.get(key, (None, part.ways))
-        if axes is None or known != part.ways:
-            axes, known = self._checked(bound, lengths, chosen), None
+        known = self._checks.get(key)
+        is_new = known is None or not known.holds(lengths, part.ways)
+        if is_new:
+            known = self._found(known, bound, lengths, chosen, part.ways)
         result = self._run(part, bound, chosen)
-        if known is not None and known != part.ways:  # it went a way of its own
-            axes = self._checked(bound, lengths, chosen)
-        self._checks[key] = axes, part.ways
-        return self._cut(result, axes, lengths)
+        if known.ways != part.ways and not is_new:  # it went a way of its own
+            known = self._found(None, bound, lengths, chosen, part.ways)
+        self._checks[key] = known._replace(ways=part.ways)
+        return self._cut(result, known.axes, lengths)
 
     def _kind(self, bound: inspect.BoundArguments) -> tuple:
         """What may tell one way through the program from another: modes, and the arguments but for sizes
@@ -107,10 +137,7 @@ class Bucketed:
         """The call at every bucket, and just below it, where it is padded."""
         bound = self._signature.bind(*args, **kwargs)
         for chosen in itertools.product(*(own.lengths for own in self.buckets)):
-            below = tuple(
-                max([0, *(n for n in own.lengths if n < bucket)]) + 1
-                for own, bucket in zip(self.buckets, chosen))
-            for lengths in dict.fromkeys((below, chosen)):
+            for lengths in dict.fromkeys((self._ends(chosen)[0], chosen)):
                 made = self._resized(bound, lengths)
                 yield made.args, made.kwargs
 
@@ -164,8 +191,49 @@ class Bucketed:
         return result
 
     # ------------------------------------------------------------------ the check
+    def _found(
+        self, known: Checked | None, bound: inspect.BoundArguments, lengths: Lengths, chosen: Lengths, ways: int,
+    ) -> Checked:
+        """What this call shows, and what was known before of the same ways. Raises UserError where padding has an
+        effect, at these lengths or with other elements; what would be so at others is for a call of such lengths."""
+        axes = self._checked(bound, lengths, chosen)
+        if known is not None and known.ways == ways and (wider := known.with_axes(axes, lengths)):
+            return wider
+        for sign, which in ((-1, "below"), (1, "above")):
+            if other := self._beyond_fills(bound, sign):
+                try:
+                    self._checked(other, lengths, chosen, f", with elements {which} the fill value,")
+                except UserError:
+                    raise
+                except Exception:  # noqa: BLE001 - the program does not take such elements
+                    continue
+        found = Checked(axes, lengths, lengths, ways)
+        for tried in self._ends(chosen):
+            if not found.holds(tried, ways):
+                with contextlib.suppress(Exception):  # else a call of such lengths is for the check to refuse, or for the program
+                    axes = self._checked(self._resized(bound, tried, is_random=True), tried, chosen)
+                    found = found.with_axes(axes, tried) or found
+        return found
+
+    def _ends(self, chosen: Lengths) -> tuple[Lengths, Lengths]:
+        """The shortest and the longest lengths that these buckets pad."""
+        shortest = tuple(
+            max([0, *(n for n in own.lengths if n < bucket)]) + 1 for own, bucket in zip(self.buckets, chosen))
+        return shortest, tuple(max(low, bucket - 1) for low, bucket in zip(shortest, chosen))
+
+    def _beyond_fills(self, bound: inspect.BoundArguments, sign: int) -> inspect.BoundArguments | None:
+        """The arguments with random elements, all of them on one side of the fill value of each; None where no argument
+        can have such: a mask has its own elements."""
+        made = inspect.BoundArguments(self._signature, dict(bound.arguments))
+        others = {
+            name: other for own in self.buckets for name, value in own.fill.items()
+            if name in own.dims and isinstance(given := bound.arguments.get(name), Tensor)
+            and (other := padding.beyond(given, value, sign)) is not None}
+        made.arguments.update(others)
+        return made if others else None
+
     def _checked(
-        self, bound: inspect.BoundArguments, lengths: Lengths, chosen: Lengths,
+        self, bound: inspect.BoundArguments, lengths: Lengths, chosen: Lengths, what_for: str = "",
     ) -> list:
         """The axes of the results that are cut, if the padding is without effect on the rest.
 
@@ -194,7 +262,7 @@ class Bucketed:
                 zeros = made if longer == chosen else zeros
             where = ", ".join(
                 f"{name} {length} of {bucket}" for name, length, bucket in zip(
-                    self.names, lengths, chosen))
+                    self.names, lengths, chosen)) + what_for
             for is_random, what in ((False, "the padding"), (True, "what stands in the padding")):
                 if zeros is None or is_random:
                     padding.put_back(state)
@@ -223,10 +291,12 @@ class Bucketed:
     def _refuse(self, error: float, tolerance: float, what: str, where: str) -> None:
         if error > tolerance:
             fills = {name: value for own in self.buckets for name, value in own.fill.items()}
+            hint = ("Give fill values that change nothing whatever the elements are (0 for a sum, minus infinity for a "
+                    "maximum, False for a mask)") if fills else (
+                    "Give a mask that hides it and its fill value ({'attention_mask': 0})")
             raise UserError(
                 f"{self.name}: {what}: at {where} they differ by {error:.2g} from those of the run "
-                f"that is not padded (fill {fills or 'none'}). Give a mask that hides it and its fill "
-                f"value ({{'attention_mask': 0}}), or do not use buckets for this program")
+                f"that is not padded (fill {fills or 'none'}). {hint}, or do not use buckets for this program")
 
 
 def _bucket(own: Buckets, length: int) -> int | None:

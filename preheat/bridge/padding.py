@@ -67,6 +67,21 @@ def _random(tensor: Tensor, sizes: list[int]) -> Tensor:
     return own[torch.randint(len(own), sizes, generator=generator).to(own.device)]
 
 
+def beyond(tensor: Tensor, value: float | complex | bool, sign: int) -> Tensor | None:
+    """Random elements of the scale of `tensor`, all below (sign -1) or above (1) `value`.
+
+    None for what is no floating tensor, for a value that stands for infinity, far from all elements, and for a mask: of
+    at most two values.
+    """
+    if not tensor.is_floating_point() or isinstance(value, complex):
+        return None
+    own = tensor.detach()
+    if len(own.unique()) <= 2 or abs(value) > 10 * own.abs().nan_to_num(0, 0, 0).max():
+        return None
+    made = value + sign * _random(tensor, list(tensor.shape)).abs().clamp(min=0.01)
+    return made.requires_grad_(tensor.requires_grad)
+
+
 def resized(tensor: Tensor, axis: int, size: int, value: float | bool | None) -> Tensor:
     """`tensor` cut or padded to `size` along `axis`."""
     if tensor.shape[axis] < size:

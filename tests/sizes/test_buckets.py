@@ -1,5 +1,7 @@
 """Buckets: padded runs give the results of the unpadded ones, or are refused."""
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -465,7 +467,59 @@ def test_how_often_the_program_runs_for_the_first_call_of_a_bucket():
         return x * 2
 
     bucketed = rows(program)
-    bucketed(torch.ones(3))
-    assert calls == [3, 4, 4, 4]  # as it is, padded twice for the check, and the call itself
     bucketed(torch.ones(2))
-    assert calls == [3, 4, 4, 4, 4]
+    # As it is and padded twice; the same at the shortest and the longest; and the call itself.
+    assert calls == [2, 4, 4, 1, 4, 4, 3, 4, 4, 4]
+    bucketed(torch.ones(3))
+    assert calls[10:] == [4]
+
+
+@pytest.mark.parametrize("program, fill", [
+    (lambda x: x[:3] * 2, None), (lambda x: x.topk(min(2, len(x)), 0).values, -math.inf),
+    (lambda x: x.sort(0).values[:2], math.inf), (lambda x: F.pad(x, (0, max(0, 3 - len(x)))), None),
+    (lambda x: x * 2 if len(x) > 1 else x * 3, None)])
+def test_what_hangs_on_the_length_is_refused_where_it_does(program, fill):
+    """Longer calls of the same bucket are right, and came first."""
+    bucketed = rows(program, fill=None if fill is None else {"x": fill})
+    x = torch.randn(3, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(bucketed(x), program(x))
+    with pytest.raises(preheat.UserError):
+        bucketed(x[:1])
+    assert torch.equal(bucketed(x), program(x))
+
+
+def test_an_error_for_short_inputs_is_the_programs_own():
+    def program(x):
+        if len(x) < 2:
+            raise ValueError("short")
+        return x * 2
+
+    bucketed = rows(program)
+    for _ in range(2):
+        assert torch.equal(bucketed(torch.ones(3)), torch.full((3,), 2.0))
+        with pytest.raises(ValueError, match="short"):
+            bucketed(torch.ones(1))
+
+
+@pytest.mark.parametrize("program, fill, x", [
+    (lambda x: x.amax(0), 0.0, torch.tensor([1.0, 2.0, 3.0])), (lambda x: x.argmin(0), 0.0, -torch.arange(1.0, 4.0)),
+    (lambda x: (x < 1).any(0), 0.5, torch.tensor([0.5, 0.25, 2.0]))])
+def test_a_fill_value_that_hides_for_some_elements_alone_is_refused(program, fill, x):
+    with pytest.raises(preheat.UserError, match="the fill value, they differ .* Give fill values that change nothing"):
+        rows(program, fill={"x": fill})(x)
+
+
+@pytest.mark.parametrize("program, fill", [
+    (lambda x: x.amax(0), -math.inf), (lambda x: x.amax(0), -1e4), (lambda x: x.sum(0), 0.0), (lambda x: x.prod(0), 1.0),
+    (lambda x: x.clamp(min=0).amax(0), 0.0), (lambda x: x.sqrt().sum(0), 0.0)])
+def test_a_fill_value_that_hides_whatever_the_elements_are_is_taken(program, fill):
+    bucketed = rows(program, fill={"x": fill})
+    for x in (torch.tensor([1.0, 2.0, 3.0]), torch.tensor([0.5]), torch.tensor([0.25, 4.0])):
+        assert torch.equal(bucketed(x), program(x))
+
+
+def test_an_axis_that_was_as_long_as_its_bucket_at_first_is_cut_later():
+    buckets = {"batch": {"lengths": [4], "dims": {"x": 0}}, "time": {"lengths": [8], "dims": {"x": 1}}}
+    bucketed = preheat.compile(lambda x: x * 2, options={"buckets": buckets, "cache": False})
+    for sizes in ((4, 5), (3, 5), (3, 8), (2, 7)):
+        assert torch.equal(bucketed(torch.ones(sizes)), torch.full(sizes, 2.0))
