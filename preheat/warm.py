@@ -44,7 +44,7 @@ def warmup(
              one axis number of several arguments together. These get no plans of their own: they run
              op by op until they come again and again, or, once sealed, for good
 
-    Raises UserError for what is not compiled or is sealed, for inputs that are no list, and for ranges
+    Raises UserError for what is not compiled or is sealed, for inputs that are no list or none, and for ranges
     that are not of this form or of which an input has no tensor or axis: then nothing has run. What
     the program raises is given on, with a note that says for which input.
     """
@@ -56,6 +56,10 @@ def warmup(
         raise UserError(
             f"warmup takes a list of inputs, got {type(inputs).__name__}: write [(x,)] for one call with x")
     calls = [_call(one) for one in inputs]
+    if not calls:
+        raise UserError(
+            f"warmup of {tops[0].name} was given no inputs, so nothing would be compiled: give one for each kind of "
+            "call, such as [(x,)]; an iterator that was used before is empty")
     calls = [each for args, kwargs in calls for each in _with_buckets(tops, args, kwargs)]
     moved = _in_ranges(tops[0].target, calls, {} if ranges is None else ranges)
     for number in range(_MOST_PASSES):

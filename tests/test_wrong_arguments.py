@@ -101,6 +101,8 @@ WRONG = {
         (lambda: preheat.warmup(compiled(), None), "takes a list of inputs, got NoneType"),
         (lambda: preheat.warmup(compiled(), X), r"got Tensor: write \[\(x,\)\]"),
         (lambda: preheat.warmup(compiled(), "abc"), "got str"),
+        (lambda: preheat.warmup(compiled(), []), "was given no inputs, so nothing would be compiled"),
+        (lambda: preheat.warmup(compiled(), iter(())), "an iterator that was used before is empty"),
         (lambda: preheat.warmup(compiled(), {"x": X}), "got dict"),
         (ranging(3), "ranges must be"),
         (ranging([]), "ranges must be"),
