@@ -29,6 +29,7 @@ from preheat.base.collector import paused_collector
 from preheat.base.errors import InternalError, RecompileError, UserError, is_strict
 from preheat.base.events import emit, timed, wants
 from preheat.base.numbers import copied
+from preheat.base.pins import Pin
 from preheat.base.reasons import explain
 from preheat.base.stance import present
 from preheat.bridge.ambient import AMBIENT, steps_aside
@@ -98,6 +99,7 @@ class Compiled:
         self._lock = threading.Lock()
         self._hosted: tuple[tuple[str, str], ...] = ()  # checkpoints that are no regions, see capture/regions
         self.told: Callable[[Place], None] | None = None  # see walk.Owner
+        self.also_moving: Callable = lambda args, kwargs: frozenset()  # what else is known to move, at the entry
         self.sealed = ""  # the stance that is taken for good, whatever that of the process
         present.follow(self)
 
@@ -113,6 +115,11 @@ class Compiled:
     def breaks(self) -> tuple[Break, ...]:
         """Why calls ran eager, each reason once."""
         return tuple(self._breaks)
+
+    @property
+    def state(self) -> tuple[tuple[Place, ...], Mapping[str, Pin]]:
+        """Where nodes begin, and what captures have looked at of numbers, by guard."""
+        return (*self._kinds.values(), *self._points), self._misses.pins
 
     def reset(self) -> None:
         """Forgets every variant and every reason to run eager; the cache on disk stays."""
@@ -263,6 +270,8 @@ class Compiled:
         there = self._kinds.values() if place is kind else (place,)
         waiting = (node.moved for owner in there for node in owner.unbound)
         place.moving |= moved_for([bound.variant for bound in known], waiting, args, kwargs)
+        if place is kind:
+            place.moving |= self.also_moving(args, kwargs)
         if self.dynamic is False:
             return frozenset(path for path in place.moving if not is_axis_path(path))
         return place.moving | {EVERY_SIZE} if self.dynamic else place.moving
@@ -489,12 +498,15 @@ class Compiled:
                 self._report_limit(place, reason, limit)
                 return False
         if miss.text and present.name == "default":
-            emit("guard_failed", name=self.name, why=miss.text + self._misses.where(miss))
+            emit("guard_failed", name=self.name, why=miss.text + self._misses.where(miss),
+                 hint=self._misses.hint(miss, self.dynamic))
         return True
 
     def _miss(self, kind: Place, place: Place, args: Sequence, kwargs: Mapping) -> Miss:
         """The guard that keeps the call from a node known at `place`."""
-        return miss_at(place, place.bound or (self._entry_nodes(kind) if place is kind else ()), args, kwargs)
+        known = self._entry_nodes(kind) if place is kind else place.bound
+        newest = sorted(known, key=lambda bound: self.variants.index(bound.variant), reverse=True)
+        return miss_at(place, newest, args, kwargs)
 
     def _may_compile(self, kind: Place, place: Place, args: Sequence, kwargs: Mapping) -> bool:
         """Whether the stance lets a node be made. Raises RecompileError if it wants that."""
@@ -527,7 +539,7 @@ class Compiled:
 
     def _report_limit(self, place: Place, reason: str, limit: int) -> None:
         what = "variants" if reason == "recompile_limit" else "nodes"
-        detail, hint = self._misses.told(place, limit, what)
+        detail, hint = self._misses.told(place, limit, what, self.dynamic)
         row = break_of(reason, detail, place.why)
         row = dataclasses.replace(row, hint=hint) if reason == "recompile_limit" else row
         if row.reason in {known.reason for known in self._breaks}:
@@ -554,13 +566,9 @@ class Compiled:
         place.is_closed, place.breaks = True, breaks
         self._breaks.add(breaks)
 
-    def _report_point(self, place: Place) -> None:
-        if place.why is not None:
-            self._breaks.goes_on(place.why)
-
     def tell_all(self) -> None:
         """From now on each host call of a walk is reported, not only those of captures."""
-        self.told = self._report_point
+        self.told = lambda place: None if place.why is None else self._breaks.goes_on(place.why)
 
     def _facts(self, args: tuple, kwargs: dict) -> tuple:
         """What tells kinds of calls apart: types and shapes of the arguments, training, modes."""

@@ -19,6 +19,7 @@ from typing import Any, TypeVar, overload
 from preheat.base import marks
 from preheat.base.callers import leaves_us
 from preheat.base.errors import UserError, nearest
+from preheat.base.pins import Known
 from preheat.base.options import (
     OPTIONS,
     Option,
@@ -34,7 +35,8 @@ from preheat.buckets import Bucketed
 from preheat.dispatch import Compiled
 from preheat.module import CompiledModule, compiled_module
 from preheat.report.explain import Explanation, explain_call
-from preheat.warm import seal, warmup  # noqa: F401 - public
+from preheat.run.known import known_of, moved_at
+from preheat.warm import parts_of, seal, warmup  # noqa: F401 - public
 
 Target = TypeVar("Target", bound=Callable[..., Any])
 
@@ -224,8 +226,9 @@ def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None
 def explain(fn: Any) -> Callable[..., Explanation]:
     """A function that calls `fn` once, compiling it anew, and returns the `Explanation`.
 
-    `fn` may be compiled already; its own variants and the cache on disk are left alone. Raises
-    UserError for what cannot be called.
+    `fn` may be compiled already; its own variants and the cache on disk are left alone. What its calls have shown of
+    sizes and numbers is known here, too, and told: which are symbols, which are pinned and why. Raises UserError for
+    what cannot be called.
     """
     _check_callable("explain", fn)
     target, settings = _unwrapped(fn)
@@ -235,9 +238,13 @@ def explain(fn: Any) -> Callable[..., Explanation]:
         {**settings, "fullgraph": False, "options": {**settings["options"], "cache": False}},
     )
     fresh.tell_all()
+    pairs = [*itertools.zip_longest(parts_of([fresh]), _called_before(fn))]
+    for part, before in pairs:
+        if before is not None:
+            part.also_moving = lambda args, kwargs, before=before: moved_at(before.state[0], args, kwargs)
 
     def explained(*args: Any, **kwargs: Any) -> Explanation:
-        return explain_call(lambda: fresh(*args, **kwargs), fresh.name)
+        return explain_call(lambda: fresh(*args, **kwargs), fresh.name, lambda: _known(pairs))
 
     return explained
 
@@ -313,6 +320,24 @@ def _unwrapped(fn: Any) -> tuple[Any, dict[str, Any] | None]:
         return compiled.target, compiled.settings
     names = ("fullgraph", "dynamic", "backend", "mode", "options")
     return compiled.target, {name: getattr(compiled, name) for name in names}
+
+
+def _called_before(fn: Any) -> Sequence[Compiled]:
+    """What holds the variants of calls of `fn`; nothing if it is not compiled."""
+    if isinstance(fn, CompiledModule):
+        return parts_of(CompiledModule.holders(fn)[:1])
+    compiled = marks.compiled_of(fn)
+    return [] if compiled is None else parts_of([compiled])
+
+
+def _known(pairs: Iterable[tuple[Compiled, Compiled | None]]) -> Known:
+    """What is known of numbers by the first that has been called, and by what was called before it."""
+    for part, before in pairs:
+        places, pins = part.state
+        if places:
+            others, known = ((), {}) if before is None else before.state
+            return known_of((*places, *others), {**known, **pins}, part.dynamic)
+    return Known()
 
 
 def _call_of(cls: type) -> Callable:

@@ -49,7 +49,7 @@ def warmup(
     the program raises is given on, with a note that says for which input.
     """
     tops = _compiled(compiled)
-    holders = _parts(tops)
+    holders = parts_of(tops)
     if any(holder.sealed for holder in holders):
         raise UserError(f"{tops[0].name} is sealed: warm it up before preheat.seal")
     if isinstance(inputs, Tensor | dict | str | bytes) or not isinstance(inputs, Iterable):
@@ -154,7 +154,7 @@ def _checked_axes(ranges: Any) -> dict[int, list[int]]:
 def seal(compiled: Any) -> None:
     """Nothing of `compiled` is captured or compiled any more. Raises UserError for what is not
     compiled."""
-    for holder in _parts(_compiled(compiled)):
+    for holder in parts_of(_compiled(compiled)):
         holder.sealed = _STANCES[holder.options.get("on_miss", "eager")]
 
 
@@ -169,7 +169,7 @@ def _compiled(fn: Any) -> list[Any]:
     return [holder]
 
 
-def _parts(tops: Sequence[Any]) -> list[Compiled]:
+def parts_of(tops: Sequence[Any]) -> list[Compiled]:
     """What holds the variants."""
     return [part for top in tops for part in getattr(top, "parts", (top,))]
 

@@ -41,7 +41,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "module": {"base"},
     "buckets": {"base", "bridge"},
     "warm": {"base", "bridge", "dispatch", "module"},
-    "face": {"base", "bridge", "dispatch", "module", "report", "warm", "buckets"},
+    "face": {"base", "bridge", "run", "dispatch", "module", "report", "warm", "buckets"},
     "cli": {"base"},
     "__init__": {"base", "report", "face"},
     "__main__": {"cli"},

@@ -79,7 +79,7 @@ class Boxing(Spelling, Observer):
         self.recorder.begin(has_tests)
         self.pins = self.pins or Pins(self)
         self.counters, self.decided, self.guards.tested = {}, [], self.note_test
-        self.guards.numbers.told = self.pins.note
+        self.guards.numbers.told, self.guards.numbers.told_equal = self.pins.note, self.pins.note_equal
         if is_available():
             self.recorder.element_symbol = self.guards.element
             self.recorder.element_divides = self.guards.numbers.divides

@@ -29,7 +29,7 @@ from preheat.capture.arithmetic import (
 )
 from preheat.ir.dims import is_size, size_symbol, solved, source_of, substitute
 from preheat.ir.functions import CALLS, is_defined
-from preheat.ir.scalar import EVALUATE, Number, Scalar, apply, symbols, type_of
+from preheat.ir.scalar import EVALUATE, Number, Scalar, apply, symbol, symbols, type_of
 
 TOLD = NUMBERS | {str}  # kinds of values that may be told apart
 _CONSTANTS = frozenset((int, float, bool))
@@ -70,6 +70,8 @@ class Numbers:
         self.wanted: dict[str, str] = {}  # sizes that have to be symbols, and their paths
         self.fixed: Callable[[str, str], None] = lambda path, why: None  # told of one that is not
         self.told: Callable[[Number, Any], None] = lambda scalar, test: None  # of what is looked at, and by which test
+        self.told_equal: Callable[[Scalar], None] = lambda scalar: None  # of a size that must be what it is
+        self.rule = ""  # the op whose size rule looks at numbers
 
     def symbol_for(self, scalar: Scalar) -> Number:
         """The symbol of a number that is computed on each call, `scalar`; its value, pinned, where there are no
@@ -248,6 +250,7 @@ class Numbers:
         """A guard says what the size `name` is."""
         if type(what) is int:
             self._is_wanted(name, f"it must be {what}")
+            self.told_equal(symbol(name))
         self._put(name, what)
 
     def _put(self, name: str, what: Number) -> None:

@@ -164,6 +164,7 @@ class SizeRules:
         if rule is None and is_pointwise:
             rule = pointwise
         call = Call(op.name, args, shown, real, numbers)
+        numbers.rule = op.name
         try:
             if rule is None:
                 raise NoRule(f"no rule for {op.name}")
@@ -172,6 +173,8 @@ class SizeRules:
             self._miss(op.name)
             self.pin_within(shown.values(), tuple(args.values()))
             return list(real)
+        finally:
+            numbers.rule = ""
         if call.pinned:
             self._miss(op.name)
         return found

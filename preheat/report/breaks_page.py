@@ -8,6 +8,7 @@ A test holds that the page in the repository is what this gives.
 from preheat.base.fallbacks import FALLBACKS
 from preheat.base.kinds import KINDS, Reason
 from preheat.base.reasons import REASONS
+from preheat.base.remedies import REMEDIES
 
 _HEAD = """\
 # Breaks: why a call is not one graph, and what to do
@@ -35,6 +36,15 @@ fused. `explain` shows it as "op by op", `PREHEAT_LOGS=fallbacks` as it happens.
 | reason | it runs op by op because it ... | what to do |
 |---|---|---|
 """
+_REMEDIES_HEAD = """
+## New variants
+A call that no variant fits is captured once more. `PREHEAT_LOGS=recompiles` tells what differed, where the program looked at it
+if it was a number, and what to do; so does the warning when `recompile_limit` is reached. Of a number that the program
+has looked at the hint says by what: `preheat.explain(f)(*args)` shows all of these.
+
+| a call is a new variant where ... | what to do |
+|---|---|
+"""
 
 
 def breaks_page() -> str:
@@ -47,7 +57,9 @@ def breaks_page() -> str:
     sections = "".join(_section(name, row) for name, row in REASONS.items())
     fallbacks = "".join(
         f"| `{name}` | {row.sentence} | {row.hint} |\n" for name, row in FALLBACKS.items())
-    return f"{_HEAD}{kinds}{_ROWS_HEAD}{rows}{sections}{_FALLBACKS_HEAD}{fallbacks}"
+    remedies = "".join(f"| {row.what} | {row.hint} |\n" for row in REMEDIES.values())
+    return (
+        f"{_HEAD}{kinds}{_ROWS_HEAD}{rows}{sections}{_FALLBACKS_HEAD}{fallbacks}{_REMEDIES_HEAD}{remedies}")
 
 
 def _section(name: str, row: Reason) -> str:

@@ -21,7 +21,7 @@ from preheat.base.dataclass import dataclass
 from preheat.base.events import Event, bus
 from preheat.base.fallbacks import with_hint
 from preheat.base.kinds import KINDS
-from preheat.base.pins import TEST, Pin
+from preheat.base.pins import Known, Pin
 from preheat.base.reasons import kind_of
 from preheat.report.logs import guard_lines
 
@@ -67,7 +67,9 @@ class Explanation:
     kernels      kernels generated;  fallbacks  parts that run op by op, why, and what to do
     direct       why parts have no CUDA graph, where the mode asks for graphs
     pinned       ops without a size rule for what they were given: each new size is a variant there
-    numbers      numbers that the call was captured for: each new value is a variant (`base.pins.Pin`)
+    numbers      sizes and numbers that calls were captured for: each new value is a variant (`base.pins.Pin`)
+    symbols      paths of sizes and numbers that one variant takes with any value
+    held         those that have been the same in all calls so far, as text: symbols at their next value
     tuned        what the search of the modes "max-autotune" chose for each graph, and kernels for whose first choice the
                  device has no room
     seconds      of capture and compile together, the eager run within
@@ -87,6 +89,8 @@ class Explanation:
     numbers: tuple[Pin, ...] = ()
     tuned: tuple[str, ...] = ()
     direct: tuple[str, ...] = ()
+    symbols: tuple[str, ...] = ()
+    held: tuple[str, ...] = ()
 
     @property
     def break_count(self) -> int:
@@ -113,6 +117,9 @@ class Explanation:
         lines += [f"  op by op: {text}" for text in self.fallbacks]
         lines += [f"  no CUDA graph: {text}" for text in self.direct]
         lines += [f"  sizes pinned by {text}, which has no size rule for them" for text in self.pinned]
+        lines += [f"  any value: {', '.join(self.symbols)}"] if self.symbols else []
+        lines += ["  the same so far; another value makes it a symbol, where nothing else is said:"] if self.held else []
+        lines += [f"      {text}" for text in _first(self.held)]
         for pin in self.numbers:
             lines += [f"  {pin}", *(f"      {text}" for text in (pin.code, pin.hint) if text)]
         if self.error is not None:
@@ -128,8 +135,10 @@ class Explanation:
         return path
 
 
-def explain_call(call: Callable[[], Any], name: str) -> Explanation:
-    """Runs `call` once and tells what was captured, compiled and broken meanwhile."""
+def explain_call(
+    call: Callable[[], Any], name: str, known: Callable[[], Known] = Known,
+) -> Explanation:
+    """Runs `call` once and tells what was captured, compiled and broken meanwhile; `known` is asked after it."""
     seen: list[Event] = []
     unsubscribe = bus.subscribe(seen.append, (
         "capture", "compile", "break", "fallback", "direct", "stage", "tune"))
@@ -140,10 +149,12 @@ def explain_call(call: Callable[[], Any], name: str) -> Explanation:
         error = raised
     finally:
         unsubscribe()
-    return _explanation(name, seen, result, error)
+    return _explanation(name, seen, result, error, known())
 
 
-def _explanation(name: str, seen: list[Event], result: Any, error: Exception | None) -> Explanation:
+def _explanation(
+    name: str, seen: list[Event], result: Any, error: Exception | None, known: Known,
+) -> Explanation:
     traces = [e.data["text"] for e in seen if e.kind == "stage" and e.data.get("name") == "trace"]
     return Explanation(
         name=name,
@@ -163,8 +174,9 @@ def _explanation(name: str, seen: list[Event], result: Any, error: Exception | N
             if e.kind == "tune" and "choice" in e.data and "table" not in e.data),
         pinned=tuple(dict.fromkeys(
             name for e in seen if e.kind == "capture" for name in e.data.get("pinned", ()))),
-        numbers=tuple(dict.fromkeys(
-            pin for e in seen if e.kind == "capture" for pin in e.data.get("numbers", ()) if pin.by != TEST)),
+        numbers=known.pins,
+        symbols=known.symbols,
+        held=known.held,
     )
 
 
@@ -189,6 +201,15 @@ _BREAK_FIELDS = (
     ("code", ""),
     ("hint", ""),
 )
+
+
+def _first(texts: tuple[str, ...]) -> list[str]:
+    """The first of `texts`, and how many there are beside these."""
+    rest = len(texts) - _MOST
+    return [*texts[:_MOST], *([f"and {rest} more: `.held` has them all"] if rest > 0 else [])]
+
+
+_MOST = 12
 
 
 def _many(count: int, noun: str) -> str:

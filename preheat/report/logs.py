@@ -40,7 +40,8 @@ def _break(data: dict, seconds: float) -> str:
 
 
 def _recompile(data: dict, seconds: float) -> str:
-    return f"{data.get('name', '?')}: a new variant, since {data.get('why', '')}"
+    hint = f"; {data['hint']}" if data.get("hint") else ""
+    return f"{data.get('name', '?')}: a new variant, since {data.get('why', '')}{hint}"
 
 
 def _block(data: dict, seconds: float) -> str:

@@ -49,7 +49,11 @@ dt { font-weight: 600; } dd { margin: 0 0 .5rem 0; }
 {% endfor %}
 {% if found.tuned %}<h2>Chosen by measurement</h2>
 <ul>{% for what in found.tuned %}<li>{{ what }}</li>{% endfor %}</ul>{% endif %}
-{% if found.numbers %}<h2>Numbers that the call was captured for</h2>
+{% if found.symbols %}<h2>Sizes and numbers of any value</h2>
+<ul>{% for path in found.symbols %}<li>{{ path }}</li>{% endfor %}</ul>{% endif %}
+{% if found.held %}<h2>The same so far; another value makes it a symbol, where nothing else is said</h2>
+<ul>{% for text in found.held %}<li>{{ text }}</li>{% endfor %}</ul>{% endif %}
+{% if found.numbers %}<h2>Sizes and numbers that calls were captured for</h2>
 <ul>{% for pin in found.numbers %}<li>{{ pin }}; {{ pin.hint }}</li>{% endfor %}</ul>{% endif %}
 {% if found.fallbacks %}<h2>Parts that run op by op</h2>
 <ul>{% for why in found.fallbacks %}<li>{{ why }}</li>{% endfor %}</ul>{% endif %}

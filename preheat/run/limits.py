@@ -15,28 +15,11 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from preheat.base.pins import Pin
-from preheat.ir.text_trace import source_path
+from preheat.base.remedies import OVER_LIMIT, first_other_axis, hint_of, kind_of_tensors
+from preheat.ir.text_trace import axis_path, source_path
 from preheat.ir.trace import Trace
 from preheat.run.check import Failure
 from preheat.run.walk import Bound, Place
-
-_RAISE = "or raise options={'recompile_limit': n}"
-_GENERAL = f"keep what changes the same, pass it as a tensor, {_RAISE}"
-# By the kind of guard: the one thing to do.
-_HINTS: Mapping[str, str] = {
-    "value": "it is needed as a value (an index, a key, text): look up outside what hangs on it and pass that, "
-             f"compute with it in torch or by plain arithmetic, {_RAISE}",
-    "test": "each way that the program goes is a variant: choose with torch.where, make the test outside, "
-            f"{_RAISE}",
-    "tensor": f"give it the same dtype, device, strides and requires_grad on each call, {_RAISE}",
-    "type": f"pass one type on each call, {_RAISE}",
-    "is": f"pass the same object on each call, {_RAISE}",
-    "code": f"make the function once, outside, and pass the same one on each call, {_RAISE}",
-    **dict.fromkeys(("len", "keys", "set", "contains", "absent"),
-                    f"keep its length and its keys the same on each call, {_RAISE}"),
-    "class": f"keep what changes in an attribute of the instance, {_RAISE}",
-}
-
 
 class Miss(NamedTuple):
     """A guard that kept a call from the newest node of a place: where, of what kind, and the text of the case.
@@ -54,14 +37,28 @@ def miss_at(place: Place, known: Sequence[Bound], args: Sequence, kwargs: Mappin
     if place.why is not None and place.point.has_answer:
         answer = re.compile(rf"^arg{place.point.slots - 1}\b")
         text = answer.sub(f"the result of {place.why.detail}", text)
-    return Miss(text.partition(": expected")[0], _kind_of(failure), text)
+    path, kind = text.partition(": expected")[0], _kind_of(failure)
+    if kind == "size":
+        path = axis_path(path, "size", first_other_axis(failure.expected, failure.found))
+    return Miss(path, kind, text)
 
 
 def _kind_of(failure: Failure | None) -> str:
-    if failure is None or failure.guard is None:
+    """A row of `base.remedies.REMEDIES`, or a kind of guard."""
+    if failure is None:
         return ""
-    is_test = failure.guard.kind == "test" or failure.path.startswith("(")  # an expression
-    return "test" if is_test else failure.guard.kind
+    guard = failure.guard
+    if guard is None:
+        return "signature" if failure.path == "the call" else "missing"
+    if guard.kind == "test":
+        return "test"
+    if failure.path.startswith("("):  # an expression
+        return "size_test" if re.search(r"\.shape\[|\.stride\(", failure.path) else "test"
+    if guard.kind == "tensor":
+        return kind_of_tensors(failure.expected, failure.found)
+    if guard.kind == "value":
+        return "number" if type(guard.expected) in (int, float) else "value"
+    return "flag" if guard.kind == "is" and type(guard.expected) in (bool, type(None)) else guard.kind
 
 
 class Misses:
@@ -70,7 +67,7 @@ class Misses:
     def __init__(self) -> None:
         self._at: dict[Any, collections.Counter] = {}  # by key: all entries are one place
         self._last: dict[tuple[Any, str], Miss] = {}  # in the order they came
-        self._pins: dict[str, Pin] = {}  # by guard: what captures have looked at
+        self.pins: dict[str, Pin] = {}  # by guard: what captures have looked at
 
     def clear(self) -> None:
         """Forgets all of them."""
@@ -79,12 +76,19 @@ class Misses:
 
     def learn(self, pins: Sequence[Pin]) -> None:
         """What a capture has looked at of numbers."""
-        self._pins.update((pin.guard, pin) for pin in pins)
+        self.pins.update((pin.guard, pin) for pin in pins)
 
     def where(self, miss: Miss) -> str:
         """Where in the program, and why, there is a guard that has missed, if that is known: else ""."""
-        pin = self._pins.get(miss.path)
+        pin = self.pins.get(miss.path)
         return "" if pin is None else f" ({pin.place}{pin.why})"
+
+    def hint(self, miss: Miss, dynamic: bool | None = None) -> str:
+        """The one thing to do about `miss`; `dynamic`: what was asked of sizes."""
+        pin = self.pins.get(miss.path)
+        if pin is not None:
+            return pin.hint
+        return hint_of("size_fixed" if miss.kind == "size" and dynamic is False else miss.kind)
 
     def add(self, place: Place, miss: Miss) -> None:
         """Counts a miss at `place`."""
@@ -93,19 +97,22 @@ class Misses:
             self._last.pop((place.key, miss.path), None)
             self._last[place.key, miss.path] = miss
 
-    def told(self, place: Place, limit: int, what: str) -> tuple[str, str]:
+    def told(
+        self, place: Place, limit: int, what: str, dynamic: bool | None = None,
+    ) -> tuple[str, str]:
         """Detail and hint of the report that `limit` is reached: the miss that came most often, and what to do."""
         counts = self._at.get(place.key)
         if not counts:
-            return f"{limit} {what} exist, and another is needed at a new place of the program", _GENERAL
+            return f"{limit} {what} exist, and another is needed at a new place of the program", (
+                f"{hint_of('')}, {OVER_LIMIT}")
         here = [miss for (key, _), miss in self._last.items() if key == place.key]
         miss = max(reversed(here), key=lambda one: counts[one.path])  # of several the last one
         count, total = counts[miss.path], counts.total()
         share = f" ({count} of {total} times)" if count < total else ""
-        pin = self._pins.get(miss.path)
+        kind = "value" if miss.kind == "number" else miss.kind  # leaving it has not helped
         return (
             f"{limit} {what} exist, and another is needed because of {miss.text}{share}{self.where(miss)}",
-            _HINTS.get(miss.kind, _GENERAL) if pin is None else f"{pin.hint}, {_RAISE}")
+            f"{self.hint(miss._replace(kind=kind), dynamic)}, {OVER_LIMIT}")
 
 
 def counted(places: Sequence[Place]) -> float:

@@ -41,7 +41,7 @@ REPORTS = {
         ("arg1: expected 1, found 2", "it is an index or a key", "look up outside what hangs on it")),
     "dtypes": (
         lambda x: x * 2, [(X.to(dtype),) for dtype in (torch.float32, torch.float64, torch.int32)],
-        ("arg0: expected f32[3], found i32[3]", "the same dtype, device, strides")),
+        ("arg0: expected f64[3], found i32[3]", "the same dtype, device, strides")),
     "functions": (
         lambda x, f: f(x), [(X, lambda x: x * 2), (X, lambda x: x + 2), (X, lambda x: x - 2)],
         ("arg1: expected", "make the function once, outside")),
