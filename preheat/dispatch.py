@@ -45,6 +45,7 @@ from preheat.ir.text_trace import EVERY_SIZE, has_lists, is_axis_path
 from preheat.ir.trace import Break, Captured, Outcome, Point, break_of
 from preheat.run.breaks import Breaks, raised
 from preheat.run.fronts import Fronts
+from preheat.run.known import opened_by
 from preheat.run.limits import Miss, Misses, counted, miss_at
 from preheat.run.load import machine_name
 from preheat.run.recipes import has_effects
@@ -237,7 +238,7 @@ class Compiled:
             args.clear()
             made = resume_call(place.point, place.open(values), values, request)
         outcome = made.outcome
-        self._misses.learn(outcome.counts.get("numbers", ()))
+        self._misses.learn(outcome.counts.get("numbers", ()), opened_by(outcome.nodes))
         if any(row.reason == "marked_size" for row in outcome.breaks):
             (row,) = outcome.breaks
             where = f"{row.file}:{row.line}: " if row.file else ""

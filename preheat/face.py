@@ -335,8 +335,10 @@ def _known(pairs: Iterable[tuple[Compiled, Compiled | None]]) -> Known:
     for part, before in pairs:
         places, pins = part.state
         if places:
-            others, known = ((), {}) if before is None else before.state
-            return known_of((*places, *others), {**known, **pins}, part.dynamic)
+            others, older = ((), {}) if before is None else before.state
+            opened = known_of(places, pins, part.dynamic).symbols
+            older = {guard: pin for guard, pin in older.items() if guard not in opened}
+            return known_of((*places, *others), {**older, **pins}, part.dynamic)
     return Known()
 
 

@@ -3,7 +3,8 @@
     f(x of 3 rows, 2); f(x of 5 rows, 3)     Known(symbols=("arg0.shape[0]",), pins=(Pin("arg1", ...),),
                                                    held=("arg0.shape[1] is 8",))
 
-It is read off the traces of its nodes, the newest first: the first that has a number decides. Sizes are told of tensors
+It is read off the traces of its nodes: what one of them takes with any value is a symbol, unless the last capture that
+looked at it has pinned it. Sizes are told of tensors
 that are arguments, numbers of whatever is not a library's.
 """
 
@@ -14,7 +15,7 @@ from typing import Any
 from preheat.base.pins import TEST, Known, Pin
 from preheat.ir.scalar import Scalar
 from preheat.ir.text_trace import axis_path, source_path
-from preheat.ir.trace import Named, TensorFacts, Trace
+from preheat.ir.trace import Captured, Named, TensorFacts, Trace
 from preheat.run.limits import trace_of
 from preheat.run.variant import moved_for
 from preheat.run.walk import Place
@@ -25,23 +26,27 @@ _HIDDEN = re.compile(r"^(torch|builtins|math)\.|^\(|\.__\w+__|_hooks\b|\._(param
 
 
 def known_of(places: Iterable[Place], pins: Mapping[str, Pin], dynamic: bool | None) -> Known:
-    """What the nodes of `places`, the newest first, hold of numbers; `pins` has what captures looked at, by guard,
+    """What the nodes of `places` hold of numbers; `pins` has what captures looked at, by guard,
     `dynamic` what was asked of sizes."""
     places = [*places]
     nodes = {node: place.point is None for place in places for node in (*place.unbound, *place.bound)}
     pairs = (pair for node, is_entry in nodes.items() for pair in _numbers(trace_of(node), is_entry))
     moving = frozenset().union(*(place.moving for place in places))
-    values: dict[str, list] = {}  # of each number, the newest first; None: any
+    values: dict[str, list] = {}  # of each number; None: any
     for path, value in pairs:
         values.setdefault(path, []).append(value)
-    symbols = tuple(path for path, found in values.items() if found[0] is None)
-    pinned = {
-        guard: pin for guard, pin in pins.items() if guard not in symbols and (pin.by != TEST or pin.must)}
+    pinned = {guard: pin for guard, pin in pins.items() if pin.by != TEST or pin.must}
+    symbols = tuple(path for path, found in values.items() if None in found and path not in pinned)
     held = {
-        path: _text(n for n in found if n is not None) for path, found in values.items()
-        if path not in symbols and path not in pinned}
+        path: _text(found) for path, found in values.items() if None not in found and path not in pinned}
     return Known(symbols, tuple(pinned.values()), tuple(
         f"{path} is {text}{_why(path, text, moving, dynamic)}" for path, text in held.items()))
+
+
+def opened_by(captured: Iterable[Captured]) -> frozenset[str]:
+    """The numbers of a call that nodes take with any value."""
+    return frozenset(path for one in captured if one.start is None
+                     for path, value in _numbers(one.trace, True) if value is None)
 
 
 def moved_at(places: Iterable[Place], args: Sequence, kwargs: Mapping) -> frozenset[str]:

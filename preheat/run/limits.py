@@ -74,8 +74,9 @@ class Misses:
         self._at.clear()
         self._last.clear()
 
-    def learn(self, pins: Sequence[Pin]) -> None:
-        """What a capture has looked at of numbers."""
+    def learn(self, pins: Sequence[Pin], opened: Collection[str]) -> None:
+        """What a capture has looked at of numbers, and those that it takes with any value."""
+        self.pins = {guard: pin for guard, pin in self.pins.items() if guard not in opened}
         self.pins.update((pin.guard, pin) for pin in pins)
 
     def where(self, miss: Miss) -> str:
