@@ -78,7 +78,7 @@ class Boxing(Spelling, Observer):
         """A new node: the recorder asks for numbers, and tells of sizes, of its guards."""
         self.recorder.begin(has_tests)
         self.pins = self.pins or Pins(self)
-        self.counters, self.decided, self.guards.tested = {}, [], self.note_test
+        self.counters, self.decided, self.often, self.guards.tested = {}, [], {}, self.note_test
         self.guards.numbers.told, self.guards.numbers.told_equal = self.pins.note, self.pins.note_equal
         if is_available():
             self.recorder.element_symbol = self.guards.element
@@ -246,6 +246,8 @@ class Boxing(Spelling, Observer):
                                                       (*args, *kwargs.values()))):
                 return self._boxed(
                     lambda: call(self, function, tuple(boxes), named, row), twice, (args, kwargs), function)
+        if row.kind == "fill":
+            self.refuse_changing_key(function, args)
         if function is not range:  # which holds them
             self._pin_unless_moved(row.kind, function, args, kwargs)
         if row.kind in _TAKES_BOXES:

@@ -35,9 +35,9 @@ from preheat.capture.numbers import TOLD, Numbers, symbol_of
 from preheat.capture.observer import ABSENT, GiveUp
 from preheat.capture.sizes import is_symbolic, moving_axes, now, shown_type
 from preheat.capture.sources import PRIMITIVES, Sources
-from preheat.ir.dims import is_size, size_symbol, source_of, stride_symbol
-from preheat.ir.scalar import Number, Scalar, apply, symbols
-from preheat.ir.text_trace import axis_path, items_path, range_path, source_path
+from preheat.ir.dims import is_size, size_symbol, stride_symbol
+from preheat.ir.scalar import Number, Scalar, apply
+from preheat.ir.text_trace import axis_path, items_path, source_path
 from preheat.ir.trace import At, Code, Guard, Named, Source
 from preheat.ir.types import TensorType
 
@@ -389,14 +389,9 @@ class Guards:
         self.moving_lists[identity(container)] = container
         return True
 
-    def is_looked_at_often(self, values: Iterable[Any]) -> bool:
-        """Whether one of `values` follows from a number that was looked at, and another one in each of three calls; but
-        for numbers that this node has looked at in another way."""
-        scalars = filter(None, map(self.numbers.scalar_of, values))
-        return any(
-            range_path(source_path(self.sources, source_of(name))) in self.dynamic
-            and (source_of(name), "value", None) not in self._claimed
-            for scalar in scalars for name in symbols(scalar)) and self.can_end()
+    def is_pinned(self, source: int) -> bool:
+        """Whether the number at `source` has been looked at."""
+        return (source, "value", None) in self._claimed
 
     def meet_as_is(self, source: int, value: Any) -> None:
         """C takes what is there: no other number can stand for it, unless it is one already."""

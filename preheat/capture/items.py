@@ -19,7 +19,7 @@ from preheat.base.identity import identity
 from preheat.capture import polyfills, ranges
 from preheat.capture.calls import MUTATORS, c_call, invoke, mutate
 from preheat.capture.frames import and_then
-from preheat.capture.lists import hangs_on_key, hangs_on_length
+from preheat.capture.lists import hangs_on_key, hangs_on_length, has_other_keys
 from preheat.capture.models import method, models
 from preheat.capture.observer import ABSENT
 from preheat.capture.operations import (
@@ -38,6 +38,8 @@ def contains(m, container: Any, value: Any) -> Any:
             m.is_watching or runs_python(m.lookup(container, cls, "__iter__"))):
         return invoke(m, polyfills.contains_by_iteration, (container, value))
     if m.numbers or m.observer.has_answer():
+        if has_other_keys(m, container) and hangs_on_key(m, container, value):
+            return operate(m, operator.contains, container, value)
         answer = number_within(m, container, cls, value)
         if answer is not None:
             return answer
@@ -48,7 +50,7 @@ def contains(m, container: Any, value: Any) -> Any:
     if issubclass(cls, CONTAINERS_WITH_LENGTH):
         is_plain = type(value) in PLAIN and (
             not issubclass(cls, (list, tuple)) or all(type(part) in PLAIN for part in container))
-        is_plain = is_plain or issubclass(cls, dict) and m.observer.is_key_by_identity(value)
+        is_plain = is_plain or issubclass(cls, dict) and is_plain_key(m, value)
         answer = (
             value in container if is_plain else operate(m, operator.contains, container, value))
         if m.read_contains is not None and identity(container) in m.known:
@@ -168,12 +170,20 @@ def is_index(key: Any) -> bool:
 DEFAULT_MISSING = defaultdict.__dict__["__missing__"]
 
 
+def is_plain_key(m, key: Any) -> bool:
+    """Whether C hashes and compares `key` without asking an object: a plain value, a tuple of these, or what is one by
+    identity."""
+    if type(key) is tuple:
+        return all(type(part) in PLAIN or type(part) is tuple and is_plain_key(m, part) for part in key)
+    return type(key) in PLAIN or m.observer.is_key_by_identity(key)
+
+
 def subscript_builtin(m, container: Any, key: Any, cls: type) -> Any:
     """`container[key]` of a list, tuple or dict, or of a subclass that does not override it."""
     is_known = identity(container) in m.known
     if type(key) is slice:
         return cut(m, container, key, is_known)
-    is_plain = type(key) in PLAIN or issubclass(cls, dict) and m.observer.is_key_by_identity(key)
+    is_plain = type(key) in PLAIN or issubclass(cls, dict) and is_plain_key(m, key)
     is_subclass = cls is not dict and issubclass(cls, dict)
     if is_subclass and is_plain and not dict.__contains__(container, key):
         missing = m.lookup(container, cls, "__missing__")
@@ -254,7 +264,7 @@ def change_item(m, function: Callable, tell: Callable | None, container: Any, *a
         look_at(m, args[0])
     cls = type(container)
     is_exact = type(args[0]) in PLAIN and cls in WRITTEN_BY_C
-    is_exact = is_exact or cls in DICTS and m.observer.is_key_by_identity(args[0])
+    is_exact = is_exact or cls in DICTS and is_plain_key(m, args[0])
     is_exact = is_exact or type(args[0]) in PLAIN and raw is SETTERS[function]  # a subclass of dict
     if is_exact or not m.observer.is_opaque(container, name, args, {}):
         if tell is not None:

@@ -12,9 +12,18 @@ again, if it is a list or tuple of tensors.
 from typing import Any
 
 from preheat.base.identity import identity
+from preheat.base.names import raw_attribute
 from preheat.capture.iterators import HOSTED
 
 KEYED = frozenset((list, tuple, dict, set, frozenset))
+DICT_GETITEM = dict.__dict__["__getitem__"]
+
+
+def takes_keys(container: Any) -> bool:
+    """Whether C alone finds what `container` has at a key: of a Counter or a defaultdict, too, where what is missing may
+    be made by Python."""
+    cls = type(container)
+    return cls in KEYED or issubclass(cls, dict) and raw_attribute(cls, "__getitem__") is DICT_GETITEM
 
 
 def is_moving(m, value: Any) -> bool:
@@ -36,8 +45,14 @@ def is_taken_by_c(m, value: Any) -> bool:
 def hangs_on_key(m, container: Any, key: Any) -> bool:
     """Whether `container` is to be asked by C for what it has at `key`, or be changed there: a number, or a text of
     one, that is another one in each call."""
-    return type(container) in KEYED and (
+    return takes_keys(container) and (
         m.observer.has_answer() or bool(m.numbers) and m.observer.is_keyed(container, key))
+
+
+def has_other_keys(m, container: Any) -> bool:
+    """Whether `container` is a dict from outside whose keys are others from call to call."""
+    return issubclass(type(container), dict) and (
+        m.observer.has_answer() or identity(container) in m.known and m.observer.has_other_keys(container))
 
 
 def hangs_on_length(m, container: Any, key: Any) -> bool:

@@ -22,11 +22,13 @@ from preheat.bridge.symint import is_box
 from preheat.bridge.tensors import Device, Parameter, Size, Tensor
 from preheat.capture.guards import Guards
 from preheat.capture.identities import has_identity
-from preheat.capture.lists import KEYED
+from preheat.capture.lists import KEYED, takes_keys
 from preheat.capture.observer import GiveUp
-from preheat.capture.policies import is_fresh_iterator
+from preheat.capture.policies import is_bound, is_fresh_iterator
 from preheat.capture.sources import PRIMITIVES
-from preheat.ir.text_trace import source_path
+from preheat.ir.dims import source_of
+from preheat.ir.scalar import symbols
+from preheat.ir.text_trace import keys_path, range_path, source_path
 
 # Pinned as a whole where they were met: C may look at them as it likes.
 BLIND_TYPES = PRIMITIVES | {Tensor, Device, range, re.Pattern, types.UnionType, types.GenericAlias}
@@ -41,6 +43,9 @@ TAKING_ALL = frozenset((
 _TAKEN_BY = ("__iter__", "__next__", "__getitem__", "__index__")
 _TAKING_INDICES = frozenset((operator.getitem, operator.setitem, operator.delitem))
 BY_KEY = _TAKING_INDICES | {operator.contains}
+HASHING = frozenset((
+    "add", "discard", "remove", "pop", "setdefault", "__setitem__", "__delitem__", "move_to_end",
+))
 KEYS_BY_IDENTITY = frozenset((Tensor, Parameter))
 _MAX_DEPTH = 50
 
@@ -50,6 +55,7 @@ class Looks:
 
     known: dict[int, int]
     numbers: dict[int, Any]
+    often: dict[int, Any]  # numbers of the node before that were such keys, by id
     guards: Guards
     read_whole: Callable[[Any], None]
     _behind: dict[int, tuple[Any, Any]]  # made read-only views, and their mappings
@@ -187,11 +193,38 @@ class Looks:
 
     def is_keyed(self, container: Any, key: Any) -> bool:
         """Whether what `container` has at `key` is to be found by a host call: by a number that is often another one."""
-        return type(container) in KEYED and self.is_changing_key(key) and (
-            identity(container) in self.known or self._can_be_asked(container, key))
+        return takes_keys(container) and self.is_changing_key(key) and (
+            identity(container) in self.known or type(container) in KEYED and self._can_be_asked(container, key))
 
     def is_changing_key(self, key: Any) -> bool:
-        return identity(key) in self.numbers and self.guards.is_looked_at_often((key,))
+        """Whether `key` is, or is a tuple with, a number that is often another one."""
+        held = [part for part in _leaves(key) if identity(part) in self.numbers]
+        return bool(held) and self._are_looked_at_often(held)
+
+    def _are_looked_at_often(self, values: Iterable[Any]) -> bool:
+        """Whether one of `values` follows from a number that was looked at, and another one in each of three calls; but
+        for numbers that this node has looked at in another way."""
+        guards = self.guards
+        scalars = filter(None, map(guards.numbers.scalar_of, values))
+        return any(
+            self._is_often(name) and not guards.is_pinned(source_of(name))
+            for scalar in scalars for name in symbols(scalar)) and guards.can_end()
+
+    def _is_often(self, name: str) -> bool:
+        guards = self.guards
+        return identity(guards.numbers.of(name)) in self.often or (
+            range_path(source_path(guards.sources, source_of(name))) in guards.dynamic)
+
+    def has_other_keys(self, container: Any) -> bool:
+        sources = self.guards.sources
+        return keys_path(source_path(sources, sources.known[identity(container)])) in self.guards.dynamic
+
+    def refuse_changing_key(self, function: Any, args: tuple) -> None:
+        """Gives up if a method of a container is given such a key: it is called anew on every call."""
+        if getattr(function, "__name__", "") in HASHING:
+            owner, *rest = (function.__self__, *args) if is_bound(function) else args
+            if rest and self.is_keyed(owner, rest[0]):
+                raise GiveUp("changing_key", f"{rest[0]!r}")
 
     def _can_be_asked(self, container: Any, key: Any) -> bool:
         """Whether a container of the call's own can surely be made again for a host call, and is not asked for one of a
@@ -208,7 +241,7 @@ class Looks:
         kind = type(value)
         if identity(value) not in self.known:
             if kind is range and self.numbers and self.guards.numbers.holds_one(_ends(value)):
-                if is_iterated and self.guards.is_looked_at_often(_ends(value)):
+                if is_iterated and self._are_looked_at_often(_ends(value)):
                     self.guards.moving_lists[identity(value)] = value
                 if self.guards.moving_lists and self.guards.can_end():
                     raise GiveUp("list_length", "a range of a number that changes")
@@ -241,6 +274,13 @@ def runs_python(value: Any) -> bool:
 @functools.lru_cache(maxsize=None)
 def _has_python(kind: type) -> bool:
     return any(type(raw_attribute(kind, name)) is types.FunctionType for name in _TAKEN_BY)
+
+
+def _leaves(key: Any) -> list:
+    """What a key is made of: the parts of a tuple, deeply."""
+    if type(key) is not tuple and type(key) is not Size:
+        return [key]
+    return [leaf for part in key for leaf in _leaves(part)]
 
 
 def _values(container: Any) -> Iterable[Any]:

@@ -26,6 +26,7 @@ from preheat.base.reasons import explain
 from preheat.bridge.ambient import ROUNDING, SETTABLE, ambient_now
 from preheat.bridge.tensors import Tensor
 from preheat.capture import generators, snapshots
+from preheat.capture.numbers import TOLD
 from preheat.capture.observer import GiveUp
 from preheat.capture.recipes import Planner
 from preheat.capture.spoiled import own_gradient, why_spoiled, written_histories
@@ -118,7 +119,7 @@ class Nodes:
         moving = self._moving(slots)
         if why.reason in _OF_LISTS and function is not next:  # which gives a part of one
             moving = (*moving, len(slots))
-        point = Point(snapshot, len(slots) + 1, has_answer=True, moving=moving)
+        point = Point(snapshot, len(slots) + 1, has_answer=True, moving=moving, keys=self._keys(slots))
         self._finish(outputs, Host(recipe, point, where), self.broken(why))
         return point, slots
 
@@ -127,13 +128,18 @@ class Nodes:
         outputs: Outputs = {}
         growing = self.watcher.growing() if why.reason in _OF_LISTS else ()
         recipe, snapshot, slots = self._cut(self._planner(outputs), [], growing)
-        point = Point(snapshot, len(slots), moving=self._moving(slots))
+        point = Point(snapshot, len(slots), moving=self._moving(slots), keys=self._keys(slots))
         self._finish(outputs, Goto(recipe, point), self.broken(why))
         return point, slots
 
     def _moving(self, slots: Sequence[Any]) -> tuple[int, ...]:
         lists = self.watcher.guards.moving_lists
         return tuple(place for place, slot in enumerate(slots) if identity(slot) in lists)
+
+    def _keys(self, slots: Sequence[Any]) -> tuple[int, ...]:
+        return tuple(
+            place for place, slot in enumerate(slots)
+            if type(slot) in TOLD and self.watcher.is_changing_key(slot))
 
     def _planner(self, outputs: Outputs) -> Planner:
         """A recipe that has done the node's effects; `outputs` collects the values it takes."""
@@ -231,6 +237,11 @@ def moving_lists(point: Point, values: Sequence[Any]) -> dict[int, Any]:
     slots = [values[place] for place in point.moving]
     return {identity(slot): slot for slot in slots
             if type(slot) in _MOVING or type(slot) in (list, tuple) and all(type(part) is Tensor for part in slot)}
+
+
+def changing_keys(point: Point, values: Sequence[Any]) -> dict[int, Any]:
+    """The numbers among the slots of `point`, by id, that are another key in each call."""
+    return {identity(values[place]): values[place] for place in point.keys}
 
 
 def own_float(answer: Any) -> Any:

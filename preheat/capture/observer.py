@@ -183,6 +183,10 @@ class Observer:
         """[numbers: any] Whether what `container` has at `key` is to be found by a host call, done again on every call."""
         return False
 
+    def has_other_keys(self, container: Any) -> bool:
+        """[known: container] True: a dict whose keys are others from call to call."""
+        return False
+
     def is_changing_key(self, key: Any) -> bool:
         """[numbers: any] Whether an attribute of the name `key` is to be found so."""
         return False

@@ -29,10 +29,10 @@ from preheat.capture.frames import Frame
 from preheat.capture.guards import Guards
 from preheat.capture.identities import has_identity
 from preheat.capture.iterators import feeds
-from preheat.capture.looks import TAKING_ALL, Looks
+from preheat.capture.looks import HASHING, TAKING_ALL, Looks
 from preheat.capture.loops import Loops
 from preheat.capture.native import CALLS
-from preheat.capture.nodes import Nodes, Stop, break_at, moving_lists, own_float
+from preheat.capture.nodes import Nodes, Stop, break_at, changing_keys, moving_lists, own_float
 from preheat.capture.numbers import TOLD
 from preheat.capture.observer import ABSENT, NOT_DONE, GiveUp, Observer
 from preheat.capture.policies import is_fresh_iterator, is_native, policy
@@ -57,9 +57,6 @@ _NOT_HOSTED = frozenset((
     "inference_mode_inside", "no_snapshot", "host_raised", "impure_region",
 ))
 _COMPARING = frozenset(("sort", "remove"))  # methods that compare elements
-_HASHING = frozenset((
-    "add", "discard", "remove", "pop", "setdefault", "__setitem__", "__delitem__", "move_to_end",
-))
 _HASHED_DISPLAYS = frozenset(("dict", "set"))
 
 
@@ -299,7 +296,7 @@ class Watcher(Reads, Raises, Looks, Loops, Boxing, Observer):
             self.look(container, 0)
         if self.numbers:
             self.mutate_with_numbers(method, args, kwargs)
-        if method in _HASHING and args:
+        if method in HASHING and args:
             self.compare(args[0])  # the key; what is stored behind it is not looked at
         for arg in (*args, *kwargs.values()):
             if method in TAKING_ALL:
@@ -312,7 +309,8 @@ class Watcher(Reads, Raises, Looks, Loops, Boxing, Observer):
 
     def is_opaque(self, container: Any, method: str, args: tuple, kwargs: dict) -> bool:
         """Methods that give something of an outside container, or may fail, are host calls."""
-        if self.asks_python(container, method, args):
+        if self.asks_python(container, method, args) or (
+                self.numbers and method in HASHING and args and self.is_keyed(container, args[0])):
             return True
         if not self.is_outside(container):
             return any(map(self.guards.is_moving_list, args))
@@ -487,6 +485,7 @@ class Watcher(Reads, Raises, Looks, Loops, Boxing, Observer):
         self.guards.carried, self.guards.carried_axes, self.guards.moving_lists = carried
         self.effects = Effects()
         self.begin_recording()
+        self.often = changing_keys(point, values)
         self.machine.forget_views()
         try:
             return self._meet_slots(values, frames_of(self.machine))
@@ -563,7 +562,7 @@ class Watcher(Reads, Raises, Looks, Loops, Boxing, Observer):
         values = (*values[:-1], own_float(values[-1])) if point.has_answer else values
         held = values[:-1] if point.has_answer and type(values[-1]) is not float else values
         self.guards.carried = {identity(value): value for value in held if type(value) in TOLD}
-        self.guards.moving_lists = moving_lists(point, values)
+        self.guards.moving_lists, self.often = moving_lists(point, values), changing_keys(point, values)
         seen = self._meet_slots(values, frames)
         if point.has_answer:
             self.answer = values[-1] if seen[-1] is None else seen[-1]

@@ -118,6 +118,11 @@ def range_path(number: str) -> str:
     return f"range({number})"
 
 
+def keys_path(container: str) -> str:
+    """The keys of a dict, which are others from call to call."""
+    return f"keys({container})"
+
+
 def turns_path(number: str) -> str:
     """Loops that turn as often as a number says, which decided something else in a call before."""
     return f"turns({number})"

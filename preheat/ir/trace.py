@@ -206,13 +206,15 @@ class Point:
     has seen are rebuilt, not carried. Its frames stand before an instruction that is executed anew;
     with `has_answer`, the last slot is what that instruction's host call gives, and is not called
     again. Equal states of a program are equal points, so a loop leads back to where it was.
-    `moving`: slots with lists whose length changes from call to call.
+    `moving`: slots with lists whose length changes from call to call; `keys`: slots with numbers
+    that are another key or index in each call.
     """
 
     snapshot: Recipe
     slots: int
     has_answer: bool = False
     moving: tuple[int, ...] = ()
+    keys: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from preheat.base.names import raw_attribute
 from preheat.bridge.tensors import PLAIN_TENSORS, Tensor, is_plain
 from preheat.ir.dims import source_of
 from preheat.ir.scalar import symbols
-from preheat.ir.text_trace import axis_path, equal_sizes, known_tensor, source_path, turns_path
+from preheat.ir.text_trace import axis_path, equal_sizes, keys_path, known_tensor, source_path, turns_path
 from preheat.ir.trace import Guard, Trace
 from preheat.run import resolve as steps
 from preheat.run.check import Checker, references, same
@@ -49,6 +49,10 @@ def moved_numbers(
         if guard.kind == "len" and isinstance(found[guard.source], Sized)
         and steps.length(found[guard.source]) != guard.expected
     }
+    lengths |= {
+        keys_path(source_path(trace, guard.source)) for guard in checker.guards
+        if guard.kind in ("keys", "contains") and isinstance(found[guard.source], dict)
+        and checker.judge(guard, found) is not None}
     return frozenset(
         values | lengths | set(_tested_lengths(checker, found)) | set(_moved_axes(checker, found)))
 

@@ -107,7 +107,7 @@ class Values(Mapping):
 
     def __getitem__(self, name: str) -> Any:
         value = self._found[int(name[1:])]
-        if type(value) not in _NUMBERS:  # of no other class may an operator run
+        if type(value) not in _VALUES:  # of no other class may an operator run
             raise NotThere(f"a {type_name(type(value))} is no number")
         return value
 
@@ -188,6 +188,7 @@ def _written_places(step: Step, steps: Sequence[Step]) -> Iterator[tuple[int, An
 
 _STORES = frozenset(("write", "setattr", "update_dict", "setitem", "set_cell"))
 _NUMBERS = (int, float, bool)
+_VALUES = (*_NUMBERS, str)
 _NUMBER_TYPES = (Named("builtins", "int"), Named("builtins", "float"))
 _NAMES = frozenset((Named, Live, At, tuple))
 

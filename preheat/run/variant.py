@@ -525,11 +525,12 @@ def moved_for(
     if any(one.artifact.trace.signature.rest >= 0 for one in variants):
         found[_COUNT] += 2
     lists = (path for path, count in found.items() if count > 1 and path.startswith("len("))
-    bounds = (range_path(path) for path, count in found.items() if count > 1 and not path.startswith(("len(", "turns(")))
+    bounds = (range_path(path) for path, count in found.items() if count > 1 and not path.startswith(("len(", "keys(", "turns(")))
     return frozenset(found).union((items_path(path[len("len("):-1]) for path in lists), bounds)
 
 
 _COUNT = f"len({ARGUMENTS})"
+_OF_NUMBERS = frozenset(("value", "len", "tensor", "class", "keys", "contains"))
 
 
 def _moved(checker: Checker, failure: Failure, args: tuple, kwargs: dict) -> frozenset[str]:
@@ -538,7 +539,7 @@ def _moved(checker: Checker, failure: Failure, args: tuple, kwargs: dict) -> fro
         return frozenset((_COUNT,))
     is_test = guard is not None and guard.kind == "is" and (
         checker.trace.sources[guard.source].kind == "number")
-    is_number = is_test or guard is not None and guard.kind in ("value", "len", "tensor", "class")
+    is_number = is_test or guard is not None and guard.kind in _OF_NUMBERS
     if is_number or spent_by(checker.trace) is not None:  # the next call of an optimizer is the same with other numbers
         return moved_numbers(checker, args, kwargs)
     return frozenset()

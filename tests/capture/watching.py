@@ -12,7 +12,7 @@ class Watching(Observer):
 def hook_names() -> list[str]:
     # these answer the machine's own questions
     asked = (
-        "attached", "is_opaque", "is_opaque_member", "is_key_by_identity", "has_answer", "is_moving")
+        "attached", "is_opaque", "is_opaque_member", "is_key_by_identity", "has_answer", "is_moving", "has_other_keys")
     return [
         name for name, hook in vars(Observer).items()
         if callable(hook) and name[0] != "_" and name not in asked

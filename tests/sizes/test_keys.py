@@ -87,12 +87,12 @@ def counted_out(x, n):
 PROGRAMS = {
     "dict": (lambda x, n: x * BY_INT[n], 3), "text": (lambda x, n: x * BY_TEXT[str(n)], 3), "f-string": (lambda x, n: x * BY_TEXT[f"{n}"], 3),
     "list": (lambda x, n: x * TENSORS[n], 3), "number": (lambda x, n: x * NUMBERS[n], 3), "tuple": (lambda x, n: x * NESTED["pairs"][n][1], 3),
-    "of a sum": (lambda x, n: x * TENSORS[n // 2 + 1], 3), "twice": (lambda x, n: TENSORS[n] * x + TENSORS[n - 1], 5),
+    "of a sum": (lambda x, n: x * TENSORS[n // 2 + 1], 3), "twice": (lambda x, n: TENSORS[n] * x + TENSORS[n - 1], 3),
     "name": (lambda x, n: (x * 2, NAMES[n]), 4), "mixed": (lambda x, n: (x, MIXED[n]), 7), "shapes": (lambda x, n: x * SHAPES[n], 4),
-    "row": (lambda x, n: x * sum(NESTED["rows"][n]), 16), "get": (lambda x, n: x * NUMBERS[n] if BY_INT.get(n) is not None else x, 7),
-    "module": (LAYERS, 9), "counting": (counting, 16), "tried": (tried, 5), "written": (written, 9),
-    "within": (within, 7), "by name": (by_name, 5), "displayed": (displayed, 8), "chosen": (chosen, 9),
-    "each layer": (each_layer, 9), "counted out": (counted_out, 3),
+    "row": (lambda x, n: x * sum(NESTED["rows"][n]), 16), "get": (lambda x, n: x * NUMBERS[n] if BY_INT.get(n) is not None else x, 4),
+    "module": (LAYERS, 5), "counting": (counting, 5), "tried": (tried, 5), "written": (written, 3),
+    "within": (within, 4), "by name": (by_name, 3), "displayed": (displayed, 3), "chosen": (chosen, 7),
+    "each layer": (each_layer, 7), "counted out": (counted_out, 3),
 }
 
 
