@@ -210,7 +210,7 @@ SIGNED: dict[str, str] = {
     **_INTEGER,
     "abs": "tl.where({0} < {zero}, {zero} - {0}, {0})",
     "sign": "(({0} > {zero}).to({dtype}) - ({0} < {zero}).to({dtype}))",
-    "floordiv": "floored({0}, {1})", "remainder": "rest({0}, {1})",
+    "floordiv": "floored({0}, {1})", "remainder": "floored_rest({0}, {1})",
     "shr": "({0} >> tl.where(({1} >= {zero}) & ({1} < {bits}), {1}, {bits} - {one}))",
 }
 UNSIGNED: dict[str, str] = {
@@ -343,9 +343,9 @@ def floored(x, y):
     quotient, left = x // y, x % y
     return tl.where((left != 0) & ((left < 0) != (y < 0)), quotient - 1, quotient)
 ''',
-    "rest": '''
+    "floored_rest": '''
 @triton.jit
-def rest(x, y):
+def floored_rest(x, y):
     left = x % y
     return tl.where((left != 0) & ((left < 0) != (y < 0)), left + y, left)
 ''',

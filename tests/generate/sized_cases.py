@@ -12,7 +12,7 @@ import sys
 from generate.interpreted import TritonRun  # first: it chooses Triton's interpreter
 
 import torch
-from generate.sized_programs import FIRST, PROGRAMS, SIZES, TARGET, planned
+from generate.sized_programs import FIRST, NOTHING, PROGRAMS, SIZES, TARGET, planned
 from schedule.graphs import same
 
 from preheat.generate import rungs, tiles
@@ -48,15 +48,20 @@ class SizedRun(TritonRun):
 def main(name: str) -> None:
     torch.manual_seed(0)
     program, arguments = PROGRAMS[name]
-    template, used = planned(program, arguments(*FIRST)), set()
-    for sizes in (FIRST, *SIZES):
+    template, used, others = planned(program, arguments(*FIRST)), set(), 0
+    for sizes in (FIRST, *SIZES, *NOTHING):
         args = arguments(*sizes)
-        expected = program(*args)
+        try:
+            expected = program(*args)
+        except (IndexError, RuntimeError):  # the largest of no elements
+            continue
         expected = expected if isinstance(expected, tuple) else (expected,)
-        made = SizedRun(template.sources, used, *template.at(args), random.Random(0), TARGET).run()
+        mine = template if template.serves(args) else planned(program, args)
+        others += mine is not template
+        made = SizedRun(mine.sources, used if mine is template else set(), *mine.at(args), random.Random(0), TARGET).run()
         for a, b in zip(made, expected, strict=True):
             same(a, b)
-    print(f"{1 + len(SIZES)} sizes, {len(used)} sources")
+    print(f"{1 + len(SIZES) + len(NOTHING)} sizes, {others} by other plans, {len(used)} sources")
 
 
 if __name__ == "__main__":

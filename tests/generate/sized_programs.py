@@ -35,9 +35,29 @@ class Planned(NamedTuple):
     preferences: tuple[Scalar, ...]
     trace: Trace
 
+    def serves(self, args) -> bool:
+        """Whether a call with these arguments is the plan's, by guards on sizes and conditions."""
+        found, sizes = self._found(args)
+        (node,), sources = self.trace.nodes, self.trace.sources
+        tests = [guard for guard in node.guards if guard.source >= 0 and sources[guard.source].kind == "number"]
+        return all(found[guard.source] is guard.expected for guard in tests if guard.kind == "is") and all(
+            evaluate(test, sizes) for test in self.conditions)
+
     def at(self, args) -> tuple[Plan, list[torch.Tensor]]:
         """The plan for these arguments, whose sizes meet its conditions, and its inputs."""
-        (node,), found, sizes = self.trace.nodes, {}, {}
+        (node,) = self.trace.nodes
+        found, sizes = self._found(args)
+        assert all(evaluate(test, sizes) for test in self.conditions), (sizes, *map(str, self.conditions))
+        symbols = {value for _, value in node.body.symbols}
+        inputs = [found[source] for source, i in zip(node.inputs, node.body.inputs) if i.id not in symbols]
+        inputs = [
+            torch.tensor(x, dtype=torch.float64 if isinstance(x, float) else torch.int64)
+            if isinstance(x, int | float) else x for x in inputs]
+        return at(self.plan, sizes), inputs
+
+    def _found(self, args) -> tuple[dict, dict]:
+        """The arguments, sizes and numbers by source, and the sizes by name."""
+        found, sizes = {}, {}
         for place, source in enumerate(self.trace.sources):
             if source.kind == "arg":
                 found[place] = args[source.key]
@@ -47,13 +67,7 @@ class Planned(NamedTuple):
         for place, source in enumerate(self.trace.sources):
             if source.kind == "number":
                 found[place] = evaluate(source.key, sizes)
-        assert all(evaluate(test, sizes) for test in self.conditions), (sizes, *map(str, self.conditions))
-        symbols = {value for _, value in node.body.symbols}
-        inputs = [found[source] for source, i in zip(node.inputs, node.body.inputs) if i.id not in symbols]
-        inputs = [
-            torch.tensor(x, dtype=torch.float64 if isinstance(x, float) else torch.int64)
-            if isinstance(x, int | float) else x for x in inputs]
-        return at(self.plan, sizes), inputs
+        return found, sizes
 
 
 def planned(program, args, fixed=None) -> Planned:
@@ -133,6 +147,11 @@ def long_rows(x):
     return x.softmax(-1), F.layer_norm(x, x.shape[-1:]), x.var(-1), (x * x[0]).sum(), x.var(), x.logsumexp(-1)
 
 
+def scaled(x, y, z):
+    """Lines of a broadcast begin anywhere, a line may have one element, or there may be none."""
+    return x * y[:, None], (x + y[:, None]).exp() * z, (x.t() * y).contiguous(), x[:, 1:] * y[:, None] - z[1:]
+
+
 def scalars(x):
     return x * x.shape[0] + x.shape[1] / 2, x / x.numel()
 
@@ -154,7 +173,10 @@ PROGRAMS = {
     "joined": (joined, lambda a, b, c: (torch.randn(a, b, 24), torch.randn(a, c, 24))),
     "parts": (parts, lambda a, b, c: (torch.randn(a, b), torch.randint(0, 9, (a, b)))),
     "long_rows": (long_rows, lambda a, b, c: (torch.randn(a, 4 * b + 5),)),
+    "scaled": (scaled, lambda a, b, c: (torch.randn(a * c, b), torch.randn(a * c), torch.randn(b))),
     "scalars": (scalars, lambda a, b, c: (torch.randn(a, b),)),
 }
 FIRST = (5, 37, 7)  # the sizes of the real call
-SIZES = ((4, 32, 8), (2, 2, 3), (9, 80, 11), (33, 100, 5), (6, 300, 2))
+SIZES = ((4, 32, 8), (2, 2, 3), (9, 80, 11), (33, 100, 5), (6, 300, 2), (3, 1, 2), (1, 67, 5), (4, 9, 1), (1, 1, 1))
+# Sizes with no elements, which another capture is for: what gives no value there is left out.
+NOTHING = ((0, 5, 3), (4, 0, 2), (3, 2, 0), (0, 0, 0))

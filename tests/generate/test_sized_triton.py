@@ -1,5 +1,7 @@
 """Kernels for a GPU whose sizes are arguments, without one: text, binaries, Triton's interpreter."""
 
+import re
+
 import pytest
 import torch
 from generate.sized_programs import FIRST, PROGRAMS, TARGET, planned
@@ -7,6 +9,7 @@ from generate.test_triton import interpret, needs_triton, slow
 
 from preheat.generate import rungs
 from preheat.generate.cubin import build_gpu, gpu_target
+from preheat.generate.triton_ops import HELPERS
 from preheat.ir.loop import sizes_of
 from preheat.ir.pack import decode, encode
 from preheat.ir.plan import Image, Sizing
@@ -181,6 +184,16 @@ def test_binaries(name, monkeypatch):
             assert all(isinstance(one.sizing, Sizing) and one.scratch_words >= 0 for one in binaries)
             last = binaries[-1].sizing
             assert not last.most and not last.multiples, "the last one is for all sizes"
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_no_local_has_the_name_of_a_helper(name):
+    """A product of a remainder and lines that begin anywhere: `rest` was both."""
+    program, arguments = PROGRAMS[name]
+    for sources in planned(program, arguments(*FIRST)).sources.values():
+        for source in sources:
+            kernel = source.text[source.text.rindex("@triton.jit"):]
+            assert not HELPERS.keys() & set(re.findall(r"^ *(\w+) = ", kernel, re.M)), source.name
 
 
 @needs_triton
