@@ -17,6 +17,7 @@ from preheat.base.errors import UserError
 from preheat.base.identity import identity
 from preheat.bridge.bounds import is_within
 from preheat.bridge.history import nodes
+from preheat.bridge.tensors import is_dense
 
 Axes = Any  # a tuple of axes for a tensor, None for anything else, containers of those
 Tensor = torch.Tensor
@@ -145,16 +146,6 @@ def cut(result: Any, axes: Axes, size: int) -> Any:
         return type(result)(*parts) if hasattr(result, "_fields") else type(result)(parts)
     parts = {key: cut(part, axes[key], size) for key, part in result.items()}
     return parts if type(result) is dict else type(result)(**parts)
-
-
-def is_dense(tensor: Tensor) -> bool:
-    """Whether it has all of its memory in some order of its axes, no element twice."""
-    expected = 1
-    for stride, size in sorted(zip(tensor.stride(), tensor.shape)):
-        if size != 1 and stride != expected:
-            return False
-        expected *= size
-    return True
 
 
 def largest_difference(found: Any, expected: Any) -> float:

@@ -141,6 +141,16 @@ def has_facts(tensor: torch.Tensor, facts: TensorFacts) -> bool:
     )
 
 
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Whether it has all of its memory in some order of its axes, no element twice."""
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape)):
+        if size != 1 and stride != expected:
+            return False
+        expected *= size
+    return True
+
+
 def is_plain(tensor: torch.Tensor) -> bool:
     """A strided tensor of class Tensor or Parameter, with storage, no wrapper of any kind."""
     return (

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence, Sized
 from typing import Any
 
 from preheat.base.names import raw_attribute
-from preheat.bridge.tensors import PLAIN_TENSORS, Tensor, is_plain
+from preheat.bridge.tensors import PLAIN_TENSORS, Tensor, is_dense, is_plain
 from preheat.ir.dims import source_of
 from preheat.ir.scalar import symbols
 from preheat.ir.text_trace import axis_path, equal_sizes, keys_path, known_tensor, source_path, turns_path
@@ -78,9 +78,9 @@ def _tested_lengths(checker: Checker, found: Sequence[Any]) -> Iterator[str]:
 
 
 def _moved_axes(checker: Checker, found: Sequence[Any]) -> Iterator[str]:
-    """The sizes of tensors that are others than their guards say, where nothing else is; or the
-    strides, where the sizes are not. A tensor that the variant did not have may have such a size from
-    that very call (a cache is as long as the prompt was): what the sizes were is told, too."""
+    """The sizes of tensors that are others than their guards say, and the strides that do not follow from sizes. A
+    tensor that the variant did not have may have such a size from that very call (a cache is as long as the prompt
+    was): what the sizes were is told, too."""
     known: list[str] = []
     before: set[int] = set()
     for guard in checker.guards:
@@ -93,16 +93,13 @@ def _moved_axes(checker: Checker, found: Sequence[Any]) -> Iterator[str]:
         path = source_path(checker.trace, guard.source)
         if type(value) is Tensor:
             known.append(known_tensor(path))
-        for kind, now, dims in (
-            ("size", value.shape, expected.sizes), ("stride", value.stride(), expected.strides)
-        ):
-            axes = [axis for axis, n in enumerate(dims) if now[axis] != n]  # symbols differ as well
-            yield from (axis_path(path, kind, axis) for axis in axes)
-            if axes:
-                before.update(
-                    dims[axis] for axis in axes
-                    if kind == "size" and type(dims[axis]) is int and dims[axis] > 1)
-                break
+        axes = [axis for axis, n in enumerate(expected.sizes) if value.shape[axis] != n]  # symbols differ as well
+        yield from (axis_path(path, "size", axis) for axis in axes)
+        before.update(n for axis in axes if type(n := expected.sizes[axis]) is int and n > 1)
+        if not axes or not is_dense(value):
+            yield from (
+                axis_path(path, "stride", axis) for axis, n in enumerate(expected.strides)
+                if value.stride(axis) != n and (not axes or value.shape[axis] > 1))
     if before:
         yield from (*map(equal_sizes, before), *known)
 

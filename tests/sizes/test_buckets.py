@@ -10,6 +10,7 @@ from torch import nn
 import preheat
 from preheat.base.events import subscribe
 from preheat.bridge import padding
+from preheat.bridge.tensors import is_dense
 
 
 @pytest.fixture(autouse=True)
@@ -402,7 +403,7 @@ def test_results_have_the_strides_of_unpadded_ones(function):
         found, expected = bucketed(x), function(x)
         torch.testing.assert_close(found, expected)
         assert found.is_contiguous() == expected.is_contiguous()
-        if padding.is_dense(expected):
+        if is_dense(expected):
             assert found.stride() == expected.stride()
 
 
