@@ -35,6 +35,7 @@ from preheat.capture.rehearsal import Rehearsal, merged
 from preheat.capture.sizes import SizeRules, is_symbolic, now
 from preheat.capture.spelling import SUBSCRIPTS, Spelling, owner_of
 from preheat.capture.subscripts import spelled_subscript
+from preheat.ir.dims import normal
 from preheat.ir.scalar import Scalar
 from preheat.ir.trace import Point
 from preheat.ir.types import TensorType
@@ -167,10 +168,9 @@ class Boxing(Spelling, Observer):
         found = self.symbolic_type(owner) if name in ("shape", "nbytes") else None
         if found is None:
             return None
-        if name == "shape":
-            return Size([self.guards.numbers.of_size(size) for size in found.sizes])
-        self.pin_sizes(owner)
-        return None
+        if name == "nbytes":
+            return self.guards.numbers.of_size(normal(reduce(operator.mul, found.sizes, owner.itemsize)))
+        return Size([self.guards.numbers.of_size(size) for size in found.sizes])
 
     def is_indexed_by_boxes(self, container: Any, key: Any) -> bool:
         return issubclass(type(container), Tensor) and (
@@ -214,7 +214,8 @@ class Boxing(Spelling, Observer):
         if is_bound(function) and self.symbolic_type(function.__self__) is not None:
             if row.kind in _TAKES_BOXES:
                 return self._boxed_method(row, function, args, kwargs, call)
-            self.pin_sizes(function.__self__)
+            if row.kind != "refuse":  # of which the host makes a call of its own
+                self.pin_sizes(function.__self__)
         if not kwargs:
             function, args = spelled_calculation(function, args, self.numbers, self.read_known)
         is_arithmetic = not kwargs and any(identity(arg) in self.numbers for arg in args)
