@@ -16,7 +16,7 @@ from preheat.run.interpreted import Interpreted
 from tests import spread
 from tests.sizes import grammar
 
-SIZES = ((4, 6), (5, 6), (3, 7), (1, 6), (4, 1), (2, 2), (7, 3), (1, 1), (6, 6), (2, 9), (8, 4))
+SIZES = ((4, 6), (5, 6), (3, 7), (1, 6), (4, 1), (2, 2), (7, 3), (1, 1), (6, 6), (2, 9), (8, 4), (0, 5), (3, 0))
 
 
 def outcome(function, args):

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 
 SIZES = ((2, 3), (4, 5), (6, 7), (3, 9), (2, 2), (7, 7), (9, 4), (5, 2), (3, 9), (1, 4), (4, 1), (1, 1), (8, 6))
+NOTHING = ((0, 3), (5, 0), (0, 0))  # each is a way of its own
 BY_COLUMNS = "what is computed of one number a matrix is row-major"
 WIDE_OR_TALL = "as many rows as columns, or fewer: each is a way of its own"
 

@@ -1,6 +1,6 @@
 """Small programs in which sizes decide something, and how many captures they may take.
 
-Each is called with x: [B, T] at every pair of `SIZES`. `None`: as many as there are ways that the
+Each is called with x: [B, T] at every pair of `SIZES`, then where there are no elements. `None`: as many as there are ways that the
 program goes (a loop over an axis is another program at each size).
 """
 
@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 
 SIZES = tuple((b, t) for b in (4, 2, 3, 5, 6, 8, 12, 1) for t in (6, 2, 3, 4, 7, 9, 12, 1))
+NOTHING = ((0, 6), (6, 0), (0, 0), (0, 1), (1, 0))  # each is a way of its own, at which many programs fail
 
 
 def size_if(x):

@@ -5,7 +5,7 @@ import torch
 
 import preheat
 from tests.sizes.check import differs
-from tests.sizes.operators import LINEAR_ALGEBRA, ROWS, SIZES
+from tests.sizes.operators import LINEAR_ALGEBRA, NOTHING, ROWS, SIZES
 
 
 @pytest.fixture(autouse=True)
@@ -62,6 +62,24 @@ def check(row, backend, has_grad, is_served=True):
     assert after["fallbacks"] == before["fallbacks"] or not is_served
     captures = after["captures"] - before["captures"]
     assert captures <= row.captures, f"{captures} captures"
+    for size in NOTHING if backend == "preheat" else ():
+        check_nothing(row, compiled, size, row.is_exact and backend == "eager", has_grad)
+
+
+def check_nothing(row, compiled, size, is_exact, has_grad):
+    """Where there are no elements the program gives what eager gives, or fails as eager does."""
+    seen = []
+    for function in (compiled, row.program):
+        torch.manual_seed(0)
+        try:
+            seen.append(run(function, row.arguments(*size), has_grad))
+        except Exception as error:
+            seen.append(type(error))
+    if isinstance(seen[1], type):
+        assert seen[0] is seen[1], (size, seen)
+    else:
+        assert not isinstance(seen[0], type), (size, seen)
+        same(*seen, is_exact)
 
 
 IS_OLD = torch.__version__ < "2.13"

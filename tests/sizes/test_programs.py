@@ -1,11 +1,11 @@
-"""The programs of `programs.py` at 64 pairs of sizes: eager's results, and few captures."""
+"""The programs of `programs.py` at 64 pairs of sizes, and at five without elements: eager's results, and few captures."""
 
 import pytest
 import torch
 
 import preheat
 from tests.sizes.check import differs, outcome
-from tests.sizes.programs import PROGRAMS, SIZES
+from tests.sizes.programs import NOTHING, PROGRAMS, SIZES
 
 
 @pytest.fixture(autouse=True)
@@ -20,7 +20,10 @@ def test_every_size_gives_what_eager_gives(name, backend):
     compiled = preheat.compile(
         program, dynamic=True, backend=backend, options={"cache": False, "recompile_limit": 70})
     before = preheat.counters()["captures"]
-    for size in SIZES:
+    for size in (*SIZES, *NOTHING):
+        if size == NOTHING[0]:
+            captures = preheat.counters()["captures"] - before
+            assert captures <= (most or len(SIZES)), captures
         x = torch.randn(size, generator=torch.Generator().manual_seed(sum(size)))
         expected, found = outcome(program, (x,)), outcome(compiled, (x,))
         assert found[0] == expected[0], f"{size}: {found} instead of {expected}"
@@ -29,5 +32,3 @@ def test_every_size_gives_what_eager_gives(name, backend):
             assert not wrong, f"{size}: {wrong}"
         else:
             assert found == expected
-    captures = preheat.counters()["captures"] - before
-    assert captures <= (most or len(SIZES)), captures
