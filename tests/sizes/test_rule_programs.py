@@ -35,6 +35,7 @@ def rules(monkeypatch):
 
 def check(program, has_grad, backend="eager"):
     compiled = preheat.compile(program, dynamic=True, backend=backend, options={"cache": False, "recompile_limit": 30})
+    before = preheat.counters()["captures"]
     for place, size in enumerate(SIZES):
         seen = []
         for function in (compiled, program):
@@ -42,6 +43,8 @@ def check(program, has_grad, backend="eager"):
             torch.manual_seed(place)
             seen.append(run(function, [x], has_grad))
         same(*seen, backend == "eager")
+    captures = preheat.counters()["captures"] - before
+    assert captures <= 2, f"{captures} captures"  # wide or tall is a way of its own
 
 
 @pytest.mark.parametrize("name", FORWARD)
