@@ -21,7 +21,7 @@ from preheat.base.dataclass import dataclass
 from preheat.base.events import Event, bus
 from preheat.base.fallbacks import with_hint
 from preheat.base.kinds import KINDS
-from preheat.base.pins import Known, Pin
+from preheat.base.pins import TEST, Known, Pin
 from preheat.base.reasons import kind_of
 from preheat.report.logs import guard_lines
 
@@ -174,7 +174,8 @@ def _explanation(
             if e.kind == "tune" and "choice" in e.data and "table" not in e.data),
         pinned=tuple(dict.fromkeys(
             name for e in seen if e.kind == "capture" for name in e.data.get("pinned", ()))),
-        numbers=known.pins,
+        numbers=known.pins or tuple(dict.fromkeys(  # of a script there are events alone
+            pin for e in seen if e.kind == "capture" for pin in e.data.get("numbers", ()) if pin.by != TEST or pin.must)),
         symbols=known.symbols,
         held=known.held,
     )

@@ -9,6 +9,7 @@ import torch
 import preheat
 from preheat.base.errors import UserError
 from preheat.base.events import Event, bus, emit
+from preheat.base.pins import Pin
 from preheat.report.counters import counters
 from preheat.report.explain import explain_call
 from preheat.report.logs import CHANNELS, Logs, checked_channels
@@ -131,6 +132,12 @@ def test_explanation_of_a_break_and_of_an_exception():
         found.break_count == 1 and found.breaks[0].line == 12 and isinstance(found.error, KeyError)
     )
     assert 'model.py:12: host_call: print\n      print("loss", x)\n      move it out' in str(found)
+
+
+def test_what_captures_of_a_script_have_pinned_is_told():
+    pin = Pin("arg1", "arg1", "3", "torch.pixel_shuffle", "f.py", 12, "pixel_shuffle(x, n)")
+    found = explain_call(lambda: emit("capture", name="f", captured=True, numbers=(pin, pin)), "script.py")
+    assert found.numbers == (pin,) and str(pin) in str(found)
 
 
 def test_all_breaks_of_one_run_with_counts_and_costs():
