@@ -51,14 +51,14 @@ def differs(found, expected, is_exact: bool) -> str:
     return "" if found == expected else f"{found!r} instead of {expected!r}"
 
 
-def is_unstable(program, size, tries: int = 8) -> bool:
+def is_unstable(program, size, make=grammar.arguments, tries: int = 8) -> bool:
     """Whether eager gives something else, too, where its inputs differ in their last bits: the place of the
     largest of numbers that are equal but for rounding."""
-    generator, expected = torch.Generator().manual_seed(0), outcome(program, grammar.arguments(*size))
+    generator, expected = torch.Generator().manual_seed(0), outcome(program, make(*size))
     for _ in range(tries):
         args = [
             a * (1 + 2e-7 * (torch.rand(a.shape, generator=generator) - 0.5)) if a.is_floating_point() else a
-            for a in grammar.arguments(*size)]
+            for a in make(*size)]
         if differs(outcome(program, args)[1], expected[1], False):
             return True
     return False
@@ -75,8 +75,8 @@ def counted_ops():
         Interpreted.__call__ = run
 
 
-def check(text: str, sizes, backend: str = "eager", dynamic: bool | None = True) -> Counter:
-    """Runs the program at all `sizes`; counts calls, captures, and replays at sizes that are new.
+def check(text: str, sizes, backend: str = "eager", dynamic: bool | None = True, make=grammar.arguments) -> Counter:
+    """Runs the program at all `sizes`, of arguments that `make` gives; counts calls, captures, and replays at sizes that are new.
     Raises AssertionError."""
     program = grammar.compiled_text(text)
     compiled = preheat.compile(
@@ -84,7 +84,7 @@ def check(text: str, sizes, backend: str = "eager", dynamic: bool | None = True)
     counts: Counter = Counter(calls=len(sizes))
     seen = set()
     for place, size in enumerate(sizes):
-        args = grammar.arguments(*size)
+        args = make(*size)
         expected = outcome(program, args)
         before = preheat.counters()
         with counted_ops() as calls:
@@ -108,7 +108,7 @@ def check(text: str, sizes, backend: str = "eager", dynamic: bool | None = True)
             static = preheat.compile(
                 program, backend=backend, dynamic=False, options={"cache": False})
             wrong = differs(found[1], outcome(static, args)[1], backend == "eager")
-        if wrong == "other values" and is_unstable(program, size):
+        if wrong == "other values" and is_unstable(program, size, make):
             counts["unstable"] += 1
             continue
         assert not wrong, f"at {size} (after {sizes[:place]}): {wrong}\n{text}"
@@ -116,8 +116,9 @@ def check(text: str, sizes, backend: str = "eager", dynamic: bool | None = True)
 
 
 def run(start: int, count: int, backend: str = "eager", calls: int = 8) -> Counter:
-    """Checks the programs of seeds from `start` on; prints and counts failures."""
-    return run_all(start, count, calls, lambda text, sizes, chance: check(text, sizes, backend))
+    """Checks the programs of seeds from `start` on, a third of them with views as arguments; prints and counts failures."""
+    return run_all(start, count, calls, lambda text, sizes, chance: check(
+        text, sizes, backend, make=chance.choice((grammar.arguments, grammar.arguments, grammar.views))))
 
 
 def run_all(start: int, count: int, calls: int, check_one) -> Counter:

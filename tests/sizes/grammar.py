@@ -388,6 +388,12 @@ def arguments(batch: int, length: int, seed: int = 0) -> tuple:
     )
 
 
+def views(batch: int, length: int) -> tuple:
+    """Arguments of these sizes that are parts of longer tensors: strides do not follow from sizes."""
+    x, y, m, ids = arguments(batch, length + 2)
+    return x[:, 1:-1], y[:, 1:-1], m[..., 1:-1], ids[:, 2:]
+
+
 def write(chance: random.Random, sizes: tuple[int, int], most: int = 8) -> str:
     """A program that runs at `sizes`."""
     names = world() | dict(zip(("x", "y", "m", "ids"), arguments(*sizes)))
