@@ -120,8 +120,14 @@ class Explanation:
         lines += [f"  any value: {', '.join(self.symbols)}"] if self.symbols else []
         lines += ["  the same so far; another value makes it a symbol, where nothing else is said:"] if self.held else []
         lines += [f"      {text}" for text in _first(self.held)]
-        for pin in self.numbers:
+        alike: dict[tuple, list[Pin]] = {}
+        for pin in self.numbers:  # of a list that is looked at, each element is one
+            alike.setdefault((pin.place, pin.why, pin.hint), []).append(pin)
+        for pin, *others in alike.values():
             lines += [f"  {pin}", *(f"      {text}" for text in (pin.code, pin.hint) if text)]
+            rest = len(others) - _MOST
+            told = ", ".join(other.path for other in others[:_MOST]) + (f" and {rest} more" if rest > 0 else "")
+            lines += [f"      and so is each of {told}"] if others else []
         if self.error is not None:
             lines.append(f"  the call raised {type(self.error).__name__}: {self.error}")
         return "\n".join(lines)
