@@ -79,7 +79,8 @@ _REFUSED: dict[str, str] = {
 }
 # Methods that a kind of `capture/policies` treats, and what they are refused as where that fails.
 _TREATED: dict[str, tuple[str, str]] = {
-    "requires_grad_": ("unchanged", "new_leaf"), "item": ("element", "data_dependent_number"),
+    "requires_grad_": ("unchanged", "new_leaf"), "detach_": ("detached", "metadata_write"),
+    "item": ("element", "data_dependent_number"),
 }
 # Attributes of a tensor that its guard covers, and those that are ops.
 TENSOR_ATTRIBUTES = frozenset("""

@@ -243,6 +243,14 @@ def _unchanged(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call
     return watcher.perform(function, args, kwargs)
 
 
+def _detached(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
+    """`detach_`, of which below autograd nothing is seen."""
+    operand = _operands(function, args)[0]
+    if operand.requires_grad and not watcher.recorder.may_detach(operand):
+        raise GiveUp(row.reason, describe(function))
+    return watcher.perform(function, args, kwargs)
+
+
 def _referent(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
     """A weak reference: what it refers to is asked again whenever guards are checked."""
     result = watcher.perform(function, (), {})
@@ -412,7 +420,8 @@ CALLS: dict[str, Callable] = {
     "identity": _perform, "fill": _fill, "get": _get, "contains": _contains, "again": _again, "cached": _cached,
     "abc": _abstract, "refuse": _refuse, "signature": _signature, "inference_mode": _inference_mode,
     "set_context": _set_context, "reset_context": _reset_context, "constant": _perform,
-    "referent": _referent, "element": _element, "unchanged": _unchanged, "import": _import, "view": _view, "class": _class,
+    "referent": _referent, "element": _element, "unchanged": _unchanged, "detached": _detached, "import": _import,
+    "view": _view, "class": _class,
     "operator": _operator, "id": _identity_number,
     "acquire": _acquire, "release": _release, "dispatch_depth": _dispatch_depth,
     "checkpoint": _checkpoint, "end_checkpoint": _end_checkpoint, "whole_checkpoint": _whole_checkpoint,

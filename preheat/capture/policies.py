@@ -11,6 +11,7 @@ metadata      reads what a tensor's guard covers
 ambient       reads state that the entry guards (bridge/ambient)
 element       reads the number in a tensor (capture/elements)
 unchanged     changes a flag of a tensor, unless it is so already
+detached      cuts a tensor off its history, unless that was used before
 asked         reads state that the entry guards because of this call (its WHEN_READ)
 set_ambient   sets such state; at the end of the call it must be as it was
 nothing       has no effect that matters and yields nothing

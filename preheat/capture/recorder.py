@@ -59,6 +59,9 @@ _TOKENS: dict[type, tuple[str, Callable[[Any], str]]] = {
     torch.layout: ("layout", lambda value: str(value).removeprefix("torch.")),
     torch.memory_format: ("memory_format", lambda value: str(value).removeprefix("torch.")),
 }
+# What C makes of a lazy operand (`x.conj()`) before an op that wants its elements: below autograd, which has the
+# edge to the operand all the same and says of the copy that it needs no gradient.
+_RESOLVES = "aten.clone.default"
 # In-place ops that change sizes or strides of their argument, and the view each of them is.
 _VIEW_OF_INPLACE = {
     "aten.unsqueeze_.default": "aten.unsqueeze.default",
@@ -280,6 +283,10 @@ class Recorder(BranchRecorder, SizedRecorder, ElementRecorder, TorchDispatchMode
             name, encoded, tuple(results), tuple(types), attrs, writes, tuple(aliases),
             _is_grad_enabled(), region=self.region,
         ))
+        if name == _RESOLVES and _is_grad_enabled():
+            lazy = unboxed(args[0])
+            if lazy.is_conj() or lazy.is_neg():
+                self._needs_grad[results[0]] = lazy.requires_grad
         self.follow(self.builder.ops[-1], args, kwargs)
         if len(self.builder.ops) > self.limit_ops:
             self.stop("limit_ops", f"{self.limit_ops} ops")
@@ -470,6 +477,17 @@ class Recorder(BranchRecorder, SizedRecorder, ElementRecorder, TorchDispatchMode
                 if is_other and facts.name not in _VIEW_OF_INPLACE:
                     self.stop("metadata_write", f"{facts.name} changed the sizes of a tensor")
         return tuple(written)
+
+    def may_detach(self, tensor: torch.Tensor) -> bool:
+        """Whether `tensor`, which loses its history now, was made here and not used with it: a value has one
+        history. If so, it has none from now on."""
+        known = self.values.get(identity(tensor))
+        if known is None or known.value in self.source_of_value:
+            return False
+        if self._needs_grad.get(known.value) and any(known.value in op.refs() for op in self.builder.ops):
+            return False
+        self._needs_grad[known.value] = False
+        return True
 
     def is_weight_buffer(self, facts: Overload, args: tuple) -> bool:
         """Whether an op that gives a tensor another storage is the one by which eager hands the weights of a recurrent
