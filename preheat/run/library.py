@@ -64,6 +64,7 @@ def called(
     arguments = [writer.argument(arg) for arg in call.args]
     arguments += [f"{key}={writer.argument(arg)}" for key, arg in call.attrs]
     op = overload(call.op)
+    is_list = any(given.type.kind() == "ListType" for given in op._schema.returns)  # perhaps of one
     op = getattr(op, "_op", op)  # the C function below the overload's Python wrapper, 0.4 us less
     names = {"op": op, "conform": conform, **writer.constants}
     if is_autocast_off:
@@ -72,7 +73,7 @@ def called(
     if is_autocast_off:
         lines = ["with no_autocast():", f"    {lines[0]}"]
     needed = [(k, type) for k, type in enumerate(types) if type is not None]
-    is_single = len(call.results) == 1
+    is_single = len(call.results) == 1 and not is_list
     for k, type in needed:
         names |= {
             f"sizes{k}": torch.Size(map(known, type.sizes)),

@@ -109,3 +109,13 @@ def test_only_the_last_states_are_asked_for():
             known = grads if f is compiled else known
         for a, b in zip(known, grads):
             torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("name", ["gru", "rnn", "lstm", "lstm both ways, batch first"])
+def test_the_input_alone_needs_a_gradient(name):
+    layer = LAYERS[name]().requires_grad_(False)
+    compiled = preheat.compile(lambda x: layer(x)[0], options={"cache": False})
+    for steps, batch in SIZES:
+        x = torch.randn(*((batch, steps) if layer.batch_first else (steps, batch)), 4, requires_grad=True)
+        found, expected = (torch.autograd.grad(f(x)[0 if f is layer else ...].square().sum(), x) for f in (compiled, layer))
+        torch.testing.assert_close(found, expected)
