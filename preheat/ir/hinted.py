@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 
 from preheat.base.errors import Unsupported
 from preheat.ir.dims import bounds, decide, divided, normal
-from preheat.ir.scalar import EVALUATE, Dim, Number, Scalar, apply
+from preheat.ir.scalar import EVALUATE, NUMBERS, Dim, Number, Scalar, apply, both
 
 
 class Book:
@@ -79,40 +79,15 @@ class Hinted(Scalar):
     values: tuple[int | float, ...]
     book: Book
 
-    def __add__(self, other: Number) -> Number:
-        return _of(self.book, "add", self, other)
+    __add__, __radd__ = both("add")
+    __sub__, __rsub__ = both("sub")
+    __mul__, __rmul__ = both("mul")
+    __floordiv__, __rfloordiv__ = both("floordiv")
+    __truediv__, __rtruediv__ = both("truediv")
+    __mod__, __rmod__ = both("mod")
 
-    def __radd__(self, other: Number) -> Number:
-        return _of(self.book, "add", other, self)
-
-    def __sub__(self, other: Number) -> Number:
-        return _of(self.book, "sub", self, other)
-
-    def __rsub__(self, other: Number) -> Number:
-        return _of(self.book, "sub", other, self)
-
-    def __mul__(self, other: Number) -> Number:
-        return _of(self.book, "mul", self, other)
-
-    __rmul__ = __mul__
-
-    def __floordiv__(self, other: Number) -> Number:
-        return _of(self.book, "floordiv", self, other)
-
-    def __rfloordiv__(self, other: Number) -> Number:
-        return _of(self.book, "floordiv", other, self)
-
-    def __truediv__(self, other: Number) -> Number:
-        return _of(self.book, "truediv", self, other)
-
-    def __rtruediv__(self, other: Number) -> Number:
-        return _of(self.book, "truediv", other, self)
-
-    def __mod__(self, other: Number) -> Number:
-        return _of(self.book, "mod", self, other)
-
-    def __rmod__(self, other: Number) -> Number:
-        return _of(self.book, "mod", other, self)
+    def _of(self, op: str, *args: Number) -> Number:
+        return _of(self.book, op, *args)
 
     def __neg__(self) -> Number:
         return _of(self.book, "neg", self)
@@ -121,7 +96,7 @@ class Hinted(Scalar):
         return self if self >= 0 else -self
 
     def __eq__(self, other: object) -> bool:
-        return _compare("eq", self, other) if isinstance(other, int | float | Scalar) else False
+        return _compare("eq", self, other) if isinstance(other, NUMBERS) else False
 
     def __ne__(self, other: object) -> bool:
         return not self == other
@@ -130,16 +105,16 @@ class Hinted(Scalar):
         return hash(self.plain)
 
     def __lt__(self, other: Number) -> bool:
-        return _compare("lt", self, other)
+        return _compare("lt", self, other) if isinstance(other, NUMBERS) else NotImplemented
 
     def __le__(self, other: Number) -> bool:
-        return _compare("le", self, other)
+        return _compare("le", self, other) if isinstance(other, NUMBERS) else NotImplemented
 
     def __gt__(self, other: Number) -> bool:
-        return _compare("gt", self, other)
+        return _compare("gt", self, other) if isinstance(other, NUMBERS) else NotImplemented
 
     def __ge__(self, other: Number) -> bool:
-        return _compare("ge", self, other)
+        return _compare("ge", self, other) if isinstance(other, NUMBERS) else NotImplemented
 
     def __bool__(self) -> bool:
         return not self == 0

@@ -17,6 +17,18 @@ from preheat.base.dataclass import dataclass
 from preheat.ir.functions import CALLS, is_defined, power, type_of_result
 
 
+def both(op: str) -> tuple[Callable, Callable]:
+    """The two methods by which `op` is an operator of a class of numbers, `_of(op, first, second)`. Beside what is no
+    number they give way: a value of a graph knows what a number times itself is."""
+    def forth(self: "Scalar", other: "Number") -> "Number":
+        return self._of(op, self, other) if isinstance(other, NUMBERS) else NotImplemented
+
+    def back(self: "Scalar", other: "Number") -> "Number":
+        return self._of(op, other, self) if isinstance(other, NUMBERS) else NotImplemented
+
+    return forth, back
+
+
 @dataclass(frozen=True, slots=True)
 class Scalar:
     """`op` applied to `args`; `type` is "int", "float", "bool" or, of a text made of numbers, "str".
@@ -26,31 +38,17 @@ class Scalar:
     args: tuple["Number | str", ...]
     type: str
 
-    def __add__(self, other: "Number") -> "Number":
-        return apply("add", self, other)
-
-    def __radd__(self, other: "Number") -> "Number":
-        return apply("add", other, self)
-
-    def __sub__(self, other: "Number") -> "Number":
-        return apply("sub", self, other)
-
-    def __rsub__(self, other: "Number") -> "Number":
-        return apply("sub", other, self)
-
-    def __mul__(self, other: "Number") -> "Number":
-        return apply("mul", self, other)
-
-    __rmul__ = __mul__
-
-    def __floordiv__(self, other: "Number") -> "Number":
-        return apply("floordiv", self, other)
-
-    def __mod__(self, other: "Number") -> "Number":
-        return apply("mod", self, other)
+    __add__, __radd__ = both("add")
+    __sub__, __rsub__ = both("sub")
+    __mul__, __rmul__ = both("mul")
+    __floordiv__, __rfloordiv__ = both("floordiv")
+    __mod__, __rmod__ = both("mod")
 
     def __neg__(self) -> "Number":
         return apply("neg", self)
+
+    def _of(self, op: str, *args: "Number") -> "Number":
+        return apply(op, *args)
 
     def __str__(self) -> str:
         if self.op == "sym":
@@ -61,6 +59,7 @@ class Scalar:
         return f"{self.op}({', '.join(str(a) for a in self.args)})"
 
 
+NUMBERS = (int, float, Scalar)
 Number: TypeAlias = Union[int, float, bool, Scalar]
 Dim: TypeAlias = Union[int, Scalar]
 
