@@ -73,6 +73,12 @@ _REFUSED: dict[str, str] = {
         "__dlpack__", "from_numpy", "frombuffer", "storage_offset", "_storage", "__reduce_ex__",
     ), "tensor_escape"),
     **dict.fromkeys(("set_", "resize_", "resize_as_"), "metadata_write"),
+    # rows of several lengths as one tensor, without sizes
+    **dict.fromkeys((
+        "_nested_tensor_from_mask", "_nested_tensor_from_tensor_list", "_nested_tensor_storage_offsets",
+        "_nested_from_padded_and_nested_example", "_nested_view_from_buffer", "_nested_view_from_buffer_copy",
+    ), "tensor_subclass"),
+    "_nested_tensor_from_mask_left_aligned": "data_dependent_number",
     **dict.fromkeys((
         "__bool__", "__int__", "__float__", "__index__", "__complex__",
     ), "data_dependent_number"),

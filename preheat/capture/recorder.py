@@ -418,8 +418,8 @@ class Recorder(BranchRecorder, SizedRecorder, ElementRecorder, TorchDispatchMode
 
     def _result(self, one: Any, results: list, types: list, aliases: list, op: str) -> None:
         if isinstance(one, _Tensor):
-            if one.layout is not torch.strided:
-                return self.stop("tensor_subclass", f"an op gave a tensor of {one.layout}")
+            if one.layout is not torch.strided or one.is_nested:
+                return self.stop("tensor_subclass", f"{op} gave a tensor of {'rows' if one.is_nested else one.layout}")
             type = self.found.get(identity(one)) or type_of(one)
             known = self.values.get(identity(one))
             if known is not None:
