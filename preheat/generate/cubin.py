@@ -33,6 +33,9 @@ from preheat.ir.plan import Binary, Image, Target
 
 Asked = dict[tuple, "Future[Made]"]  # by content, what is being compiled
 Known = dict[tuple[str, Tile | None], tuple[Binary, ...]]  # by `kernel_key` and tile, None for the rules' own
+# Groups of programs that wait for each other, by whether they store a row behind the next one's words: else with one or two all
+# of the device would wait at once.
+LEAST_GROUPS = (3, 1)
 
 
 @functools.cache
@@ -118,7 +121,7 @@ def _content(source: Source) -> tuple:
     """What Triton makes of a source, the name apart: rows of any number that programs share out are one text."""
     text = source.text.replace(f"def {source.name}(", "def kernel(")
     return (text, source.signature, source.multiples, source.tile.warps, source.tile.stages, source.has_check,
-            source.is_fused)
+            source.is_fused, source.tile.registers)
 
 
 def binary(source: Source, target: Target) -> Binary:
@@ -139,7 +142,7 @@ def _binary(source: Source, numbers: Numbers, target: Target, made: Made) -> Bin
     return Binary(
         made.cubin, made.name, programs, tile.warps * device.warp, made.shared_bytes,
         made.parameters - len(source.signature), source.sizing, numbers, made.scratch_bytes, tile.is_interleaved,
-        tile.parts)
+        tile.parts, LEAST_GROUPS[tile.is_behind] if tile.parts else 0)
 
 
 def job_of(source: Source, target: Target) -> Job:
@@ -148,7 +151,7 @@ def job_of(source: Source, target: Target) -> Job:
     return Job(
         source.name, source.text, f"<preheat kernel {source.name} {digest(source.text)}>",
         source.signature, source.multiples, source.tile.warps, source.tile.stages or 0, source.has_check,
-        source.is_fused, device.maker, number_of(target.arch), device.warp)
+        source.is_fused, device.maker, number_of(target.arch), device.warp, source.tile.registers)
 
 
 def number_of(arch: str) -> int:

@@ -89,31 +89,19 @@ def _without_unused(kernel: Kernel) -> Kernel:
 def write_shared(writer: Any) -> None:
     """Writes (by `writer`, of `triton`) the rows of a program one after the other."""
     tile, kernel = writer.tile, writer.kernel
-    parts, rows = tile.parts, extent_of(tile.down)
-    writer.emit("program = tl.program_id(0)")
-    writer.emit(f"part = program % {parts}")
-    writer.along(f"part * {tile.columns}")
-    most = power_of_two(parts)
-    writer.emit(f"other = tl.arange(0, {most})")
-    if most != parts:
-        writer.emit(f"is_other = other < {parts}")
-        writer.emit(f"other = tl.minimum(other, {parts - 1})")
-    for op in (op for stage in kernel.stages for op in stage.body if op.op == "load" and _is_common(op, writer)):
+    begin_parts(writer)
+    for op in common_loads(writer):
         writer.operation(op)
-    turns = f"program // {parts}, {rows}, tl.num_programs(0) // {parts}"
+    turns = f"program // {tile.parts}, {extent_of(tile.down)}, tl.num_programs(0) // {tile.parts}"
     writer.emit(f"for row in tl.range({turns}, num_stages={tile.ahead}):")
     writer.depth += 1
-    writer.emit("y = tl.full([], row, tl.int64)")
-    words = next(place for place, param in enumerate(kernel.params) if param.name == WORDS)
-    told = 0
+    begin_row(writer)
     for stage in kernel.stages:
         waiting: list[LoopOp] = []
         for op in stage.body:
             if op.op == "reduce" and stage.axes:
-                if op.how not in (EXP_SUM, SQUARES):
-                    writer.emit(f"told{op.id} = p{words} + (row * {parts}{f' + {told}' if told else ''})")
-                    told += rows * parts
-                _tell(writer, op)
+                write_place(writer, op)
+                tell(writer, op)
                 waiting.append(op)
             elif op.how == HELD:
                 (total,) = op.args
@@ -123,25 +111,54 @@ def write_shared(writer: Any) -> None:
                 writer.eviction = "evict_first" if op.op == "store" else ""
                 writer.operation(op)
         for op in waiting:
-            _wait(writer, op)
+            wait(writer, op)
     writer.depth = 1
 
 
-def _is_common(op: LoopOp, writer: Any) -> bool:
-    """A load of what all rows have in common: once for a program."""
+def begin_parts(writer: Any) -> None:
+    """Writes which part a program has, and what the parts of a row are numbered."""
+    tile, parts = writer.tile, writer.tile.parts
+    writer.emit("program = tl.program_id(0)")
+    writer.emit(f"part = program % {parts}")
+    writer.along(f"part * {tile.columns}")
+    most = power_of_two(parts)
+    writer.emit(f"other = tl.arange(0, {most})")
+    if most != parts:
+        writer.emit(f"is_other = other < {parts}")
+        writer.emit(f"other = tl.minimum(other, {parts - 1})")
+
+
+def common_loads(writer: Any) -> list[LoopOp]:
+    """The loads of what all rows have in common: once for a program."""
     names = {axis.name for axis in writer.tile.along}
-    terms = {term for term, _ in op.index.terms}
-    return op.mask is None and bool(terms) and terms <= names
+    loads = [op for stage in writer.kernel.stages for op in stage.body if op.op == "load" and op.mask is None]
+    return [op for op in loads if op.index.terms and names.issuperset(term for term, _ in op.index.terms)]
 
 
-def _tell(writer: Any, op: LoopOp) -> None:
+def begin_row(writer: Any) -> None:
+    writer.emit("y = tl.full([], row, tl.int64)")
+
+
+def write_place(writer: Any, op: LoopOp) -> None:
+    """Writes where the parts of a row tell what `op` gives, unless that is told with another."""
+    telling = [
+        each for stage in writer.kernel.stages for each in stage.body
+        if each.op == "reduce" and each.how not in (EXP_SUM, SQUARES)]
+    if op in telling:
+        parts, place = writer.tile.parts, telling.index(op)
+        words = next(k for k, param in enumerate(writer.kernel.params) if param.name == WORDS)
+        before = f" + {place * extent_of(writer.tile.down) * parts}" if place else ""
+        writer.emit(f"told{op.id} = p{words} + (row * {parts}{before})")
+
+
+def tell(writer: Any, op: LoopOp) -> None:
     """Writes what the part of the program gives."""
     if op.how == SQUARES:
         return  # with the sum before it
     if op.how == EXP_SUM:
         _, largest, _ = op.args
-        quotient = _quotient(writer, op)
-        form = "added_exp({0})" if quotient is None else _forms(writer, quotient)[0]
+        quotient = quotient_of(writer, op)
+        form = "added_exp({0})" if quotient is None else forms_of(writer, quotient)[0]
         writer.emit(f'b{largest} = tl.where(m{largest} == float("-inf"), 0.0, m{largest})')
         writer.emit(f"w{op.id} = {form.format(f'g{largest} - b{largest}')}")
         writer.emit(f"publish_pair(told{largest} + part, m{largest}, tl.sum(w{op.id}, 0))")
@@ -160,7 +177,7 @@ def _tell(writer: Any, op: LoopOp) -> None:
         writer.emit(f"publish(told{op.id} + part, m{op.id})")
 
 
-def _wait(writer: Any, op: LoopOp) -> None:
+def wait(writer: Any, op: LoopOp) -> None:
     """Writes what all parts give together."""
     value = writer.values[op.args[0]]
     if op.id in writer.online:
@@ -189,8 +206,8 @@ def _wait(writer: Any, op: LoopOp) -> None:
         return
     _, largest, _ = op.args
     writer.emit(f"t{op.id} = told_by(told{largest} + other)")
-    quotient = _quotient(writer, op)
-    exp, over = ("added_exp({0})", "") if quotient is None else _forms(writer, quotient)
+    quotient = quotient_of(writer, op)
+    exp, over = ("added_exp({0})", "") if quotient is None else forms_of(writer, quotient)
     first, second = f"t{op.id}.to(tl.int32)", f"(t{op.id} >> 32).to(tl.int32)"
     first, second = (ops.bitcast(text, "float32") for text in (first, second))
     least = 'float("-inf")'
@@ -201,7 +218,7 @@ def _wait(writer: Any, op: LoopOp) -> None:
     writer.emit(f'v{op.id} = tl.where(v{largest} == {least}, float("nan"), v{op.id})')
     for number in (largest, op.id):
         writer.values[number] = value._replace(name=f"v{number}", dims="", dtype="float32")
-    if quotient is not None:
+    if quotient is not None and not writer.tile.is_behind:
         writer.emit(f"z{op.id} = {over.format(exp.format(f'm{largest} - v{largest}'), f'v{op.id}')}")
 
 
@@ -217,13 +234,13 @@ def _count(writer: Any, place: str) -> str:
     return f"tl.minimum({length} - {place} * {columns}, {columns}).to(tl.float32)"
 
 
-def _quotient(writer: Any, total: LoopOp) -> LoopOp | None:
+def quotient_of(writer: Any, total: LoopOp) -> LoopOp | None:
     """What is made of the exponentials that were added up to `total`; the most exact one."""
     made = [op for stage in writer.kernel.stages for op in stage.body if op.how == HELD and op.args == (total.id,)]
     return min(made, key=lambda op: op.id in writer.coarse, default=None)
 
 
-def _forms(writer: Any, quotient: LoopOp) -> tuple[str, str]:
+def forms_of(writer: Any, quotient: LoopOp) -> tuple[str, str]:
     """The exponential and the division of a quotient."""
     if quotient.id in writer.coarse:
         return "near_exp({0})", "share({0}, {1})"

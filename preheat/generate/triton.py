@@ -32,6 +32,7 @@ from typing import NamedTuple
 from preheat.base.dataclass import dataclass
 from preheat.base.errors import InternalError
 from preheat.generate import triton_ops as ops
+from preheat.generate.behind import write_behind
 from preheat.generate.coarse import coarse_values
 from preheat.generate.folding import folds_of, write_fold
 from preheat.generate.online import EXP_SUM, accumulate, begin, exponential_sums, finish, online
@@ -83,10 +84,10 @@ def source_of(kernel: Kernel, target: Target, tile: Tile | None = None) -> Sourc
     return Writer(kernel if tile.depth else side_by_side(kernel), tile).source()
 
 
-def text_of(name: str, parameters: Sequence[str], lines: Sequence[str]) -> str:
-    """The module that is kernel `name`, whose body is `lines`."""
-    body = "\n".join(lines)
-    return f"{HEAD}{ops.helpers_of(body)}\n\n@triton.jit\ndef {name}({', '.join(parameters)}):\n{body}\n"
+def text_of(name: str, parameters: Sequence[str], lines: Sequence[str], functions: Sequence[str] = ()) -> str:
+    """The module that is kernel `name`, whose body is `lines`; functions: that it calls."""
+    body = "\n".join([*functions, f"\n\n@triton.jit\ndef {name}({', '.join(parameters)}):", *lines])
+    return f"{HEAD}{ops.helpers_of(body)}{body}\n"
 
 
 class _Known(NamedTuple):
@@ -121,6 +122,8 @@ class Writer:
         self.is_flat = tile.rows == 1  # `y` is one position: tensors have one dimension
         self.spread: int | None = None  # where tensors have one more dimension
         self.lines: list[str] = []
+        self.functions: list[str] = []  # that the text calls, with their lines
+        self.gate = ""  # a mask of all that is stored
         self.depth = 1
         self.has_check = False
         self.eviction = ""  # of what is loaded along a walk after which another comes, or before which
@@ -140,7 +143,7 @@ class Writer:
         elif folds := folds_of(self.kernel):
             write_fold(self, folds)
         elif self.tile.parts:
-            write_shared(self)
+            (write_behind if self.tile.is_behind else write_shared)(self)
         else:
             self._positions()
             write_stages(self)
@@ -152,7 +155,7 @@ class Writer:
         ) + tuple(map(ops.size_signature, self.arguments))
         multiples = (1 if p.name == NUMBER else ALIGN_BYTES for p in self.kernel.params)
         return Source(
-            name, text_of(name, parameters, self.lines), signature, self.tile, self.has_check, self.is_fused,
+            name, text_of(name, parameters, self.lines, self.functions), signature, self.tile, self.has_check, self.is_fused,
             (*multiples, *map(self._multiple, self.arguments)))
 
     def _multiple(self, size: Scalar) -> int:
@@ -271,9 +274,9 @@ class Writer:
         return "".join(d for d in "yx" if d in found)
 
     # ------------------------------------------------------------------ stages
-    def give(self, op: LoopOp, name: str) -> None:
+    def give(self, op: LoopOp, name: str, dims: str = "yx") -> None:
         """The value of `op` is the tensor `name` over the tile."""
-        self.values[op.id] = _Known(name, "yx", op.dtype)
+        self.values[op.id] = _Known(name, dims, op.dtype)
 
     def stage(self, stage: Stage) -> None:
         is_loop = bool(stage.axes) and self.tile.is_looped
@@ -307,7 +310,7 @@ class Writer:
         elif op.op == "check":
             self._check(op)
         else:
-            key = self._key(op)
+            key = self.key_of(op)
             if key not in self.same:
                 self.same[key] = self._compute(op)
             self.values[op.id] = self.same[key]
@@ -317,7 +320,7 @@ class Writer:
         self.known = frozenset(known)
         self.idle = idle_ops(self.kernel, {*known, *self.within}) - (self.within.keys() - self.known)
 
-    def _key(self, op: LoopOp) -> tuple:
+    def key_of(self, op: LoopOp) -> tuple:
         """How a value is computed: the same key is the same value."""
         if op.id in self.within:
             return "within", str(self.within[op.id]._replace(mask=0))
@@ -411,7 +414,7 @@ class Writer:
     def _store(self, op: LoopOp) -> None:
         value, mask = self.values[op.args[0]], self._own_mask(op)
         at, dims = self._pointer(op, (mask.dims if mask else "") + value.dims)
-        masks = [*self._bounds(dims), *([mask.name] if mask else [])]
+        masks = [*self._bounds(dims), *([mask.name] if mask else []), *([self.gate] if self.gate else [])]
         tail = f", mask={' & '.join(masks)}" if masks else ""
         self.emit(f"tl.store({at}, {value.name}{tail}{self._hint(op.index, dims, 'evict_first')})")
 
@@ -502,7 +505,7 @@ class Writer:
     def _reduce(self, op: LoopOp) -> None:
         """A reduction of whole rows."""
         value = self.values[op.args[0]]
-        key = (*self._key(op), "reduce")
+        key = (*self.key_of(op), "reduce")
         if key not in self.same:
             wide = self.widened(op, value)
             if "x" in self.masks:

@@ -239,6 +239,7 @@ COMBINED = {
     "sum": "tl.sum", "prod": "multiplied", "max": "larger", "min": "smaller", "any": "larger",
     "all": "smaller",
 }
+SUMS = {2: "added_2", 3: "added_3", 4: "added_4"}  # by how many
 JOINED = {
     "sum": "{0} + {1}", "prod": "{0} * {1}",
     "max": "larger({0}, {1})", "min": "smaller({0}, {1})",
@@ -282,6 +283,17 @@ def share(x, total):
 def near_exp(x):
     root = power(x * 0.72134752044448170368)
     return root * root
+''',
+    # the root of exp(x - largest), but for what the product is rounded by; what its square is multiplied by for that
+    "root_below": '''
+@triton.jit
+def root_below(x, largest):
+    return power(tl.fma(x, 0.72134752044448170368, -(largest * 0.72134752044448170368)))
+''',
+    "rounded_by": '''
+@triton.jit
+def rounded_by(largest):
+    return power(tl.fma(largest, 0.72134752044448170368, -(largest * 0.72134752044448170368)) * -2.0)
 ''',
     # a quarter of the sum, whose inverse is no smaller than 2**-126 if it is not 0
     "near_sigmoid": '''
@@ -371,6 +383,46 @@ def told_by(places):
         "{ .reg .pred p; again: ld.relaxed.gpu.global.b64 $0, [$1]; setp.eq.s64 p, $0, 0; @p bra again; }",
         "=l,l", [places], dtype=tl.int64, is_pure=False, pack=1)
 ''',
+    # the largest of words of two halves each
+    "largest_bfloat16": '''
+@triton.jit
+def largest_bfloat16(words):
+    word = tl.reduce(words, 0, larger_bfloat16)
+    return larger((word << 16).to(tl.float32, bitcast=True), (word & -65536).to(tl.float32, bitcast=True))
+''',
+    "larger_bfloat16": '''
+@triton.jit
+def larger_bfloat16(x, y):
+    return tl.inline_asm_elementwise("max.NaN.bf16x2 $0, $1, $2;", "=r,r,r", [x, y], tl.int32, True, 1)
+''',
+    "largest_float16": '''
+@triton.jit
+def largest_float16(words):
+    word = tl.reduce(words, 0, larger_float16)
+    return larger(word.to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32),
+                  (word >> 16).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32))
+''',
+    "larger_float16": '''
+@triton.jit
+def larger_float16(x, y):
+    return tl.inline_asm_elementwise("max.NaN.f16x2 $0, $1, $2;", "=r,r,r", [x, y], tl.int32, True, 1)
+''',
+    # two halves of a word each; nothing is 0
+    "widened_bfloat16": '''
+@triton.jit
+def widened_bfloat16(words, nothing):
+    low = tl.inline_asm_elementwise("prmt.b32 $0, $1, $2, 0x1044;", "=f,r,r", [words, nothing], tl.float32, True, 1)
+    high = tl.inline_asm_elementwise("prmt.b32 $0, $1, $2, 0x3244;", "=f,r,r", [words, nothing], tl.float32, True, 1)
+    return tl.reshape(tl.join(low, high), [2 * words.shape[0]])
+''',
+    "widened_float16": '''
+@triton.jit
+def widened_float16(words, nothing):
+    words = words ^ nothing
+    low = words.to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
+    high = (words >> 16).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
+    return tl.reshape(tl.join(low, high), [2 * words.shape[0]])
+''',
     # what is not negative, as no word of zeros
     "marked": '''
 @triton.jit
@@ -381,6 +433,21 @@ def marked(x):
 @triton.jit
 def unmarked(x):
     return (x.to(tl.int32) & 0x7FFFFFFF).to(tl.float32, bitcast=True)
+''',
+    "added_2": '''
+@triton.jit
+def added_2(a, b, x, y):
+    return a + x, b + y
+''',
+    "added_3": '''
+@triton.jit
+def added_3(a, b, c, x, y, z):
+    return a + x, b + y, c + z
+''',
+    "added_4": '''
+@triton.jit
+def added_4(a, b, c, d, x, y, z, w):
+    return a + x, b + y, c + z, d + w
 ''',
     "multiplied": '''
 @triton.jit

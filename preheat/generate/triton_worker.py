@@ -51,6 +51,7 @@ class Job(NamedTuple):
     multiples   what each parameter is a multiple of, 1 where that is not known
     stages      loads on their way at a time, 0 for Triton's choice; warp: threads of one
     is_fused    a product and a sum are one instruction, rounded once
+    registers   the most that a thread has, 0 for Triton's choice
     """
 
     name: str
@@ -65,6 +66,7 @@ class Job(NamedTuple):
     maker: str
     arch: int
     warp: int
+    registers: int = 0
 
 
 class Made(NamedTuple):
@@ -103,6 +105,8 @@ def lowered(job: Job, is_direct: bool = True) -> tuple[dict[str, Any], dict[str,
     }
     if job.stages:
         options["num_stages"] = job.stages
+    if job.registers:
+        options["maxnreg"] = job.registers
     backend = compiler.make_backend(target)
     if not is_direct or not _is_known(type(source), type(backend)):
         made = compiler.compile(source, target=target, options=options)

@@ -33,7 +33,7 @@ def sources_of(kernel: Kernel, target: Target, tile: Tile | None = None) -> list
     if is_for_any(kernel):
         return sources_of_table(kernel, target)
     if kernel.shared and tile is None:  # the second one waits for nobody
-        return [source_of(kernel, target), source_of(replace(kernel, shared=0), target)]
+        return [source_of(kernel, target), source_of(replace(kernel, shared=0, is_behind=False), target)]
     if not sizes_of(kernel):
         return [source_of(kernel, target, tile)]
     product = product_of(kernel)

@@ -31,7 +31,7 @@ position in the later stage (rows are kept in a scratch row on the stack, 64 KiB
 A stage without axes of its own is work once a row, or once a lane; all its values are usable later.
 On a GPU several programs may share each row (`Kernel.shared`): each has a part of it, and where the row is
 reduced waits for what the others' parts give. They tell each other by the parameter `WORDS`, an int64 for each
-reduction, row and part, all 0 before.
+reduction, row and part, all 0 before. `Kernel.is_behind`: a program stores its part of a row when it has told of the next one.
 The lane axis is the last of the shared ones, or not shared. Short axes that are not shared are
 written out: what does not depend on them is loaded and computed once for all of their positions.
 What does not depend on the vector axis is computed on one lane, at the outermost loop that it
@@ -129,7 +129,7 @@ class Stage:
 @dataclass(frozen=True, slots=True)
 class Kernel:
     """A named loop nest. Equal kernels (by digest without the name) are generated once. shared: programs of a GPU
-    that share each row, 0 where it is no more than one program's."""
+    that share each row, 0 where it is no more than one program's; is_behind: they store one when they have told of the next."""
 
     name: str
     params: tuple[Param, ...]
@@ -138,6 +138,7 @@ class Kernel:
     parallel: int = 1
     lane: str | None = None
     shared: int = 0
+    is_behind: bool = False
 
 
 def is_for_any(kernel: Kernel) -> bool:

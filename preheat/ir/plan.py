@@ -170,7 +170,7 @@ class Binary:
     that takes sizes has a `sizing`, which says how many programs there are, unless that is known. Those of one that
     `is_persistent` do one block after another: there are no more than multiprocessors.
     waiting: programs that wait for each other, if any. All of a launch run at once then: it has as many times that number as
-    find room on the device, `programs` at the most.
+    find room on the device, `programs` at the most; where that is less than `least_groups` times, it is not for that device.
     """
 
     code: bytes
@@ -184,6 +184,7 @@ class Binary:
     memory_bytes: int = 0
     is_persistent: bool = False
     waiting: int = 0
+    least_groups: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from preheat.ir.words import Reader, short, show_number
 def show_kernel(kernel: Kernel) -> str:
     params = ", ".join(_show_param(number, param) for number, param in enumerate(kernel.params))
     axes = ", ".join(_show_outer(kernel, place, axis) for place, axis in enumerate(kernel.axes))
-    shared = f" by {kernel.shared}" if kernel.shared else ""
+    shared = f" by {kernel.shared}{' behind' if kernel.is_behind else ''}" if kernel.shared else ""
     lines = [f"kernel {kernel.name}({params})" + (f" over {axes}{shared}" if axes else "")]
     for stage in kernel.stages:
         axes = ", ".join(f"{axis.name}:{show_number(axis.extent)}" for axis in stage.axes)
@@ -89,7 +89,7 @@ def read_kernel(reader: Reader) -> Kernel:
     name = reader.take()
     reader.take("(")
     params = reader.many(lambda: _read_param(reader), ")")
-    axes, parallel, lane, shared = [], 0, None, 0
+    axes, parallel, lane, shared, is_behind = [], 0, None, 0, False
     if reader.accept("over"):
         while True:
             axes.append(_read_axis(reader))
@@ -98,10 +98,11 @@ def read_kernel(reader: Reader) -> Kernel:
             if not reader.accept(","):
                 break
         shared = reader.number() if reader.accept("by") else 0
+        is_behind = shared > 0 and reader.accept("behind")
     stages = []
     while reader.accept("stage"):
         stages.append(_read_stage(reader))
-    return Kernel(name, params, tuple(axes), tuple(stages), parallel, lane, shared)
+    return Kernel(name, params, tuple(axes), tuple(stages), parallel, lane, shared, is_behind)
 
 
 def _read_param(reader: Reader) -> Param:

@@ -290,6 +290,7 @@ def _verify_kernel(kernel: Kernel) -> None:
     words = [place for place, param in enumerate(kernel.params) if param.name == WORDS]
     _require(bool(words) == (kernel.shared > 0) and len(words) <= 1, kernel.name, "shared rows have words")
     _require(not words or kernel.lane is None, kernel.name, "shared rows have no lane")
+    _require(bool(words) or not kernel.is_behind, kernel.name, "rows stored behind are shared")
     carried: set[int] = set()
     defined: set[int] = set()
     for number, stage in enumerate(kernel.stages):

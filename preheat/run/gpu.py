@@ -32,9 +32,6 @@ _SHARED_LIMIT = 48 << 10  # a program that wants more must say so
 MEMORY_ALIGN_BYTES = 128  # of memory that a launch takes for itself
 _MOST_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _UNITS, _COOPERATIVE = 16, 95  # CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, .._COOPERATIVE_LAUNCH
-# The fewest groups of programs that wait for each other: with one or two all of the device would wait at once. Two launches
-# side by side leave room for all programs of a group then, even if they were not launched as they are.
-_LEAST_GROUPS = 3
 _ALONE = "programs of {} wait for nobody and walk whole rows: this device has no room for enough of them at once"
 
 
@@ -226,7 +223,7 @@ def _with_room(binary: Binary, launch: Launch) -> Launch | None:
          ctypes.c_int(binary.threads), ctypes.c_size_t(binary.shared_bytes))
     units, is_possible = (_fact(which, launch.index) for which in (_UNITS, _COOPERATIVE))
     groups = count.value * units // binary.waiting
-    if groups < _LEAST_GROUPS or not is_possible:
+    if groups < max(1, binary.least_groups) or not is_possible:
         return None
     return replace(launch, programs=min(groups * binary.waiting, binary.programs), is_cooperative=True)
 

@@ -11,14 +11,18 @@ launch run at once (`plan.Binary.waiting`), so that nobody waits for one that ha
 The rule: the row is longer than a program holds, is reduced so that programs wait once, and is then stored along its
 walk; what would be walked at the same time exceeds half of the cache, so a second walk would find it gone; three rows
 and more are under way at once, and there are parts enough that each program has eight of them one after the other. With
-fewer rows under way all wait at once: softmax of 16 x 4194304 took 1.2 times as long so as by three kernels. With two
-waits a layer norm of 256 x 262144 in 16 bits took 146 us, where two walks take 118.
+fewer rows under way all wait at once. With two waits a layer norm of 256 x 262144 in 16 bits took 146 us, where two walks take 118.
+
+Where what is stored is cheap to compute again, and for softmax of 16-bit rows, a row is stored when the next one has been
+told of (`generate/behind.py`); one row under way is enough then: softmax of 16 x 4194304 takes 87 us, by three kernels 105, and
+waiting for each row 113 to 130 (bfloat16, H200).
 
 Requires sizes that are known. Guarantees: the plan computes what it did.
 """
 
 from collections.abc import Collection, Iterator
 from dataclasses import replace
+from typing import NamedTuple
 
 from preheat.ir.devices import Device, device_of
 from preheat.ir.graph import Graph
@@ -32,12 +36,23 @@ from preheat.schedule.split import ALIGNED, SPLITTABLE
 
 Rows = tuple[int, int]  # how many, and the elements of each
 
-# Elements of a part, where a program loads a row and at most one that all rows have in common, and where there is more.
-PART_ELEMS, SMALL_PART_ELEMS = 8192, 4096
+
+class Way(NamedTuple):
+    """each: elements of a part; room: programs that a multiprocessor has registers for; is_behind: a row is stored when the
+    next one has been told of."""
+
+    each: int
+    room: int
+    is_behind: bool = False
+
+
+# By light kernels that load rows alone; where at most one more row is loaded that all have in common; where there is more.
+LIGHT, PLAIN, SMALL = Way(8192, 3), Way(8192, 2), Way(4096, 2)
+# Behind, by 8 warps, and by 4 of small parts; behind of 16-bit softmax alone, 64 elements a thread: 87 us for 16 x 4194304.
+BEHIND, BEHIND_SMALL, BEHIND_EXP = Way(8192, 2, True), Way(4096, 3, True), Way(16384, 2, True)
 MOST_LOADS = 3  # of parts of rows, and of what all rows have in common
 RESIDENT, LEAST_TURNS = 4, 8  # programs a multiprocessor, about; rows that each has a part of
-LEAST_ROWS = 3  # under way at once
-ROOM = (3, 2)  # programs that a multiprocessor has registers for: of light kernels that load rows alone, and of any
+LEAST_ROWS = (3, 1)  # under way at once, and where they are stored behind the next one's words
 LIGHT_OPS = 24
 AHEAD = 2  # parts of rows whose memory is on its way
 LEAST_TAKEN = 0.85  # of the elements of parts
@@ -53,7 +68,7 @@ def rows_to_share(graph: Graph, target: Target) -> dict[int, Rows]:
     types, found = graph.types(), {}
     for op in graph.ops:
         rows = _rows_of(types[op.args[0].id], op.attr("axes")) if op.name in SPLITTABLE else None
-        if rows is not None and _are_many(*rows, PART_ELEMS, device_of(target.arch)):
+        if rows is not None and any(_are_many(*rows, way, device_of(target.arch)) for way in (LIGHT, BEHIND, BEHIND_EXP)):
             found[op.result] = rows
     return _stored(graph, found) if found else {}
 
@@ -124,24 +139,54 @@ def _shared(kernel: Kernel, device: Device) -> Kernel:
     loads = {(op.param, op.index) for op in accesses if op.op == "load"}
     own = [param for param, index in loads if not names.isdisjoint(term for term, _ in index.terms)]
     rows, length = (product(axis.extent for axis in axes) for axes in (kernel.axes, walked))
-    each = PART_ELEMS if len(own) == 1 and len(loads) <= 2 else SMALL_PART_ELEMS
     elem_bytes = sum(DTYPES[kernel.params[param].dtype].itemsize for param in own)
     is_gone = 2 * min(rows, device.units) * length * elem_bytes > device.cache_bytes
     is_light = len(loads) == 1 and sum(len(stage.body) for stage in kernel.stages) <= LIGHT_OPS
-    room = min(ROOM[not is_light], device.shared_bytes // (AHEAD * each * elem_bytes)) if own else 0
-    parts = -(-length // each)
-    has_room = len(loads) <= MOST_LOADS and LEAST_ROWS * parts <= room * device.units
-    if not has_room or not is_gone or not _are_many(rows, length, each, device):
+    if not own or len(loads) > MOST_LOADS or not is_gone:
         return kernel
-    return replace(kernel, params=(*kernel.params, Param("int64", "inout", WORDS)), shared=parts)
+    for way in _ways(kernel, loads, len(own), is_light, device):
+        room = min(way.room, device.shared_bytes // (AHEAD * way.each * elem_bytes))
+        if _are_many(rows, length, way._replace(room=room), device):
+            params = (*kernel.params, Param("int64", "inout", WORDS))
+            return replace(kernel, params=params, shared=-(-length // way.each), is_behind=way.is_behind)
+    return kernel
 
 
-def _are_many(rows: int, length: int, each: int, device: Device) -> bool:
+def _ways(
+    kernel: Kernel, loads: Collection[tuple[int, Index]], own: int, is_light: bool, device: Device,
+) -> Iterator[Way]:
+    """How the rows of a kernel may be shared, the best way first."""
+    are_halves = all(DTYPES[kernel.params[param].dtype].itemsize == 2 for param, _ in loads)
+    is_small = own > 1 or len(loads) > 2
+    if _is_cheap(kernel):
+        yield BEHIND_SMALL if is_small and (own > 1 or not are_halves) else BEHIND
+        return
+    if are_halves and is_light and device.tiles_ahead and _divides_once(kernel):  # on sm_80 168 bytes of it spill
+        yield BEHIND_EXP
+    yield SMALL if is_small else LIGHT if is_light else PLAIN
+
+
+def _are_many(rows: int, length: int, way: Way, device: Device) -> bool:
     """Whether rows and parts of them are of the right number."""
-    parts = -(-length // each)
-    is_right = length > cost.GPU_ROW_ELEMS and length % ALIGNED == 0 and LEAST_ROWS * parts <= ROOM[0] * device.units
-    is_full = length >= LEAST_TAKEN * parts * each
-    return is_right and is_full and rows * parts >= LEAST_TURNS * RESIDENT * device.units
+    parts = -(-length // way.each)
+    is_right = length > cost.GPU_ROW_ELEMS and length % ALIGNED == 0
+    is_full = length >= LEAST_TAKEN * parts * way.each
+    has_room = LEAST_ROWS[way.is_behind] * parts <= way.room * device.units
+    resident = way.room if way.is_behind else RESIDENT
+    return is_right and is_full and has_room and rows * parts >= LEAST_TURNS * resident * device.units
+
+
+def _is_cheap(kernel: Kernel) -> bool:
+    """Whether nothing is computed of a row that costs as much as an exponential, so that what is stored is best computed
+    again when the next one has been told of."""
+    walked = [op for stage in kernel.stages if stage.axes for op in stage.body]
+    return all(cost.op_cycles(op.op) < cost.EXPENSIVE_CYCLES for op in walked)
+
+
+def _divides_once(kernel: Kernel) -> bool:
+    """Whether an exponential and a division are all that is costly of a row: those of a softmax."""
+    costly = {op.op for op in _ops(kernel) if cost.op_cycles(op.op) >= cost.EXPENSIVE_CYCLES}
+    return costly <= {"exp", "div", "log"} and any(op.op == "exp" for op in _ops(kernel))
 
 
 def _ops(kernel: Kernel) -> Iterator[LoopOp]:

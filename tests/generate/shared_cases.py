@@ -24,7 +24,9 @@ from preheat.schedule import cost, sharing
 from preheat.schedule.schedule import schedule
 
 # Rows are short here, and need be neither many nor gone from a cache.
-cost.GPU_ROW_ELEMS, sharing.PART_ELEMS, sharing.SMALL_PART_ELEMS, sharing.LEAST_TURNS = 64, 64, 32, 0
+cost.GPU_ROW_ELEMS, sharing.LEAST_TURNS = 64, 0
+for name, each in (("LIGHT", 64), ("PLAIN", 64), ("SMALL", 32), ("BEHIND", 64), ("BEHIND_SMALL", 32), ("BEHIND_EXP", 64)):
+    setattr(sharing, name, getattr(sharing, name)._replace(each=each))
 sharing.device_of = lambda arch: device_of(arch)._replace(cache_bytes=0)
 SIZES = ((5, 256), (5, 192), (3, 184), (2, 3, 128))
 
@@ -66,6 +68,40 @@ def norms() -> Iterator[Graph]:
         yield m.graph(x, m.softmax(x, 1))
 
 
+def behind() -> Iterator[Graph]:
+    """Rows that are stored when the next one has been told of, 16-bit ones held in pairs."""
+    for sizes in ((7, 256), (3, 192), (4, 184), (2, 3, 128), (2, 256)):
+        length = sizes[-1]
+        for dtype in ("float32", "float16"):
+            m = Make()
+            x, weight, bias = (wide(m, *each, dtype=dtype) for each in (sizes, (length,), (length,)))
+            yield m.graph(m.cast(m.layer_norm(x, weight, bias), dtype))
+            m = Make()
+            x, weight = (wide(m, *each, dtype=dtype) for each in (sizes, (length,)))
+            yield m.graph(m.cast(rms_norm(m, x, len(sizes) - 1, weight), dtype))
+    m = Make()  # two rows held, their sum a result, too
+    x = m.op("add", wide(m, 5, 192, dtype="float16"), wide(m, 5, 192, dtype="float16"))
+    yield m.graph(m.cast(x, "float16"), m.cast(rms_norm(m, x, 1), "float16"))
+    m = Make()  # what is read as it is, too, is no pair
+    x = m.input(5, 192, dtype="float16")
+    y = rms_norm(m, m.cast(x, "float32"), 1)
+    yield m.graph(m.op("add", m.cast(y, "float16"), x))
+    m = Make()  # a number of each row, before the walk and after
+    x, scale = wide(m, 5, 256, dtype="float16"), m.input(5, 1)
+    x = m.op("mul", x, m.op("abs", scale))
+    yield m.graph(m.op("mul", m.op("sub", x, m.reduce("max", x, 1)), m.op("abs", scale)))
+
+
+def wide(m: Make, *sizes: int, dtype: str) -> int:
+    return m.cast(m.input(*sizes, dtype=dtype), "float32") if dtype != "float32" else m.input(*sizes)
+
+
+def rms_norm(m: Make, x: int, axis: int, weight: int | None = None) -> int:
+    scale = m.op("rsqrt", m.op("add", m.mean(m.op("mul", x, x), axis), (1e-5,)))
+    made = m.op("mul", x, scale)
+    return made if weight is None else m.op("mul", made, weight)
+
+
 def reductions() -> Iterator[Graph]:
     for how in ("sum", "max", "min", "prod"):
         for dtype in ("float32", "int32") if how in ("max", "min") else ("float32",):
@@ -83,18 +119,19 @@ def reductions() -> Iterator[Graph]:
         yield m.graph(m.add("where", [m.expand(is_it, 5, 256), x, m.op("neg", x)], m.type(x)))
 
 
-GROUPS = {group.__name__: group for group in (softmax, log_softmax, norms, reductions)}
+GROUPS = {group.__name__: group for group in (softmax, log_softmax, norms, behind, reductions)}
 
 
-def check(graph: Graph, ours: list, theirs: list) -> None:
+def check(graph: Graph, ours: list, theirs: list, is_behind: bool) -> None:
     plan = schedule(on_gpu(graph), TARGET)
     (shared,) = [kernel for kernel in plan.kernels if kernel.shared]
+    assert shared.is_behind or not is_behind
     expected = run(graph, theirs)
     for found in (run_plan(plan, ours), run_triton(plan, ours, TARGET)):
         for a, b in zip(found, expected, strict=True):
             same(a, b)
     # what runs where there is no room for all programs at once
-    alone = replace(plan, kernels=tuple(replace(kernel, shared=0) for kernel in plan.kernels))
+    alone = replace(plan, kernels=tuple(replace(kernel, shared=0, is_behind=False) for kernel in plan.kernels))
     assert [source.tile.parts > 0 for source in sources_of(shared, TARGET)] == [True, False]
     for a, b in zip(run_triton(alone, ours, TARGET), expected, strict=True):
         same(a, b)
@@ -103,13 +140,13 @@ def check(graph: Graph, ours: list, theirs: list) -> None:
 def main(group: str) -> None:
     count = 0
     for graph in GROUPS[group]():
-        check(graph, given(graph), given(graph))
+        check(graph, given(graph), given(graph), group == "behind")
         count += 1
         for odd in (*ODD, 0.0) if group != "reductions" else ():
             ours, theirs = given(graph), given(graph)
             for x in (ours[0], theirs[0]):
                 x[0], x[-1, ..., 2] = odd, odd
-            check(graph, ours, theirs)
+            check(graph, ours, theirs, group == "behind")
     print(f"{count} graphs")
 
 

@@ -625,6 +625,15 @@ def test_a_fold_that_holds_many_rows_has_more_threads(count, length, elems):
     assert tile.steps > 1 and tile.rows * tile.columns == 32 * tile.warps * elems
 
 
+def test_sums_of_a_row_that_is_folded_are_last_and_one_reduction():
+    kernel = schedule(on_gpu(norm_backward(Make(), 4096, 8192, dtype="bfloat16")), TARGET).kernels[0]
+    source = source_of(kernel, TARGET)
+    assert source.text.count("tl.reduce((") == 1 and source.text.count("= tl.sum(") == 2, "waits of a row"
+    assert source.tile.ahead == 3, "what all rows have in common is on its way for none of them"
+    walk = source.text.split("for step in")[1]
+    assert walk.index("a3 = a3 + ") < walk.index("tl.reduce((") and walk.index("a4 = a4 + ") < walk.rindex("tl.sum(")
+
+
 def test_a_thread_has_more_of_narrow_and_of_very_long_rows():
     """Of 16 rows of 67 floats, which begin anywhere, 16 elements a thread would lie across warps."""
     assert [row_elems(*tile) for tile in ((16, 128), (8, 256), (4, 512), (1, 8192), (1, 16384))] == [32, 32, 16, 16, 32]
