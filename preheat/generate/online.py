@@ -11,12 +11,15 @@ calculation for softmax" (2018).
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from preheat.generate.triton_ops import least as least_of
+from preheat.ir.hinted import holds
 from preheat.ir.loop import Kernel, LoopOp, Stage
+from preheat.ir.types import DTYPES
 
-LANE = 8  # neighbours of a row whose exponentials are added before the sum so far is scaled
+LANE = 8  # elements of a row apart, whose exponentials are added before the sum so far is scaled
+WARP, VECTOR_BYTES = 32, 16  # threads that compute together; of memory that one loads at once
 EXP_SUM = "exp_sum"  # args: the value, its largest, and the exponential that it replaces
 
 
@@ -37,7 +40,7 @@ def online(kernel: Kernel) -> Kernel:
                 stages[place] = _after(stages[place], largest, merged)
                 body = tuple(op for op in stages[later].body if op is not total)
                 stages[later] = replace(stages[later], body=body)
-    return replace(kernel, stages=tuple(s for s in stages if not s.axes or _works(s)))
+    return replace(kernel, stages=tuple(s for s in stages if not s.axes or works(s)))
 
 
 def exponential_sums(kernel: Kernel) -> frozenset[int]:
@@ -79,7 +82,7 @@ def walks(kernel: Kernel) -> int:
     return sum(bool(stage.axes) for stage in kernel.stages)
 
 
-def _works(stage: Stage) -> bool:
+def works(stage: Stage) -> bool:
     """Something outlives the walk."""
     return any(op.op in ("reduce", "store", "check") or op.keep for op in stage.body)
 
@@ -106,6 +109,11 @@ def _sum_below(stage: Stage, largest: LoopOp, later: Stage) -> tuple[LoopOp, int
     return None
 
 
+def same_text(one: Stage, value: int, other: Stage, of_other: int) -> bool:
+    """Whether two values of stages are made of the same."""
+    return _text(one, value) == _text(other, of_other)
+
+
 def _text(stage: Stage, value: int) -> tuple:
     """What `value` is, by the ops of the stage down to what is known before it."""
     made = {op.id: op for op in stage.body}
@@ -129,48 +137,82 @@ def _text(stage: Stage, value: int) -> tuple:
 def begin(writer: Any, op: LoopOp) -> None:
     """Writes (by `writer`, of `triton`) what the largest value or the sum begins with."""
     least = "0.0" if op.how == EXP_SUM else 'float("-inf")'
-    sizes = f"{writer.tile.columns // LANE}" if writer.is_flat else f"{writer.tile.rows}, 1"
-    writer.emit(f"a{op.id} = tl.full([{sizes}], {least}, tl.float32)")
+    writer.emit(f"a{op.id} = tl.full({lanes_of(writer).so_far}, {least}, tl.float32)")
 
 
 def accumulate(writer: Any, op: LoopOp, wide: str, mask: str | None) -> None:
     """Writes what the walk does for `op`: the sum so far is scaled when the
-    largest grows. Of a row that a program walks alone both are one value a lane of LANE elements, which
+    largest grows. Both are one value a lane of some elements that a thread has, which
     are joined behind the walk: nothing waits within it. Exponentials are ex2's: what is far below the
     largest, where it is less exact, adds little."""
+    lanes = lanes_of(writer)
     if op.how != EXP_SUM:
         least = least_of(op.how, "float32")
         wide = f"tl.where({mask}, {wide}, {least})" if mask else wide
         whole = writer.whole(wide, writer.values[op.args[0]])
-        if writer.is_flat:
-            writer.emit(f"g{op.id} = tl.reshape({whole}, [{writer.tile.columns // LANE}, {LANE}])")
-            largest = f"tl.reduce(g{op.id}, 1, larger)"
-        else:
-            largest = writer.joined(whole, "larger")
-        writer.emit(f"n{op.id} = larger(a{op.id}, {largest})")
+        writer.emit(f"g{op.id} = tl.reshape({whole}, {lanes.block})")
+        writer.emit(f"n{op.id} = larger(a{op.id}, tl.reduce(g{op.id}, {lanes.axis}, larger))")
         writer.emit(f'b{op.id} = tl.where(n{op.id} == float("-inf"), 0.0, n{op.id})')
         return
-    (_, largest, _), added = op.args, f"w{op.id}"
-    if writer.is_flat:
-        writer.emit(f"w{op.id} = tl.sum(added_exp(g{largest} - b{largest}[:, None]), 1)")
-    else:
-        writer.emit(f"w{op.id} = added_exp({wide} - b{largest})")
-        added = f"tl.where({mask}, w{op.id}, 0.0)" if mask else added
-    writer.emit(f"a{op.id} = a{op.id} * added_exp(a{largest} - b{largest}) + {added}")
+    (_, largest, _) = op.args
+    writer.emit(f"w{op.id} = tl.sum(added_exp(g{largest} - b{largest}[{lanes.spread}]), {lanes.axis})")
+    writer.emit(f"a{op.id} = a{op.id} * added_exp(a{largest} - b{largest}) + w{op.id}")
     writer.emit(f"a{largest} = n{largest}")
+
+
+class Lanes(NamedTuple):
+    """so_far: the shape of what a walk has so far, a number each lane. block: that of a block in which `axis` is along a lane;
+    spread: the index by which what is so far is as a block. each: elements of a block that are a lane."""
+
+    so_far: list[int]
+    block: list[int]
+    axis: int
+    spread: str
+    each: int
+
+
+def lanes_of(writer: Any) -> Lanes:
+    """The lanes of a walk. A lane are elements that one thread has, so that nothing waits for other threads: neighbours of rows
+    that begin where it loads several at once, else elements apart."""
+    tile, down = writer.tile, [] if writer.is_flat else [writer.tile.rows]
+    vector = _vector(writer)
+    are_neighbours = writer.is_flat and not writer.is_light and are_aligned(writer)
+    held = tile.rows * tile.columns // (tile.warps * WARP)  # by a thread
+    if writer.is_light:
+        each = 1
+    elif writer.is_flat:
+        each = vector if are_neighbours else LANE
+    else:
+        each = min(tile.columns, max(1, held // vector))
+    lanes = tile.columns // each
+    block = [*down, lanes, each] if are_neighbours else [*down, each, lanes]
+    axis = len(down) + are_neighbours
+    return Lanes([*down, lanes], block, axis, ", ".join("None" if k == axis else ":" for k in range(len(block))), each)
+
+
+def are_aligned(writer: Any) -> bool:
+    """Whether rows begin where a thread may load several elements at once."""
+    along, vector = {axis.name for axis in writer.tile.along}, _vector(writer)
+    walked = [op.index for op in _loads(writer) if any(term in along for term, _ in op.index.terms)]
+    steps = [step for index in walked for step in (index.base, *(s for term, s in index.terms if term not in along))]
+    return all(holds("eq", step % vector, 0) or str(step) in writer.multiples for step in steps)
+
+
+def _vector(writer: Any) -> int:
+    """The elements that a thread loads at once, of the narrowest."""
+    return VECTOR_BYTES // min(DTYPES[op.dtype].itemsize for op in _loads(writer))
+
+
+def _loads(writer: Any) -> list[LoopOp]:
+    return [op for stage in writer.kernel.stages for op in stage.body if op.op == "load"]
 
 
 def finish(writer: Any, op: LoopOp) -> None:
     """Writes what `op` is once the row has been walked."""
     if op.how != EXP_SUM:
-        whole = f"tl.reduce(a{op.id}, 0, larger)" if writer.is_flat else f"a{op.id}"
-        writer.emit(f"v{op.id} = {whole}")
+        writer.emit(f"v{op.id} = {writer.joined(f'a{op.id}', 'larger')}")
         return
-    whole = f"a{op.id}"
-    if writer.is_flat:
-        _, largest, _ = op.args
-        writer.emit(f'b{largest} = tl.where(v{largest} == float("-inf"), 0.0, v{largest})')
-        whole = f"a{op.id} * added_exp(a{largest} - b{largest})"
-    total = writer.joined(whole, "tl.sum")
+    _, largest, _ = op.args
+    writer.emit(f'b{largest} = tl.where(v{largest} == float("-inf"), 0.0, v{largest})')
+    total = writer.joined(f"a{op.id} * added_exp(a{largest} - b{largest})", "tl.sum")
     writer.emit(f'v{op.id} = tl.where(v{op.args[1]} == float("-inf"), float("nan"), {total})')
-

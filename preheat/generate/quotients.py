@@ -3,11 +3,12 @@ and what is left by a product.
 
     x = program * 1024 + tl.arange(0, 1024)           row = (program * 1024) // s1
     i0 = x // s1                                      rest = program * 1024 - row * s1 + tl.arange(0, 1024)
-    i1 = x % s1                               ->      turn = (rest.to(tl.float32) * (1.0 / s1)).to(tl.int32)
-                                                      i0 = row + turn;  i1 = rest - turn * s1     and corrected by one
+    i1 = x % s1                               ->      turn = ((rest.to(tl.float32) + 0.5) * (1.0 / s1)).to(tl.int32)
+                                                      i0 = row + turn;  i1 = rest - turn * s1
 
-A division of each element takes 20 instructions and more. `turn` is at most the elements of a program, so the product
-is off by less than one, whatever the size is: float32 has rounded `rest` and the inverse by a part of 2 ** 24 each.
+A division of each element takes 20 instructions and more. A quotient is half a position away from the next whole number at
+the least, by which float32 is not wrong for rows of less than LONG_ROW: it rounds the inverse and the product by three parts
+of 2 ** 23. Of longer rows a program has two at the most.
 
 Requires positions of 32 bits.
 """
@@ -17,6 +18,8 @@ from typing import Any
 
 from preheat.generate.tiles import Tile
 from preheat.ir.scalar import Scalar
+
+LONG_ROW = 1 << 20
 
 
 def is_parted(tile: Tile) -> bool:
@@ -31,10 +34,20 @@ def parts_of(writer: Any) -> Iterator[tuple[tuple[str, str], str]]:
     start, columns = writer.start, writer.tile.columns
     emit(f"row = ({start}) // {size}")
     emit(f"rest = ({start} - row * {size} + tl.arange(0, {columns})).to(tl.int32)")
-    emit(f"turn = (rest.to(tl.float32) * (1.0 / {size})).to(tl.int32)")
-    emit(f"turn = turn - (rest < turn * {size}).to(tl.int32)")
-    emit(f"turn = turn + (rest >= (turn + 1) * {size}).to(tl.int32)")
+    emit(f"near = ((rest.to(tl.float32) + 0.5) * (1.0 / {size})).to(tl.int32)")
+    emit(f"turn = tl.where({size} < {LONG_ROW}, near, (rest >= {size}).to(tl.int32))")
     emit(f"{x}_0_1 = row + turn")
     emit(f"{x}_1_2 = rest - turn * {size}")
     yield (size, ""), f"{x}_0_1"
     yield ("1", size), f"{x}_1_2"
+
+
+def row_of(writer: Any) -> str:
+    """Writes the row of a program all of which is in one; the question whether it is."""
+    size, columns = writer.count(writer.tile.along[1:]), writer.tile.columns
+    writer.emit(f"first = ({writer.start}) // {size}")
+    writer.emit(f"before = {writer.start} - first * {size}")
+    writer.emit(f"within = before + tl.arange(0, {columns})")
+    writer.know(("position", "x", size, ""), "first", "")
+    writer.know(("position", "x", "1", size), "within", "x")
+    return f"before + {columns} <= {size}"

@@ -18,7 +18,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from preheat.base.dataclass import dataclass
-from preheat.generate.online import EXP_SUM, online, walks
+from preheat.generate.moments import IN_ONE_WALK, in_one_walk
+from preheat.generate.online import walks
 from preheat.generate.triton_ops import FAR
 from preheat.ir.devices import Device, device_of
 from preheat.ir.hinted import estimate
@@ -67,6 +68,9 @@ VECTOR_BYTES = 16  # of memory that a thread loads at once
 SQUARE = 32
 # Of programs that have rows of memory below each other: columns, all elements, and loads that these rows share.
 CHANNELS, CHANNEL_ELEMS, LEAST_SHARED = (256, 128, 64, 32), 4096, 3
+SPREAD_BYTES = 64  # of what rows share, between the same bytes of neighbouring threads
+SPREAD_ROWS, SPREAD_COLUMNS = 4, 256  # of programs for rows that are spread so, and the least that they fill
+LEAST_SPREAD = 3 * SPREAD_COLUMNS
 LINE_ELEMS = 4096  # of a line that a program has part of
 LEAST_FULL = 0.9  # of the positions of programs that have parts of a line
 INDEXING = ("floordiv", "remainder", "axis")  # arithmetic of positions
@@ -164,7 +168,7 @@ def power_of_two(number: int) -> int:
 
 def _rows(kernel: Kernel, walked: tuple[Axis, ...], device: Device) -> Tile:
     rows, length = extent_of(kernel.axes), power_of_two(extent_of(walked))
-    joined, factors = online(kernel), _shared_loads(kernel, walked)
+    joined, factors = in_one_walk(kernel), _shared_loads(kernel, walked)
     is_alone = rows * FEW_ROWS <= device.units  # what counts is how soon a program is done
     is_once = walks(joined) == 1 and not is_alone  # then nothing is gained by holding the row
     if factors > 1:
@@ -199,7 +203,8 @@ def longest_held(kernel: Kernel, count: int) -> int:
 
 
 def _is_online(kernel: Kernel) -> bool:
-    return any(op.how == EXP_SUM for stage in kernel.stages for op in stage.body)
+    """Whether two reductions are in one walk of a kernel (`in_one_walk`)."""
+    return any(op.how in IN_ONE_WALK for stage in kernel.stages for op in stage.body)
 
 
 def _shared_loads(kernel: Kernel, walked: tuple[Axis, ...]) -> int:
@@ -250,10 +255,11 @@ def _columns(kernel: Kernel, walked: tuple[Axis, ...], device: Device) -> Tile:
     is_alone = -(-columns // at_once) <= device.units  # what counts is how soon a program is done
     deep = min(length, DEEP // 2 if is_half else 4 * DEEP if is_alone else DEEP)
     grid, down = parts_apart(kernel, at_once)
-    held = _held(kernel, at_once, length) if deep < length and (walks(kernel) > 1 or grid) else 0
+    held = _held(kernel, at_once, length) if deep < length and (walks(in_one_walk(kernel)) > 1 or grid) else 0
     if held:
         return Tile(grid, down, walked, held, length, False, warps_of(held * length, 32, device))
-    warps, ahead = warps_of(at_once * deep, 16, device), COLUMNS_AHEAD if is_half and deep < length else 1
+    is_ahead = deep < length and (is_half or _is_online(in_one_walk(kernel)))
+    warps, ahead = warps_of(at_once * deep, 16, device), COLUMNS_AHEAD if is_ahead else 1
     return Tile(grid, down, walked, at_once, deep, deep < length, warps, 1, ahead)
 
 
@@ -266,7 +272,7 @@ def _stores_along(kernel: Kernel, walked: tuple[Axis, ...]) -> bool:
 def _held(kernel: Kernel, at_once: int, length: int) -> int:
     """The columns, `at_once` at the most, of which a program has all that it reduces, each element loaded once; 0 for
     none: of what is walked twice, or of short parts of them, whose loads are all on their way at the same time."""
-    if walks(kernel) > 1:
+    if walks(in_one_walk(kernel)) > 1:
         return at_once if at_once * length <= HELD_COLUMNS else 0
     if length > SHORT_ROWS:
         return 0
@@ -288,9 +294,29 @@ def parts_apart(kernel: Kernel, at_once: int) -> tuple[tuple[Axis, ...], tuple[A
 def _flat(kernel: Kernel, device: Device) -> Tile:
     count = extent_of(kernel.axes)
     at_once, each = flat_elems(kernel)
+    length = kernel.axes[1].extent if len(kernel.axes) == 2 else 0
+    if length >= LEAST_SPREAD and length % _vector(kernel) and is_spread(kernel):
+        return Tile((), kernel.axes[:1], kernel.axes[1:], SPREAD_ROWS, SPREAD_COLUMNS, False, 4)
     while at_once > 128 and -(-count // at_once) < 2 * device.units:
         at_once //= 2
     return Tile((), (), kernel.axes, 1, at_once, False, warps_of(at_once, each, device))
+
+
+def is_spread(kernel: Kernel) -> bool:
+    """Whether rows that begin anywhere are better loaded one element a thread: of what all rows share, which no thread loads
+    several elements of at once then, those of a warp lie in many lines of a cache, for each element of a thread. (A softmax of
+    32767 x 1021 columns in 16 bits took 102 us so on an H200, 62 of 32768 x 1024.)"""
+    (*_, first, last), found = kernel.axes, {}
+    for op in accesses(kernel):
+        terms = dict(op.index.terms)
+        if op.op == "load" and terms.get(last.name) == 1 and first.name not in terms:
+            found[op.param, op.index] = DTYPES[op.dtype].itemsize
+    return _vector(kernel) * sum(found.values()) >= SPREAD_BYTES
+
+
+def _vector(kernel: Kernel) -> int:
+    """The elements that a thread loads at once, of the narrowest."""
+    return VECTOR_BYTES // min(DTYPES[op.dtype].itemsize for op in accesses(kernel))
 
 
 def flat_elems(kernel: Kernel) -> tuple[int, int]:

@@ -31,11 +31,12 @@ from typing import NamedTuple
 
 from preheat.base.dataclass import dataclass
 from preheat.base.errors import InternalError
-from preheat.generate import triton_ops as ops
+from preheat.generate import moments, triton_ops as ops
 from preheat.generate.behind import write_behind
 from preheat.generate.coarse import coarse_values
 from preheat.generate.folding import folds_of, write_fold
-from preheat.generate.online import EXP_SUM, accumulate, begin, exponential_sums, finish, online
+from preheat.generate.moments import IN_ONE_WALK, MOMENTS, SQUARES, in_one_walk
+from preheat.generate.online import EXP_SUM, accumulate, begin, exponential_sums, finish
 from preheat.generate.products import product_of, write_kernel
 from preheat.generate.quotients import is_parted, parts_of
 from preheat.generate.rows import side_by_side
@@ -113,9 +114,10 @@ class Writer:
         self.between = between  # the fewest and the most elements of a row, 0 where that is not known
         self.bounds = bounds_of(kernel)
         self.within = {bound.mask: bound for bound in self.bounds}  # written as positions are, not op by op
+        self.is_light = False  # blocks have an element for each lane of `moments`
         self.is_clamped = False  # `y` is a row that is there: masks are for what is stored
         self.coarse, self.totals = coarse_values(kernel), exponential_sums(kernel)
-        self.kernel, self.tile = online(kernel) if tile.is_looped else kernel, tile
+        self.kernel, self.tile = in_one_walk(kernel) if tile.is_looped else kernel, tile
         self.kernel = held(kernel) if tile.parts else self.kernel
         self.set_known(())  # `known`: masks that hold here; `idle`: values that nothing needs
         self.product = product_of(kernel) if tile.depth else None
@@ -130,8 +132,7 @@ class Writer:
         self.values: dict[int, _Known] = {}
         self.same: dict[tuple, _Known] = {}  # what has been computed, by how
         self.stride = {axis.name: axis.extent for axis in (*tile.grid, *tile.down, *tile.along)}
-        self.block = "program"  # the text of which block down it is
-        self.names = {"y": "y", "x": "x"}  # of the positions along the two dimensions
+        self.block, self.names = "program", {"y": "y", "x": "x"}  # the text of which block down it is, and of positions
         self.masks: dict[str, str] = {}
         made = [op for stage in self.kernel.stages for op in stage.body]
         self.online = {op.args[1] for op in made if op.how == EXP_SUM}  # their largest values
@@ -255,7 +256,7 @@ class Writer:
         dim = "y" if axes is tile.down else "x"
         divisor, modulus = self.count(axes[last:]), self.count(axes[first:last])
         key = ("position", dim, divisor, modulus if first else "")
-        if key not in self.same and is_parted(tile):
+        if key not in self.same and is_parted(tile) and (first or divisor != "1"):
             self.same.update((("position", "x", *which), _Known(name, "x", "")) for which, name in parts_of(self))
         if key not in self.same:
             whole = self.names[dim]
@@ -301,6 +302,8 @@ class Writer:
             self.values[op.id] = _Known("True", "", "bool")
         elif op.op == "where" and op.args[0] in self.known:
             self.values[op.id] = self.values[op.args[1]]
+        elif op.how == SQUARES:
+            moments.join(self, op)
         elif op.op == "reduce":
             self._accumulate(op) if is_loop else self._reduce(op)
         elif op.op == "store" and op.how:
@@ -367,6 +370,10 @@ class Writer:
         self.emit(f"{name} = {text}")
         dtype = "bool" if op.op in COMPARISONS else op.dtype
         return _Known(name, self._dims("".join(a.dims for a in args)), dtype)
+
+    def know(self, key: tuple, name: str, dims: str) -> None:
+        """From here on `name` is the position of that key."""
+        self.same[key] = _Known(name, dims, "")
 
     def axis(self, name: str) -> str:
         """The text of the position along one axis."""
@@ -520,8 +527,8 @@ class Writer:
 
     def _begin(self, op: LoopOp) -> None:
         """The accumulators of a reduction that is walked block by block."""
-        if op.id in self.online or (self.is_flat and op.how == EXP_SUM):
-            begin(self, op)
+        if op.id in self.online or op.how in IN_ONE_WALK:
+            (moments.begin if op.how in MOMENTS else begin)(self, op)
             return
         value_dtype = self._operand_dtype(op)
         shape = self.shape("yx")
@@ -533,8 +540,8 @@ class Writer:
     def _accumulate(self, op: LoopOp) -> None:
         value, mask, a = self.values[op.args[0]], self.masks.get("x"), f"a{op.id}"
         wide = self.widened(op, value)
-        if op.id in self.online or op.how == EXP_SUM:
-            accumulate(self, op, wide, mask)
+        if op.id in self.online or op.how in IN_ONE_WALK:
+            (moments.accumulate if op.how in MOMENTS else accumulate)(self, op, wide, mask)
             return
         if op.how in ("argmax", "argmin"):
             sign = ">" if op.how == "argmax" else "<"
@@ -549,8 +556,8 @@ class Writer:
         self.emit(f"{a} = tl.where({mask}, {joined}, {a})" if mask else f"{a} = {joined}")
 
     def _finish(self, op: LoopOp) -> None:
-        if op.id in self.online or op.how == EXP_SUM:
-            finish(self, op)
+        if op.id in self.online or op.how in IN_ONE_WALK:
+            (moments.finish if op.how in MOMENTS else finish)(self, op)
         elif op.how in ("argmax", "argmin"):
             self._reduce_pairs(op, f"a{op.id}", f"n{op.id}")
         else:

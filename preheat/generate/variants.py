@@ -15,7 +15,7 @@ from preheat.generate.products import product_of
 from preheat.generate.rows import side_by_side
 from preheat.generate.rungs import SHORTEST_LINE, Rung, alignments, parted, rungs
 from preheat.generate.tables import sources_of_table
-from preheat.generate.tiles import Tile
+from preheat.generate.tiles import LEAST_SPREAD, Tile, is_spread
 from preheat.generate.triton import Source, Writer, source_of
 from preheat.ir.devices import device_of
 from preheat.ir.loop import Axis, Kernel, is_for_any, sizes_of
@@ -49,8 +49,11 @@ def sources_of(kernel: Kernel, target: Target, tile: Tile | None = None) -> list
         if one and other:
             one = replace(one, sizing=replace(one.sizing, least=((_plained(rung.tile.along), SHORTEST_LINE),)))
         found += [one] if one else []
+        if one and other and is_spread(kernel) and not rung.most:
+            some = _sized(kernel, rung, [])
+            found.append(replace(some, sizing=replace(some.sizing, least=((_plained(rung.tile.along), LEAST_SPREAD),))))
         found += [] if aligned and (is_one or other) else [_sized(kernel, rung, [])]
-    return [*found, _sized(kernel, other, [])] if other and found[-1].sizing.multiples else found
+    return [*found, _sized(kernel, other, [])] if other and (found[-1].sizing.multiples or found[-1].sizing.least) else found
 
 
 def _interleaved(kernel: Kernel, tile: Tile, least: int) -> Source:
@@ -66,6 +69,8 @@ def _sized(kernel: Kernel, rung: Rung, multiples: Pairs) -> Source:
     if not tile.is_looped:
         blocks.append((_extents(tile.along), tile.columns))
     least, most = ([(_extents(tile.along), count)] if count else [] for count in (rung.least, rung.most))
+    if rung.few:
+        most.append((_extents((*tile.grid, *tile.down)), rung.few))
     known = {str(dims[0]): n for dims, n in multiples if len(dims) == 1}
     source = Writer(kernel, tile, known, (rung.least, rung.most)).source()
     return replace(source, sizing=Sizing(*(

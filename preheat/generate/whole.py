@@ -15,14 +15,17 @@ asked once a program. A walk that is not the first goes back over the row: what 
 Guarantees: the values of masked walks, the order of sums in walks that go back apart.
 """
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from preheat.generate.moments import MOMENTS, begin_masked
 from preheat.generate.nest import operands
-from preheat.generate.online import walks
-from preheat.generate.tiles import VECTOR_BYTES, Tile, accesses, extent_of, flat_elems
-from preheat.ir.hinted import holds
+from preheat.generate.online import are_aligned, lanes_of, walks
+from preheat.generate.quotients import is_parted, row_of
+from preheat.generate.tiles import BLOCK_ELEMS, COLUMNS_AHEAD, VECTOR_BYTES, Tile, accesses, extent_of, flat_elems
+from preheat.ir.hinted import estimate, holds
 from preheat.ir.loop import Index, Kernel, LoopOp, Stage
 from preheat.ir.scalar import Dim, Scalar
 from preheat.ir.types import DTYPES
@@ -143,7 +146,7 @@ def write_walk(writer: Any, stage: Stage) -> None:
 
 def _goes_back(writer: Any, stage: Stage) -> bool:
     walks = [each for each in writer.kernel.stages if each.axes]
-    is_plain = not any(op.op == "reduce" and op.how in FIRSTS for op in stage.body)
+    is_plain = not any(op.op == "reduce" and op.how in (*FIRSTS, *MOMENTS) for op in stage.body)
     return bool(walks.index(stage) % 2) and is_plain and writer.is_flat
 
 
@@ -154,10 +157,17 @@ def _loop(
     """A walk from `first` to `last`, without masks where `known` says which of the kernel's own hold. is_open: how
     many blocks these are, only the program knows."""
     tile, outside, masks = writer.tile, dict(writer.same), dict(writer.masks)
-    loop = f"range({first}, {last}, {tile.columns})"
+    sums = [op for op in stage.body if op.how in MOMENTS]
+    if known is None and sums:
+        for op in sums:
+            begin_masked(writer, op)
+        writer.tile, writer.is_light = replace(tile, columns=lanes_of(writer).so_far[-1]), True
+    loop = f"range({first}, {last}, {writer.tile.columns})"
     if known is not None and _is_ahead(writer):
         loop = f"tl.{loop[:-1]}, num_stages={tile.ahead})"
-    elif known is not None and is_open and (writer.is_flat or writer.kernel.lane) and walks(writer.kernel) == 1:
+    elif known is not None and is_open and sums and _is_narrow(writer) and are_aligned(writer):
+        loop = f"tl.{loop[:-1]}, num_stages={COLUMNS_AHEAD})"
+    elif known is not None and (is_open or sums) and (writer.is_flat or writer.kernel.lane) and walks(writer.kernel) == 1:
         loop = f"tl.{loop[:-1]}, loop_unroll_factor={UNROLLED})"
     writer.emit(f"for {'back' if is_back else 'start'} in {loop}:")
     writer.depth += 1
@@ -172,8 +182,14 @@ def _loop(
     for op in stage.body:
         writer.operation(op, True)
     writer.depth -= 1
-    writer.same, writer.masks = outside, masks
+    writer.same, writer.masks, writer.tile, writer.is_light = outside, masks, tile, False
     writer.set_known(())
+
+
+def _is_narrow(writer: Any) -> bool:
+    """Blocks of 16 bits of a row, of which loads of several in a turn come one after the other."""
+    widths = {DTYPES[op.dtype].itemsize for op in accesses(writer.kernel) if op.op == "load"}
+    return writer.is_flat and writer.tile.columns <= BLOCK_ELEMS and min(widths) < WORD_BYTES
 
 
 def _rooms(writer: Any) -> dict[int, str]:
@@ -248,15 +264,16 @@ def write_stages(writer: Any) -> None:
     whole, known, tile = _is_whole(writer), dict(writer.same), writer.tile
     if whole:
         condition, is_masked, rooms = whole
-        writer.emit(f"if {condition}:")
-        writer.depth += 1
         masks = dict(writer.masks)
+        other = "" if is_masked else _write_row(writer, condition)
+        writer.emit(f"{other}if {condition}:")
+        writer.depth += 1
         if not is_masked:
             writer.masks = {}
         writer.set_known(rooms)
         for stage in writer.kernel.stages:
             writer.stage(stage)
-        writer.masks, writer.same, writer.values = masks, known, {}
+        writer.masks, writer.same, writer.values = masks, dict(known), {}
         writer.set_known(())
         writer.depth -= 1
         writer.emit("else:")
@@ -266,6 +283,26 @@ def write_stages(writer: Any) -> None:
     for stage in writer.kernel.stages:
         writer.stage(stage)
     writer.depth, writer.tile = 1, tile
+
+
+def _write_row(writer: Any, condition: str) -> str:
+    """Writes all stages once more for programs all of which are in one long row, what is the same for which they load once.
+    "el" where it did: before what is for others."""
+    tile = writer.tile
+    if not is_parted(tile) or estimate(tile.along[1].extent) < tile.columns:
+        return ""
+    known, masks = dict(writer.same), dict(writer.masks)
+    within = row_of(writer)
+    writer.emit(f"if {condition} and {within}:")
+    writer.depth += 1
+    writer.masks, start = {}, len(writer.lines)
+    for stage in writer.kernel.stages:
+        writer.stage(stage)
+    # a name is of one type in all branches
+    writer.lines[start:] = [re.sub(r"\bv(?=\d)", "u", line) for line in writer.lines[start:]]
+    writer.masks, writer.same, writer.values = masks, known, {}
+    writer.depth -= 1
+    return "el"
 
 
 def _in_pieces(writer: Any) -> None:

@@ -20,6 +20,7 @@ from preheat.ir.graph import Builder, Op, Ref
 from preheat.ir.hinted import estimate, holds, prefer
 from preheat.ir.scalar import Dim, Scalar, product
 from preheat.ir.types import TensorType, tensor
+from preheat.schedule.partial import Cut
 
 VECTOR_BYTES, MOST_ELEMS = 16, 8  # of memory that a thread loads at once
 # Fewer are done before it counts. With as many rows as KNOWN_ROWS the last one, which is not all there and loaded one
@@ -47,7 +48,7 @@ def rows_abreast(type: TensorType, itemsize: int) -> int:
 def reduce_abreast(
     builder: Builder, op: Op, matrix: TensorType, count: int, parts: Dim, cut: Dim, dtype: str,
     padded: Callable[[Builder, str, int, int, Dim], int],
-) -> None:
+) -> Cut:
     """Appends the reduction `op` of the columns of `matrix`: so many parts of `cut` times `count` rows each.
     dtype: of partial results; padded: a value whose axis is padded by what changes no result."""
     rows, columns = matrix.sizes
@@ -56,15 +57,18 @@ def reduce_abreast(
     if dtype != matrix.dtype:
         value = builder.add("cast", [value], tensor(dtype, (length,), device=device), dtype=dtype)
     wide, whole = count * columns, parts * cut * count
-    if isinstance(rows, Scalar) or whole != rows:
+    is_padded = isinstance(rows, Scalar) or whole != rows
+    if is_padded:
         value = padded(builder, op.name, value, 0, parts * cut * wide)
     value = builder.add("reshape", [value], tensor(dtype, (parts, cut, wide), device=device))
-    value = builder.add(
+    found = builder.add(
         op.name, [value], tensor(dtype, (parts, 1, wide), device=device), axes=(1,), keepdim=True)
-    value = builder.add("reshape", [value], tensor(dtype, (parts * count, columns), device=device))
+    done = Cut(value, found, (1,), (0,), cut, length if is_padded else None, count)
+    value = builder.add("reshape", [found], tensor(dtype, (parts * count, columns), device=device))
     total = tensor(dtype, (1, columns), device=device)
     value = builder.add(op.name, [value], total, axes=(0,), keepdim=True)
     if dtype != op.type.dtype:
         total = tensor(op.type.dtype, (1, columns), device=device)
         value = builder.add("cast", [value], total, dtype=op.type.dtype)
     builder.append(Op("reshape", (Ref(value),), op.results, op.types))
+    return done

@@ -19,7 +19,6 @@ OPEN_ROWS, OPEN_PARTS = 256, 1024  # the fewest rows of a part across; the parts
 PROGRAMS = 4 * cost.GPU_FEW_PROGRAMS  # the most parts along of all rows: so many that all are done at about the same time
 LEAST_STEPS = 2  # of a part along
 MOST_ROWS_OF_PARTS = 256  # across: the second step walks them
-MOST_ROWS_HELD, HELD_ROWS = 512, 512  # the same of parts that are walked twice; rows of which a program has some columns
 # How many times as long or as short as expected a reduction may be; the same of few rows, and how many these are.
 ROOM, ROW_ROOM = 8, 2
 
@@ -46,10 +45,9 @@ def parts_along(
 
 
 def parts_across(
-    type: TensorType, axes: tuple[int, ...], axis: int, step: int, most: Dim = MOST_ROWS_OF_PARTS, held: int = 0,
+    type: TensorType, axes: tuple[int, ...], axis: int, step: int, most: Dim = MOST_ROWS_OF_PARTS,
 ) -> tuple[Dim, Dim] | None:
-    """As `parts_along`, of columns, in `most` parts at the most. held: elements that are no less than enough for a
-    part."""
+    """As `parts_along`, of columns, in `most` parts at the most."""
     size, count = type.sizes[axis], product(type.sizes[a] for a in axes)
     columns, many = product(n for k, n in enumerate(type.sizes) if k not in axes), cost.GPU_FEW_PROGRAMS // 2 * GPU_COLUMNS
     if estimate(columns) >= many or estimate(count) <= OPEN_ROWS:
@@ -58,14 +56,8 @@ def parts_across(
     prefer(("ge", count, OPEN_ROWS // ROOM))
     enough = 4 * cost.GPU_FEW_PROGRAMS * GPU_COLUMNS * step  # elements of all programs, a step for each
     few = ceiling(size, most * step), ceiling(type.elems, enough)
-    fewest, busy = (steps * step for steps in few)
-    each = longest((OPEN_ROWS, fewest, least((held, busy)) if held else busy))
+    each = longest((OPEN_ROWS, *(steps * step for steps in few)))
     return ceiling(size, each), each
-
-
-def parts_twice(type: TensorType, axes: tuple[int, ...], axis: int, step: int) -> tuple[Dim, Dim] | None:
-    """As `parts_across`, of columns whose parts are walked twice: so short that a program has them in its registers."""
-    return parts_across(type, axes, axis, step, MOST_ROWS_HELD, HELD_ROWS)
 
 
 def ceiling(size: Dim, each: Dim) -> Dim:

@@ -22,10 +22,11 @@ Source: Milakov and Gimelshein, "Online normalizer calculation for softmax" (201
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from preheat.ir.graph import Builder, Graph, Op, Ref
-from preheat.ir.scalar import Dim
+from preheat.ir.hinted import quotient
+from preheat.ir.scalar import Dim, product
 from preheat.ir.types import TensorType, Type, tensor
 
 FLOATS = ("float32", "float64")
@@ -34,7 +35,8 @@ FLOATS = ("float32", "float64")
 class Cut(NamedTuple):
     """A reduction in parts. value: what the parts are of, with one axis as two; parts: the result of each; first,
     second: the axes that are reduced in the parts, and of these; each: elements of a part; size: of the axis, where
-    it is padded: the last parts have fewer then."""
+    it is padded: the last parts have fewer then. abreast: rows of columns that are one (`abreast`): so many parts
+    lie one after the other in one of `parts`, and `size` is that of all columns."""
 
     value: int
     parts: int
@@ -42,6 +44,7 @@ class Cut(NamedTuple):
     second: tuple[int, ...]
     each: Dim
     size: Dim | None = None
+    abreast: int = 1
 
 
 def exponentials(graph: Graph, types: Mapping[int, Type]) -> dict[int, int]:
@@ -69,8 +72,8 @@ def exponentials(graph: Graph, types: Mapping[int, Type]) -> dict[int, int]:
 
 def write_parts(builder: Builder, op: Op, cut: Cut, largest: int) -> None:
     """Appends the sum `op` of exponentials below `largest`, which was cut as `cut` says."""
-    (axis,) = cut.second
     whole, part = builder.type_of[cut.value], builder.type_of[cut.parts]
+    (axis,) = (0,) if cut.abreast > 1 else cut.second
 
     def like(sizes: tuple, dtype: str = part.dtype) -> TensorType:
         return tensor(dtype, sizes, device=whole.device)
@@ -78,18 +81,30 @@ def write_parts(builder: Builder, op: Op, cut: Cut, largest: int) -> None:
     spread = builder.add("expand", [cut.parts], _expanded(part, whole.sizes))
     below = builder.add("sub", [cut.value, spread], like(whole.sizes))
     power = builder.add("exp", [below], like(whole.sizes))
-    sums = builder.add("sum", [power], part, axes=(axis + 1,), keepdim=True)
+    sums = builder.add("sum", [power], part, axes=cut.first, keepdim=True)
+    parts, sums = _rows_apart(builder, cut, cut.parts), _rows_apart(builder, cut, sums)
+    part = builder.type_of[parts]
     one = (*part.sizes[:axis], 1, *part.sizes[axis + 1 :])
     most = builder.add("reshape", [largest], like(one))
     most = builder.add("expand", [most], _expanded(builder.type_of[most], part.sizes))
-    scale = builder.add("exp", [builder.add("sub", [cut.parts, most], part)], part)
+    scale = builder.add("exp", [builder.add("sub", [parts, most], part)], part)
     scaled = builder.add("mul", [sums, scale], part)
     least = builder.add("full", [], part, value=float("-inf"))
-    is_nothing = builder.add("eq", [cut.parts, least], like(part.sizes, "bool"))
+    is_nothing = builder.add("eq", [parts, least], like(part.sizes, "bool"))
     zero = builder.add("mul", [most, builder.add("full", [], part, value=0.0)], part)
     scaled = builder.add("where", [is_nothing, zero, scaled], part)  # NaN if all of the row is -inf
     total = builder.add("sum", [scaled], like(one), axes=(axis,), keepdim=True)
     builder.append(Op("reshape", (Ref(total),), op.results, op.types))
+
+
+def _rows_apart(builder: Builder, cut: Cut, value: int) -> int:
+    """`value`, which is one of each part, with the parts that lie one after the other below each other."""
+    if cut.abreast == 1:
+        return value
+    type = builder.type_of[value]
+    parts, _, wide = type.sizes
+    sizes = parts * cut.abreast, quotient(wide, cut.abreast)
+    return builder.add("reshape", [value], tensor(type.dtype, sizes, device=type.device))
 
 
 def squares(graph: Graph, types: Mapping[int, Type]) -> dict[int, tuple[int, int]]:
@@ -123,44 +138,72 @@ def write_squares(builder: Builder, op: Op, cut: Cut, mean: int) -> None:
     """Appends the sum `op` of squares about `mean`, whose sum was cut as `cut` says: about the mean of each part, and
     those about the mean of all."""
     whole, part = builder.type_of[cut.value], builder.type_of[cut.parts]
-    if cut.size is None:
-        count, share = (builder.add("full", [], part, value=value) for value in (float(cut.each), 1 / cut.each))
-        means = builder.add("mul", [cut.parts, share], part)  # about any number near the mean it would be right
-    else:
-        count = _counts(builder, cut, part)
-        one = builder.add("full", [], part, value=1.0)
-        means = builder.add("div", [cut.parts, builder.add("maximum", [count, one], part)], part)
+    means, _ = _means(builder, cut, cut.parts)
     centred = builder.add("sub", [cut.value, builder.add("expand", [means], _expanded(part, whole.sizes))], whole)
     if cut.size is not None:
         centred = builder.add("mul", [centred, _there(builder, cut, whole)], whole)
     within = builder.add("sum", [builder.add("mul", [centred, centred], whole)], part, axes=cut.first, keepdim=True)
-    total = tensor(
-        part.dtype, tuple(1 if k in cut.second else n for k, n in enumerate(part.sizes)), device=part.device)
+    within, second = _rows_apart(builder, cut, within), (0,) if cut.abreast > 1 else cut.second
+    means, count = _means(builder, cut, _rows_apart(builder, cut, cut.parts))
+    part = builder.type_of[within]
+    total = tensor(part.dtype, tuple(1 if k in second else n for k, n in enumerate(part.sizes)), device=part.device)
     centre = builder.add("reshape", [mean], total)
     apart = builder.add("sub", [means, builder.add("expand", [centre], _expanded(total, part.sizes))], part)
     between = builder.add("mul", [builder.add("mul", [apart, apart], part), count], part)
     joined = builder.add("add", [within, between], part)
-    value = builder.add("sum", [joined], total, axes=cut.second, keepdim=True)
+    value = builder.add("sum", [joined], total, axes=second, keepdim=True)
     builder.append(Op("reshape", (Ref(value),), op.results, op.types))
 
 
+def _means(builder: Builder, cut: Cut, parts: int) -> tuple[int, int]:
+    """The mean of each of the sums `parts`, and how many elements these are of."""
+    part = builder.type_of[parts]
+    if cut.size is None:
+        count, share = (builder.add("full", [], part, value=value) for value in (float(cut.each), 1 / cut.each))
+        return builder.add("mul", [parts, share], part), count  # about any number near the mean it would be right
+    count = _counts(builder, cut, part)
+    one = builder.add("full", [], part, value=1.0)
+    return builder.add("div", [parts, builder.add("maximum", [count, one], part)], part), count
+
+
 def _counts(builder: Builder, cut: Cut, part: TensorType) -> int:
-    """How many elements that are not padding each part has."""
-    (axis,), each = cut.second, cut.each
-    whole = tensor("int64", part.sizes, device=part.device)
-    left = builder.add("iota", [], whole, axis=axis, start=cut.size, step=0 - each)
-    most, none = (builder.add("full", [], whole, value=value) for value in (each, 0))
-    count = builder.add("maximum", [builder.add("minimum", [left, most], whole), none], whole)
+    """How many elements that are not padding each part has, of a tensor of that type."""
+    each, whole = cut.each, tensor("int64", part.sizes, device=part.device)
+
+    def made(name: str, *args: int, **attrs: Any) -> int:
+        return builder.add(name, args, whole, **attrs)
+
+    if cut.abreast == 1:
+        (axis,) = cut.second
+        left = made("iota", axis=axis, start=cut.size, step=0 - each)
+    else:  # the last row of those that are one has `last` places more than none: others have a row less there
+        if part.rank == 2:
+            rows, step = quotient(cut.size, part.sizes[1]), made("full", value=cut.abreast)
+            place = made("iota", axis=0, start=0, step=1)
+            part_of, place = made("floordiv", place, step), made("remainder", place, step)
+            whole_rows, last = (rows - 1) // cut.abreast + 1, (rows - 1) % cut.abreast
+            left = made("sub", made("full", value=whole_rows), made("mul", part_of, made("full", value=each)))
+        else:
+            wide, place = part.sizes[2], made("iota", axis=2, start=0, step=1)
+            whole_rows, last = (cut.size - 1) // wide + 1, (cut.size - 1) % wide
+            left = made("iota", axis=0, start=whole_rows, step=0 - each)
+        is_less = builder.add("gt", [place, made("full", value=last)], tensor("bool", part.sizes, device=part.device))
+        left = made("sub", left, builder.add("cast", [is_less], whole, dtype="int64"))
+    most, none = made("full", value=each), made("full", value=0)
+    count = made("maximum", made("minimum", left, most), none)
     return builder.add("cast", [count], part, dtype=part.dtype)
 
 
 def _there(builder: Builder, cut: Cut, whole: TensorType) -> int:
     """1 for each element of the parts, 0 for padding."""
-    (axis,), sizes = cut.second, whole.sizes
-    before, after = sizes[:axis], sizes[axis + 2 :]
+    sizes = whole.sizes
+    if cut.abreast > 1:
+        axis, before, after, length = 0, (), (), product(sizes)
+    else:
+        (axis,) = cut.second
+        before, after, length = sizes[:axis], sizes[axis + 2 :], sizes[axis] * sizes[axis + 1]
     made = tensor(whole.dtype, (*before, cut.size, *after), device=whole.device)
     value = builder.add("full", [], made, value=1.0)
-    length = sizes[axis] * sizes[axis + 1]
     ends = tuple(length - cut.size if k == axis else 0 for k in range(made.rank))
     padded = tensor(whole.dtype, (*before, length, *after), device=whole.device)
     value = builder.add("pad", [value], padded, low=(0,) * made.rank, high=ends, value=0.0)

@@ -27,7 +27,7 @@ from preheat.ir.scalar import Dim, Scalar, product
 from preheat.ir.types import DTYPES, TensorType, contiguous_strides, tensor
 from preheat.schedule import cost
 from preheat.schedule.abreast import reduce_abreast, rows_abreast
-from preheat.schedule.open_parts import GPU_COLUMNS, MOST_ROWS_OF_PARTS, ceiling, parts_across, parts_along, parts_twice
+from preheat.schedule.open_parts import GPU_COLUMNS, MOST_ROWS_OF_PARTS, ceiling, parts_across, parts_along
 from preheat.schedule.partial import Cut, exponentials, squares, write_parts, write_squares
 
 SPLITTABLE = frozenset("sum prod max min any all".split())
@@ -60,7 +60,6 @@ def split_reductions(
     rows = _row_shapes(graph, types) if target.is_gpu else frozenset()
     largest_of = exponentials(graph, types) if target.is_gpu else {}
     mean_of = squares(graph, types) if target.is_gpu else {}
-    twice = {total for total, _ in mean_of.values()}  # whose parts are walked twice
     cuts: dict[int, Cut] = {}  # by the value that was cut
     plain, stored = _Plain(graph, types), _stored(graph) if target.is_gpu else frozenset()
     pending = list(reversed(graph.ops))
@@ -81,12 +80,12 @@ def split_reductions(
             pending += reversed(_in_turn(builder, op, types))
             continue
         folded = None if is_whole else _fold_parts(flat, rows)
-        abreast = 1 if is_whole or folded or first in {*twice, *largest_of.values()} else _abreast(op, flat, plain)
+        abreast = 1 if is_whole or folded else _abreast(op, flat, plain)
         if abreast > 1:
-            reduce_abreast(
+            cuts[op.result] = reduce_abreast(
                 builder, op, flat.type, abreast, *_parts_abreast(flat.type, abreast), _wide(op), _padded)
             continue
-        parts = None if is_whole else folded or _parts(op, types, target, flat, stored, first in twice)
+        parts = None if is_whole else folded or _parts(op, types, target, flat, stored)
         if parts is None:
             ops.append(op)
         else:
@@ -229,11 +228,11 @@ def _stored(graph: Graph) -> frozenset[int]:
 
 
 def _parts(
-    op: Op, types, target: Target, flat: Matrix | None, stored: Collection[int] = (), is_twice: bool = False,
+    op: Op, types, target: Target, flat: Matrix | None, stored: Collection[int] = (),
 ) -> tuple | None:
     """(axis, parts, elements of each) to cut, of the operand or of what it is taken for (`_flattened`), or None
     to leave the reduction whole. The parts may have more elements than the axis. A fourth are axes of which each
-    position is a part, too. is_twice: the parts are walked twice."""
+    position is a part, too."""
     if op.name not in SPLITTABLE:
         return None
     type, axes = flat or Matrix(types[op.args[0].id], op.attr("axes"))
@@ -249,7 +248,7 @@ def _parts(
         return _image_parts(type, axes, count, rows)
     step = 1 if len(axes) > 1 else GPU_STEPS[not is_across]
     if isinstance(type.sizes[axis], Scalar):
-        open_parts = parts_twice if is_across and is_twice else parts_across if is_across else parts_along
+        open_parts = parts_across if is_across else parts_along
         found = open_parts(type, axes, axis, step) if target.is_gpu else None
     else:
         by = _gpu_parts if target.is_gpu else _cpu_parts

@@ -152,6 +152,11 @@ def scaled(x, y, z):
     return x * y[:, None], (x + y[:, None]).exp() * z, (x.t() * y).contiguous(), x[:, 1:] * y[:, None] - z[1:]
 
 
+def tall(x):
+    """Long columns: in parts of rows abreast, what is reduced twice in one walk of each."""
+    return x.softmax(0), x.var(0), x.logsumexp(0), (x - x.mean(0)) * (x.var(0) + 1e-5).rsqrt()
+
+
 def scalars(x):
     return x * x.shape[0] + x.shape[1] / 2, x / x.numel()
 
@@ -174,6 +179,7 @@ PROGRAMS = {
     "parts": (parts, lambda a, b, c: (torch.randn(a, b), torch.randint(0, 9, (a, b)))),
     "long_rows": (long_rows, lambda a, b, c: (torch.randn(a, 4 * b + 5),)),
     "scaled": (scaled, lambda a, b, c: (torch.randn(a * c, b), torch.randn(a * c), torch.randn(b))),
+    "tall": (tall, lambda a, b, c: (torch.randn(4 * b + 5, a) + 100,)),
     "scalars": (scalars, lambda a, b, c: (torch.randn(a, b),)),
 }
 FIRST = (5, 37, 7)  # the sizes of the real call

@@ -8,7 +8,7 @@ from schedule.loop_interpret import run_plan
 from preheat.bridge.interpret import run
 from preheat.ir.plan import Plan, Target
 from preheat.ir.verify import verify
-from preheat.schedule import cost, split
+from preheat.schedule import abreast, cost, split
 from preheat.schedule.schedule import schedule
 from preheat.schedule.split import split_reductions
 
@@ -91,3 +91,30 @@ def test_other_sums_of_exponentials_are_cut_as_sums():
 def test_rows_that_are_not_cut_stay_as_they_are():
     graph = softmax(400, 512)
     assert split_reductions(on_gpu(graph), TARGET) == on_gpu(graph)
+
+
+@pytest.mark.parametrize("value", (None, -INF, float("nan")))
+@pytest.mark.parametrize("rows", (512, 509))
+def test_columns_in_rows_abreast(rows, value, monkeypatch):
+    """What is cut with its largest value is so in the same parts: of 7 columns four rows are one."""
+    monkeypatch.setattr(abreast, "KNOWN_ROWS", 64)
+    monkeypatch.setattr(abreast, "LEAST_COLUMNS", 4)
+    graph = softmax(rows, 7, axis=0)
+    wide = [op for op in split_reductions(on_gpu(graph), TARGET).ops if op.name in ("max", "sum") and op.type.sizes[-1] == 28]
+    assert [op.name for op in wide] == ["max", "sum"]
+    planned(graph, *([] if value is None else [((slice(None), 3), value), ((slice(0, 200), 5), value)]))
+
+
+@pytest.mark.parametrize("rows", (512, 509, 511))
+def test_squares_of_columns_in_rows_abreast(rows, monkeypatch):
+    """The last part of some columns has a row less: their mean is of as many as there are."""
+    monkeypatch.setattr(abreast, "KNOWN_ROWS", 64)
+    monkeypatch.setattr(abreast, "LEAST_COLUMNS", 4)
+    m = Make()
+    x = m.input(rows, 7)
+    mean = m.op("div", m.reduce("sum", x, 0), (float(rows),))
+    centred = m.op("sub", x, mean)
+    graph = m.graph(m.reduce("sum", m.op("mul", centred, centred), 0))
+    wide = [op for op in split_reductions(on_gpu(graph), TARGET).ops if op.name == "sum" and op.type.sizes[-1] == 28]
+    assert len(wide) == 2
+    planned(graph, ((slice(None), slice(None)), 1000.0), ((slice(None, None, 2), slice(None)), 1001.0), ((rows - 1, slice(None)), 999.0))
