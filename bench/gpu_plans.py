@@ -38,6 +38,7 @@ from bench.gpu_sizes import DTYPES, PROGRAMS, SHAPES
 ARCH, FIRST = "sm_90", (4000, 998)
 FEW = ((16, 4194304), (64, 1048576), (100, 40000), (3, 10000001))  # long rows
 ODD = ((1048576, 16), (16, 1048576))
+LINES = ((524288, 40), (1048576, 36))  # of which no whole number is a tile
 ROUNDS, LARGE = 9, 1 << 25
 Shape = tuple[int, int]
 Row = tuple[str, str, Shape, str, bytes]  # program, dtype, shape, kind, plan and image
@@ -53,7 +54,7 @@ MORE: dict[str, tuple[Shape, ...]] = {  # besides SHAPES, or of OTHERS all
     "softmax": FEW + ODD, "layer norm": FEW + ODD, "sum of rows": FEW + ODD, "sum of all": ODD,
     "column sum": (*ODD, FEW[0]), "rms norm": FEW, "largest of rows": FEW, "variance of rows": FEW,
     "variance of all": SHAPES[:3], "variance of columns": SHAPES[:4], "softmax of columns": SHAPES[:4],
-    "scaled columns": SHAPES[:4] + ODD[:1], "scaled rows": SHAPES[:4] + ODD[:1], "exp and its sum": FEW[:2], "cross entropy": (*FEW[:2], SHAPES[0]), "scaled sum": (SHAPES[0], FEW[0], ODD[0])}
+    "scaled columns": SHAPES[:4] + ODD[:1] + LINES, "scaled rows": SHAPES[:4] + ODD[:1] + LINES, "exp and its sum": FEW[:2], "cross entropy": (*FEW[:2], SHAPES[0]), "scaled sum": (SHAPES[0], FEW[0], ODD[0])}
 
 
 def make(names: Sequence[str]) -> Iterator[Row]:
