@@ -22,7 +22,7 @@ from preheat.base.events import emit, wants
 from preheat.generate.build import build, cpu_target, host_target
 from preheat.generate.shared import Numbers, shared
 from preheat.generate.tiles import Tile
-from preheat.generate.triton import ALIGN_BYTES, Source
+from preheat.generate.sources import ALIGN_BYTES, Source
 from preheat.generate.triton_worker import Job, Made
 from preheat.generate.variants import sources_of
 from preheat.generate.workers import WORKERS

@@ -19,7 +19,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from preheat.generate.triton import ALIGN_BYTES, Source
+from preheat.generate.sources import ALIGN_BYTES, Source
 from preheat.generate.triton_ops import FAR
 from preheat.ir.scalar import Number
 

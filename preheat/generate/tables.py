@@ -21,7 +21,8 @@ kernel. No copy from the host's memory has to be waited for.
 
 from preheat.generate import triton_ops as ops
 from preheat.generate.tiles import FAR, Tile, flat_elems, warps_of
-from preheat.generate.triton import ALIGN_BYTES, HEAD, Source, Writer, text_of
+from preheat.generate.sources import ALIGN_BYTES, HEAD, Source, text_of
+from preheat.generate.triton import Writer
 from preheat.generate.whole import write_stages
 from preheat.ir.devices import device_of
 from preheat.ir.loop import ANY, NUMBER, TABLE, TABLE_WORDS, Kernel, Param

@@ -29,7 +29,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
-from preheat.base.dataclass import dataclass
 from preheat.base.errors import InternalError
 from preheat.generate import moments, triton_ops as ops
 from preheat.generate.behind import write_behind
@@ -41,41 +40,15 @@ from preheat.generate.products import product_of, write_kernel
 from preheat.generate.quotients import is_parted, parts_of
 from preheat.generate.rows import side_by_side
 from preheat.generate.sharing import held, write_shared
+from preheat.generate.sources import ALIGN_BYTES, Source, text_of
 from preheat.generate.tiles import FAR, Tile, extent_of, is_far_tile
 from preheat.generate.tuned import tile_of
 from preheat.generate.whole import are_along, bounds_of, idle_ops, write_stages, write_walk
 from preheat.ir.hinted import Hinted, holds
 from preheat.ir.loop import NUMBER, Axis, Index, Kernel, LoopOp, Stage, sizes_of
 from preheat.ir.ops import COMPARISONS
-from preheat.ir.plan import Sizing, Target
+from preheat.ir.plan import Target
 from preheat.ir.scalar import Dim, Number, Scalar
-
-ALIGN_BYTES = 16  # of every pointer that a kernel gets; run/ sees to it
-HEAD = """import triton
-import triton.language as tl
-from triton.language.extra import libdevice
-
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """The text of one kernel, and how it is compiled and launched.
-
-    signature   Triton's type of each parameter; has_check: it asserts
-    is_fused    a product and a sum are one instruction; `mul_rn` of libdevice is rounded even so
-    multiples   what each parameter is a multiple of, 1 where that is not known; of a pointer, in bytes
-    sizing      of a kernel that takes sizes
-    """
-
-    name: str
-    text: str
-    signature: tuple[str, ...]
-    tile: Tile
-    has_check: bool
-    is_fused: bool
-    multiples: tuple[int, ...]
-    sizing: Sizing | None = None
 
 
 def source_of(kernel: Kernel, target: Target, tile: Tile | None = None) -> Source:
@@ -83,12 +56,6 @@ def source_of(kernel: Kernel, target: Target, tile: Tile | None = None) -> Sourc
     is given."""
     tile = tile or tile_of(kernel, target)
     return Writer(kernel if tile.depth else side_by_side(kernel), tile).source()
-
-
-def text_of(name: str, parameters: Sequence[str], lines: Sequence[str], functions: Sequence[str] = ()) -> str:
-    """The module that is kernel `name`, whose body is `lines`; functions: that it calls."""
-    body = "\n".join([*functions, f"\n\n@triton.jit\ndef {name}({', '.join(parameters)}):", *lines])
-    return f"{HEAD}{ops.helpers_of(body)}{body}\n"
 
 
 class _Known(NamedTuple):

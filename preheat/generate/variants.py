@@ -16,7 +16,8 @@ from preheat.generate.rows import side_by_side
 from preheat.generate.rungs import SHORTEST_LINE, Rung, alignments, parted, rungs
 from preheat.generate.tables import sources_of_table
 from preheat.generate.tiles import LEAST_SPREAD, Tile, is_spread
-from preheat.generate.triton import Source, Writer, source_of
+from preheat.generate.sources import Source
+from preheat.generate.triton import Writer, source_of
 from preheat.ir.devices import device_of
 from preheat.ir.loop import Axis, Kernel, is_for_any, sizes_of
 from preheat.ir.plan import Sizing, Target

@@ -24,7 +24,8 @@ from schedule.loop_interpret import Fault, _Run, flat_of
 from triton.runtime.interpreter import InterpreterOptions, TensorHandle, interpreter_builder
 
 from preheat.generate.tables import sources_of_table
-from preheat.generate.triton import HEAD, Source, source_of
+from preheat.generate.sources import HEAD, Source
+from preheat.generate.triton import source_of
 from preheat.ir.loop import ANY, NUMBER, WORDS, Kernel, is_for_any
 from preheat.ir.plan import KernelCall, Plan, Target
 from preheat.run.batches import stretches

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from schedule.graphs import on_gpu
 
 from preheat.capture.capture import capture
-from preheat.generate.triton import Source
+from preheat.generate.sources import Source
 from preheat.generate.variants import sources_of
 from preheat.ir.hinted import Book
 from preheat.ir.plan import Plan, Target

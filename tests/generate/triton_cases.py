@@ -22,7 +22,8 @@ from schedule.test_fuzz import Program
 from preheat.bridge.interpret import run
 from preheat.generate import tiles
 from preheat.generate.products import product_of
-from preheat.generate.triton import HEAD, source_of
+from preheat.generate.sources import HEAD
+from preheat.generate.triton import source_of
 from preheat.generate.triton_ops import helpers_of
 from preheat.generate.tuned import choices, tile_of
 from preheat.ir.graph import Builder, Graph, Op, Ref
