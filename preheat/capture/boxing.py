@@ -310,14 +310,18 @@ class Boxing(Spelling, Observer):
                 self.pin_sizes(arg)
             return run(function, args)
         numbers = self.guards.numbers
-        made = spelled_subscript(function, args[0], numbers.boxed(args[1])) if is_cut else None
-        made, product = made or function, self.product(function, args, {})
+
+        def made(cuts: bool) -> Callable:
+            key = numbers.boxed(args[1]) if is_cut else None
+            return is_cut and spelled_subscript(function, args[0], key, cuts) or function
+
+        product = self.product(function, args, {})
 
         def twice(refused: str = "") -> Any:
-            plain = tuple(map(numbers.plain, args))
+            plain, own = tuple(map(numbers.plain, args)), made(not refused)
             return self._twice(
-                lambda: run(function, plain, None if refused else made),
-                lambda boxed: lambda: (product(boxed) if product else made)(*map(boxed, args)), args,
+                lambda: run(function, plain, None if refused else own),
+                lambda boxed: lambda: (product(boxed) if product else own)(*map(boxed, args)), args,
                 refused=refused)
 
         if product is not None or not is_safe(*args):
@@ -327,7 +331,7 @@ class Boxing(Spelling, Observer):
         boxes = (*args[:kept], *(numbers.boxed(arg) for arg in args[kept:]))
         if all(box is arg for box, arg in zip(boxes, args)):
             return run(function, args)
-        return self._boxed(lambda: run(function, boxes, made), twice, args[kept:], function)
+        return self._boxed(lambda: run(function, boxes, made(False)), twice, args[kept:], function)
 
     def _compare_sizes(self, function: Callable, first: tuple, second: tuple) -> bool:
         """`x.shape == y.shape`, or of two lists of ints, size by size."""

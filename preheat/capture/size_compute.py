@@ -328,7 +328,7 @@ COMPUTED: dict[Rule, str] = {
         cumsum_ masked_scatter_ _unsafe_index_put_ scatter_reduce_ log_normal_
         geometric_ cauchy_ conj _conj lift lift_fresh""",
     _like: """zero fill index_fill zeros_like ones_like empty_like full_like rand_like randn_like randint_like
-        clone _to_copy""",
+        clone _to_copy exponential geometric cauchy log_normal uniform random normal_functional""",
     _dropout: "native_dropout",
     _reduction: """sum mean amax amin prod any all std var logsumexp nansum linalg_vector_norm norm
         var_mean std_mean count_nonzero""",

@@ -97,8 +97,10 @@ def _convolution(call: Call) -> list[Shape]:
     bias = (tuple(call.arg("bias_sizes", ())), None)
     if all(map(is_row_major, (grad, type, weight))):
         return _wanted(call, _plain(type), _plain(weight), bias)
-    if type.rank == 3:
-        raise NoRule("a signal of another layout")
+    if type.rank == 3:  # see `size_images`: of a signal a row-major copy is taken
+        if not is_row_major(weight) or not is_row_major(type) and call.is_contiguous(type):
+            raise NoRule("a signal whose weights lie otherwise, or of one channel")
+        return _wanted(call, _plain(type), _plain(weight), bias)
     is_last = any([is_channels_last(call, t) for t in (type, weight)])
     if is_last and type.rank == 5 and type.device == "cpu":
         ask_of_volumes(call, type, weight)
@@ -132,7 +134,8 @@ def _attention(call: Call) -> list[Shape]:
 
 
 def _grid_sampler(call: Call) -> list[Shape]:
-    return _wanted(call, _plain(call.type("input")), _plain(call.type("grid")))
+    """The gradient of the grid is made whether it is asked for or not."""
+    return [*_wanted(call, _plain(call.type("input"))), _plain(call.type("grid"))]
 
 
 GRADIENTS: dict[Rule, str] = {
@@ -152,7 +155,8 @@ GRADIENTS: dict[Rule, str] = {
         _adaptive_avg_pool3d_backward adaptive_max_pool2d_backward adaptive_max_pool3d_backward
         reflection_pad1d_backward reflection_pad2d_backward reflection_pad3d_backward
         replication_pad1d_backward replication_pad2d_backward replication_pad3d_backward""",
-    _as_self: "nll_loss_backward nll_loss2d_backward _pdist_backward",
+    _as_self: """nll_loss_backward nll_loss2d_backward _pdist_backward multi_margin_loss_backward
+        multilabel_margin_loss_backward""",
     _dropout: "native_dropout_backward",
     _layer_norm: "native_layer_norm_backward",
     _rms_norm: "_fused_rms_norm_backward",

@@ -27,12 +27,16 @@ _LEFT = frozenset((bool, list))
 _select, _slice = overload("aten.select.int"), overload("aten.slice.Tensor")
 
 
-def spelled_subscript(function: Any, x: Tensor, key: Any) -> Callable | None:
+def spelled_subscript(function: Any, x: Tensor, key: Any, cuts: bool = False) -> Callable | None:
     """What does the same as the operator `function`, getitem or setitem, on `x` and `key`, in which symbolic
     numbers are, and passes on those that are indices. None where there are none, and where C has to look at them:
-    beside other kinds of parts, and where it raises."""
+    beside other kinds of parts, and where it raises.
+
+    cuts   also where such numbers bound slices alone: C leaves out one that, at this size, is of the whole
+    """
     parts = key if type(key) is tuple else (key,)
-    return _SPELLED[function] if any(map(is_box, parts)) and _is_simple(tuple(x.shape), parts) else None
+    found = any(is_box(part) or cuts and type(part) is slice and any(map(is_box, _bounds(part))) for part in parts)
+    return _SPELLED[function] if found and _is_simple(tuple(x.shape), parts) else None
 
 
 def _getitem(x: Tensor, key: Any) -> Tensor:

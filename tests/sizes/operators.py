@@ -155,6 +155,9 @@ def indices(*sizes: int) -> torch.Tensor:
     return torch.randint(0, 8, sizes)
 
 
+SIGNAL, SMALLER, LARGER = nn.Conv1d(4, 3, 3), nn.Conv2d(2, 2, 3, 2, 1), nn.ConvTranspose2d(2, 2, 2, 2)
+
+
 def image(b: int, n: int) -> tuple[torch.Tensor]:
     return (randn(b, 2, n + 1, 3),)
 
@@ -313,6 +316,23 @@ LAYERS = {
         lambda x: (NARROW(x)[0], *NARROW(x)[1]), lambda b, n: (randn(n, b, 4),), has_gradient=False),
     "a loss whose targets have gradients": Row(
         lambda x: F.binary_cross_entropy_with_logits(x, x.sigmoid()), lambda b, n: (randn(b, n),)),
+    "samples of a grid made from sizes": Row(
+        lambda x: F.grid_sample(
+            x, F.affine_grid(torch.eye(2, 3)[None] * 0.9, (1, *x.shape[1:]), align_corners=False).expand(
+                x.shape[0], -1, -1, -1), align_corners=False), image, 3, ONE_ROW, is_exact=False),
+    "samples of a grid": Row(
+        lambda x, y: F.grid_sample(x.detach(), y.tanh(), align_corners=False),
+        lambda b, n: (randn(b, 2, n, 4), randn(b, n, 3, 2))),
+    "a margin between classes": Row(
+        lambda x: F.multi_margin_loss(x, torch.zeros(x.shape[0], dtype=torch.long)), lambda b, n: (randn(b * n, 3),)),
+    "a margin between labels": Row(
+        lambda x: F.multilabel_margin_loss(x, torch.zeros(x.shape, dtype=torch.long)),
+        lambda b, n: (randn(b * n, 3),)),
+    "a convolution of a turned signal": Row(
+        lambda x: SIGNAL(x.mT).mT, lambda b, n: (randn(b, n + 3, 4),)),
+    "what an image was made larger than, cut off": Row(
+        lambda x: torch.cat([x, LARGER(SMALLER(x))[..., :x.shape[-2], :x.shape[-1]]], 1),
+        lambda b, n: (randn(2, 2, b + 1, n + 2),), is_exact=False),
     "the least size": Row(
         lambda x: x * min(x.shape) + max(x.shape), lambda b, n: (randn(b, n),), 3, "which it is, is a way each"),
 }

@@ -1,4 +1,4 @@
-"""Losses whose mean is over a batch that changes: plans of both halves, not op by op."""
+"""Losses whose mean is over a batch that changes, and choices by random numbers: plans of both halves, not op by op."""
 
 import pytest
 import torch
@@ -29,3 +29,20 @@ def test_a_mean_over_a_batch_that_changes(name, reduction):
             torch.autograd.grad(value, weight) for value in (compiled(x, y), loss(x * weight, y, reduction=reduction)))
         torch.testing.assert_close(found, expected)
     assert preheat.counters()["fallbacks"] == before
+
+
+def test_choices_by_random_numbers():
+    def program(x):
+        return F.gumbel_softmax(x * 2, 0.9, hard=True) * x + torch.empty_like(x).cauchy_() * x
+
+    compiled = preheat.compile(program, options={"cache": False})
+    before = preheat.counters()
+    for n in (6, 9, 4, 2, 17):
+        x, made = torch.randn(n, 4, requires_grad=True), []
+        for f in (compiled, program):
+            torch.manual_seed(n)
+            y = f(x)
+            made.append((y, *torch.autograd.grad(y.sum(), x)))
+        torch.testing.assert_close(*made)
+    after = preheat.counters()
+    assert after["captures"] - before["captures"] == 2 and after["fallbacks"] == before["fallbacks"]
