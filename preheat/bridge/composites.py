@@ -214,6 +214,15 @@ def pad_sequence(
     return made
 
 
+def fill_diagonal_(x: Any, fill_value: Any, wrap: bool = False) -> Any:
+    """x: [M, N], whose first element is the first of its storage. Source: TensorAdvancedIndexing.cpp."""
+    if x.dim() != 2 or wrap:
+        raise NotImplementedError("more than one diagonal, or more than two axes")
+    rows, columns = x.shape
+    x.as_strided([rows if rows <= columns else columns], [sum(x.stride())], 0).fill_(fill_value)
+    return x
+
+
 _COMPOSITES: dict[Any, Callable] = CELLS | {
     private("_C._nn.pad_sequence"): pad_sequence,
     **dict.fromkeys((torch.quantile, torch.Tensor.quantile), quantile),
@@ -223,6 +232,7 @@ _COMPOSITES: dict[Any, Callable] = CELLS | {
     torch.unsafe_chunk: unsafe_chunk, torch.Tensor.unsafe_chunk: unsafe_chunk,
     torch.linalg.multi_dot: multi_dot,
     torch._VF.stft: stft,
+    torch.Tensor.fill_diagonal_: fill_diagonal_,
     torch.rms_norm: rms_norm,
     **dict.fromkeys((torch.kron, torch.Tensor.kron), kron),
     **dict.fromkeys((torch.cov, torch.Tensor.cov), cov),

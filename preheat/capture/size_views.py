@@ -102,8 +102,23 @@ def can_view(call: Call, type: TensorType, sizes: Sequence[Dim]) -> bool:
     return view_strides(call, type, whole_size(call, type, sizes)) is not None
 
 
+def _in_parts(call: Call, type: TensorType) -> list[Shape]:
+    """Elements as others, of as many bytes or of fewer each; whether more may be read together hangs on where they lie."""
+    ratio, rest = divmod(type.itemsize, call.real[0].itemsize)
+    if rest or not ratio:
+        raise NoRule("elements read together")
+    if ratio == 1:
+        return [(type.sizes, type.strides)]
+    if not call.equal(type.strides[-1], 1):
+        raise NoRule("elements that do not lie side by side")
+    *sizes, last = type.sizes
+    return [((*sizes, normal(last * ratio)), (*(normal(stride * ratio) for stride in type.strides[:-1]), 1))]
+
+
 def _view(call: Call) -> list[Shape]:
     type = call.type("self")
+    if "dtype" in call.args:
+        return _in_parts(call, type)
     sizes = whole_size(call, type, call.arg("size", ()))
     strides = view_strides(call, type, sizes)
     if strides is None:

@@ -333,6 +333,15 @@ LAYERS = {
     "what an image was made larger than, cut off": Row(
         lambda x: torch.cat([x, LARGER(SMALLER(x))[..., :x.shape[-2], :x.shape[-1]]], 1),
         lambda b, n: (randn(2, 2, b + 1, n + 2),), is_exact=False),
+    "a diagonal written over": Row(
+        lambda x: (x * 2).fill_diagonal_(0.5), lambda b, n: (randn(b, n),), 3, "as many rows as columns, or more",
+        has_gradient=False),
+    "elements as integers": Row(lambda x: (x * 2).view(torch.int32) + 1, lambda b, n: (randn(b, n),), has_gradient=False),
+    "elements in halves": Row(
+        lambda x: (x * 2).view(torch.int16) + 1, lambda b, n: (randn(b, n),), has_gradient=False),
+    "elements of a slice in bytes": Row(
+        lambda x: x[:, 1:].view(torch.uint8) + 1, lambda b, n: (randn(b, n + 1),), 3, ONE_ROW, has_gradient=False),
+    "rows of a norm at most": Row(lambda x: x.renorm(2, 0, 1.0), lambda b, n: (randn(b, n),), is_exact=False),
     "the least size": Row(
         lambda x: x * min(x.shape) + max(x.shape), lambda b, n: (randn(b, n),), 3, "which it is, is a way each"),
 }

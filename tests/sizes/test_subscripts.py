@@ -388,3 +388,16 @@ def test_a_cache_of_keys_and_values_that_counts_its_position():
         torch.testing.assert_close(b, a, rtol=1e-4, atol=1e-5)
     counted = {name: after[name] - before[name] for name in ("captures", "breaks", "fallbacks")}
     assert counted == {"captures": 2, "breaks": 0, "fallbacks": 0}
+
+
+def test_a_diagonal_of_a_part_written_over():
+    def program(x):
+        y = x * 2
+        y[1:].fill_diagonal_(0.5)
+        return y
+
+    compiled = preheat.compile(program, options={"cache": False})
+    for n in (3, 5, 4, 7, 6):
+        x = torch.randn(n, n + 1)
+        with torch.no_grad():
+            assert torch.equal(compiled(x), program(x))
