@@ -29,7 +29,7 @@ from preheat.capture import generators, snapshots
 from preheat.capture.numbers import TOLD
 from preheat.capture.observer import GiveUp
 from preheat.capture.recipes import Planner
-from preheat.capture.spoiled import own_gradient, why_spoiled, written_histories
+from preheat.capture.spoiled import lost_edge, own_gradient, why_spoiled, written_histories
 from preheat.capture.sizes import finished
 from preheat.ir.graph import Graph
 from preheat.ir.trace import (
@@ -193,6 +193,9 @@ class Nodes:
         body = recorder.finish(list(outputs), names, alias_sets, grad_outputs)
         if body is not None and (hidden := own_gradient(body, grad_outputs)):
             raise GiveUp("own_gradient", hidden)
+        if grad_outputs and body is not None and (
+                lost := lost_edge(body, [t for _, t in outputs.values()], recorder.live_inputs())):
+            raise GiveUp("own_gradient", lost)
         for source in written_histories(body, recorder.source_of_value) if body is not None else ():
             watcher.guards.claim(sources.step(source, "attr", "is_leaf"), "is", False)
         numbers = watcher.guards.numbers

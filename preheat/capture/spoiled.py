@@ -12,7 +12,8 @@ run backward, never the other way round.
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
-from preheat.bridge.history import why_broken
+from preheat.base.identity import identity
+from preheat.bridge.history import nodes, why_broken
 from preheat.ir.graph import Graph, Op, refs_of
 
 # In-place ops whose derivatives need neither the operands nor the result.
@@ -55,6 +56,34 @@ def own_gradient(graph: Graph, grad_outputs: Sequence[int]) -> str:
         if not op.is_grad_enabled and not wanted.isdisjoint(made):
             return op.name
     return ""
+
+
+def lost_edge(graph: Graph, results: Sequence[Any], inputs: Sequence[Any]) -> str:
+    """An input that autograd reaches from `results`, and the edges of the recorded graph do not: then an op ran where
+    its edge was not seen. Or "".
+
+    inputs   those of the recorder that are alive: their values, and the nodes that gave them
+    """
+    leaves = {known.value: known for known in inputs if known().is_leaf and known().requires_grad}
+    if not leaves:
+        return ""
+    bases = {identity(known()._base) for known in inputs if known()._is_view()}
+    found = {identity(node.variable) for node in nodes(results, [known.history for known in inputs])
+             if node.name() == "torch::autograd::AccumulateGrad"}
+    wanted = {value for value, known in leaves.items() if identity(known()) in found - bases}
+    if not wanted:
+        return ""
+    root, grads = graph.roots(), set(graph.grads)
+    reached = {root.get(graph.outputs[place], graph.outputs[place]) for place in graph.grad_outputs}
+    written = {root.get(value, value) for op in graph.ops for value in op.writes}  # perhaps with a history since
+    reached |= written & grads
+    for op in reversed(graph.ops):
+        made = {root.get(value, value) for value in (*op.results, *op.writes)}
+        if op.is_grad_enabled and not made.isdisjoint(reached):
+            reached.update(
+                root.get(value, value) for value in op.refs() if value in grads or root.get(value, value) in written)
+    lost = [value for value in wanted if root.get(value, value) not in reached]
+    return f"a tensor of {graph.types()[lost[0]]}" if lost else ""
 
 
 def _tracked(ops: Sequence[Op], root: Mapping[int, int], needing: Iterable[int]) -> set[int]:

@@ -99,3 +99,14 @@ def test_an_input_that_is_detached_in_place():
     for _ in range(4):
         x = torch.ones(3, requires_grad=True) * 2
         assert not compiled(x).requires_grad and not x.requires_grad
+
+
+def test_an_edge_that_the_record_has_not_is_no_silence(monkeypatch):
+    monkeypatch.setattr("preheat.capture.recorder._RESOLVES", "")  # as if that mend were not there
+    program = lambda x, y: (x * y.conj()).real.sum()
+    compiled = preheat.compile(program, options={"cache": False})
+    for _ in range(3):
+        x, y = (torch.ones(3, dtype=torch.complex64, requires_grad=True) for _ in "xy")
+        compiled(x, y).backward()
+        torch.testing.assert_close(y.grad, torch.ones_like(y))
+    assert [one.reason for one in preheat.explain(program)(x, y).breaks] == ["own_gradient"]
