@@ -324,10 +324,11 @@ LAYERS = {
         lambda x, y: F.grid_sample(x.detach(), y.tanh(), align_corners=False),
         lambda b, n: (randn(b, 2, n, 4), randn(b, n, 3, 2))),
     "a margin between classes": Row(
-        lambda x: F.multi_margin_loss(x, torch.zeros(x.shape[0], dtype=torch.long)), lambda b, n: (randn(b * n, 3),)),
+        lambda x: F.multi_margin_loss(x, torch.zeros(x.shape[0], dtype=torch.long)),
+        lambda b, n: (randn(b * n + 1, 3),)),  # of no rows torch gives what the memory held
     "a margin between labels": Row(
         lambda x: F.multilabel_margin_loss(x, torch.zeros(x.shape, dtype=torch.long)),
-        lambda b, n: (randn(b * n, 3),)),
+        lambda b, n: (randn(b * n + 1, 3),)),
     "a convolution of a turned signal": Row(
         lambda x: SIGNAL(x.mT).mT, lambda b, n: (randn(b, n + 3, 4),)),
     "what an image was made larger than, cut off": Row(
