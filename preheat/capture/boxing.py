@@ -33,7 +33,9 @@ from preheat.capture.pins import Pins
 from preheat.capture.policies import is_bound
 from preheat.capture.rehearsal import Rehearsal, merged
 from preheat.capture.sizes import SizeRules, is_symbolic, now
+from preheat.capture.sources import PRIMITIVES
 from preheat.capture.spelling import SUBSCRIPTS, Spelling, owner_of
+from preheat.capture.spoken import MAX_DEPTH, parts_of
 from preheat.capture.subscripts import spelled_subscript
 from preheat.ir.dims import normal
 from preheat.ir.scalar import Scalar
@@ -503,15 +505,13 @@ class Boxing(Spelling, Observer):
             name = facts_of(function).name
             self.missed[name] = self.missed.get(name, 0) + 1
 
-    def pin_sizes_within(self, value: Any) -> None:
-        """As `pin_sizes`, in dicts too."""
-        if type(value) is dict:
-            value = tuple(value.values())
-        if type(value) in (list, tuple):
-            for part in value:
-                self.pin_sizes_within(part)
-        else:
-            self.pin_sizes(value)
+    def pin_sizes_within(self, value: Any, depth: int = 0) -> None:
+        """As `pin_sizes`, in other containers too."""
+        if self.recorder.rules is None or type(value) in PRIMITIVES or depth > MAX_DEPTH:
+            return
+        self.pin_sizes(value)
+        for part in parts_of(value):
+            self.pin_sizes_within(part, depth + 1)
 
     def _pin_unless_moved(self, kind: str, function: Any, args: tuple, kwargs: dict) -> None:
         numbers = self.guards.numbers

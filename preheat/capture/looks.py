@@ -26,6 +26,7 @@ from preheat.capture.lists import KEYED, takes_keys
 from preheat.capture.observer import GiveUp
 from preheat.capture.policies import is_bound, is_fresh_iterator
 from preheat.capture.sources import PRIMITIVES
+from preheat.capture.spoken import holds_tensor, tells
 from preheat.ir.dims import source_of
 from preheat.ir.scalar import symbols
 from preheat.ir.text_trace import keys_path, range_path, source_path
@@ -47,6 +48,7 @@ HASHING = frozenset((
     "add", "discard", "remove", "pop", "setdefault", "__setitem__", "__delitem__", "move_to_end",
 ))
 KEYS_BY_IDENTITY = frozenset((Tensor, Parameter))
+MAKING_TEXTS = frozenset(("pure", "operator"))
 _MAX_DEPTH = 50
 
 
@@ -58,6 +60,7 @@ class Looks:
     often: dict[int, Any]  # numbers of the node before that were such keys, by id
     guards: Guards
     read_whole: Callable[[Any], None]
+    pin_sizes_within: Callable[[Any], None]
     _behind: dict[int, tuple[Any, Any]]  # made read-only views, and their mappings
 
     def read_all(self, container: Any) -> None:
@@ -130,6 +133,18 @@ class Looks:
         if made is None:
             raise GiveUp("opaque_argument", "a mappingproxy")
         return made[1]
+
+    def look_through(self, value: Any, makes_text: bool = False) -> None:
+        """Functions of C are called on elements of `value`: at the sizes that tensors in it have."""
+        if makes_text and holds_tensor(value):
+            raise GiveUp("host_call", "a text of tensors")
+        self.look(value, 0)
+        self.pin_sizes_within(value)
+
+    def refuse_text(self, kind: str, function: Any, args: tuple, kwargs: dict) -> None:
+        """Gives up if the call makes a text of tensors, which nobody sees C read."""
+        if kind in MAKING_TEXTS and tells(function, args, kwargs):
+            raise GiveUp("host_call", f"{function.__name__} of a container of tensors")
 
     def compare(self, value: Any) -> None:
         """C hashes `value` or compares it: an object that does both by identity is no obstacle."""

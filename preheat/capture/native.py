@@ -28,6 +28,7 @@ from preheat.capture.observer import GiveUp
 from preheat.capture.policies import CALLING_BACK, CALLING_C, is_bound, is_fresh_iterator, policy
 from preheat.capture.size_attention import lengths_apart
 from preheat.capture.sources import PRIMITIVES
+from preheat.capture.spoken import makes_text
 from preheat.ir.trace import Constant
 
 _INSTANCECHECK = _abc._abc_instancecheck
@@ -41,6 +42,9 @@ _OF_PAIRS = frozenset((dict, OrderedDict, defaultdict))
 _HASHING_ALL = frozenset((set, frozenset)) | _OF_PAIRS
 _ITERATING = frozenset((enumerate, zip, reversed))  # what comes of them is advanced by the machine
 _HASHING_METHODS = frozenset(("fromkeys", "union", "__or__"))
+_ONLY_LOOKING = frozenset(("pure", "identity", "shallow", "operator"))
+_LAZY = CALLING_C | {map, filter}
+_CHANGING = frozenset((list, set, dict, deque))
 _QUICK = PRIMITIVES | {Tensor}
 _NUMBERS = frozenset((int, float, complex, bool))
 
@@ -85,15 +89,18 @@ def _is_seen(watcher: Any, result: Any) -> bool:
     return isinstance(result, list | tuple) and all(_is_seen(watcher, part) for part in result)
 
 
-def _check_callbacks(args: tuple) -> bool:
-    """Whether C will call a C function among `args` on elements; it must only look at them."""
-    found = False
-    for arg in args:
-        if callable(arg) and type(arg) is not types.FunctionType:
-            if arg is not type and policy(arg).kind not in ("pure", "identity", "shallow"):
-                raise GiveUp("host_call", describe(arg))
-            found = True
-    return found
+def _judge(watcher: Any, args: tuple) -> Callable[[Any], None]:
+    """How to look at what a function of C is given: at more, where it calls a function of C among `args` on elements.
+    That must only look at them."""
+    called = [arg for arg in args if callable(arg) and type(arg) is not types.FunctionType]
+    for arg in called:
+        kind = "pure" if arg is type else policy(arg).kind
+        if kind not in _ONLY_LOOKING or kind == "operator" and arg in _INPLACE:
+            raise GiveUp("host_call", describe(arg))
+    if not called:
+        return lambda value: watcher.look(value, 0)
+    is_text = any(map(makes_text, called))
+    return lambda value: watcher.look_through(value, is_text)
 
 
 def _metadata(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
@@ -109,28 +116,30 @@ def _pure(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> 
             return result
     if is_bound(function):
         watcher.look_own(function.__self__)
-    if function in CALLING_BACK:
-        _check_callbacks((*args, *kwargs.values()))
-    elif any(type(arg) in _CALLABLE for arg in (*args, *kwargs.values())):
+    everything = (*args, *kwargs.values())
+    calls_back = function in CALLING_BACK
+    if not calls_back and any(type(arg) in _CALLABLE for arg in everything):
         raise GiveUp("opaque_argument", f"{describe(function)} with a function to call")
-    elif type(function) is type and function in CALLING_C:
-        _check_callbacks(args)
-    for arg in (*args, *kwargs.values()):
+    calls_back = calls_back or type(function) is type and function in CALLING_C
+    judge = _judge(watcher, everything if calls_back else ())
+    for arg in everything:
         if type(arg) not in PRIMITIVES:
-            watcher.look(arg, 0)
-    if any(is_fresh_iterator(type(arg)) for arg in args):
-        args = tuple(_watched(watcher, arg, lambda part: watcher.look(part, 0)) for arg in args)
+            judge(arg)
+    if calls_back or any(is_fresh_iterator(type(arg)) for arg in args):
+        args = tuple(_watched(watcher, arg, judge, function in _LAZY) for arg in args)
     result = watcher.perform(function, args, kwargs)
     watcher.check(result)
     return result
 
 
-def _watched(watcher: Any, iterator: Any, judge: Callable[[Any], None]) -> Any:
-    """An iterator whose elements are judged as C takes them; anything else as it is.
+def _watched(watcher: Any, iterator: Any, judge: Callable[[Any], None], is_lazy: bool = False) -> Any:
+    """An iterator whose elements are judged as C takes them; anything else as it is. `is_lazy`: C takes them later,
+    of a container that may have changed by then.
 
     A refusal cannot stop C half way: it is noted, and the watcher gives up when C is done.
     """
-    if not is_fresh_iterator(type(iterator)):
+    kind = type(iterator)
+    if not (is_fresh_iterator(kind) or is_lazy and kind in _CHANGING and identity(iterator) not in watcher.known):
         return iterator
 
     def take(element: Any) -> Any:
@@ -146,11 +155,15 @@ def _watched(watcher: Any, iterator: Any, judge: Callable[[Any], None]) -> Any:
 def _shallow(watcher: Any, function: Any, args: tuple, kwargs: dict, row: Call) -> Any:
     if is_bound(function):
         watcher.shallow(function.__self__)
-    calls_back = function in CALLING_BACK and _check_callbacks((*args, *kwargs.values()))
-    for arg in (*args, *kwargs.values()):
-        watcher.look(arg, 0) if calls_back else watcher.shallow(arg, function in _ITERATING)
-    if calls_back:
-        args = tuple(_watched(watcher, arg, lambda part: watcher.look(part, 0)) for arg in args)
+    everything = (*args, *kwargs.values())
+    if function in CALLING_BACK and any(callable(arg) and type(arg) is not types.FunctionType for arg in everything):
+        judge = _judge(watcher, everything)
+        for arg in everything:
+            judge(arg)
+        args = tuple(_watched(watcher, arg, judge, function in _LAZY) for arg in args)
+    else:
+        for arg in everything:
+            watcher.shallow(arg, function in _ITERATING)
     is_counting = function is enumerate or getattr(function, "__module__", "") == "itertools"
     for arg in _taken(function, args) + (tuple(kwargs.values()) if is_counting else ()):
         watcher.taken(arg)

@@ -345,6 +345,7 @@ class Watcher(Reads, Raises, Looks, Loops, Boxing, Observer):
         try:
             row = policy(function)
             call = CALLS[row.kind]
+            self.refuse_text(row.kind, function, args, kwargs)
             if row.kind == "op" and kwargs:
                 kwargs = self.with_elements(function, kwargs)
             if self.numbers:
@@ -367,6 +368,7 @@ class Watcher(Reads, Raises, Looks, Loops, Boxing, Observer):
         self._performed = self._raised = NOT_DONE
         mark = self._mark()
         try:
+            self.refuse_text("operator", function, args, {})
             if self.numbers:
                 return self.operate_with_numbers(function, args, self._operate)
             return self._operate(function, args)
