@@ -161,7 +161,8 @@ def _loop(
     if known is None and sums:
         for op in sums:
             begin_masked(writer, op)
-        writer.tile, writer.is_light = replace(tile, columns=lanes_of(writer).so_far[-1]), True
+        if all(op.how in MOMENTS for op in stage.body if op.op == "reduce"):  # others have an element for each of a whole block
+            writer.tile, writer.is_light = replace(tile, columns=lanes_of(writer).so_far[-1]), True
     loop = f"range({first}, {last}, {writer.tile.columns})"
     if known is not None and _is_ahead(writer):
         loop = f"tl.{loop[:-1]}, num_stages={tile.ahead})"

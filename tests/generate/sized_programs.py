@@ -157,6 +157,11 @@ def tall(x):
     return x.softmax(0), x.var(0), x.logsumexp(0), (x - x.mean(0)) * (x.var(0) + 1e-5).rsqrt()
 
 
+def beside(x):
+    """A sum and the squares about its mean in one walk, beside reductions that have an element for each of a block."""
+    return x.var(0), x.amin(0), x.var(-1), x.amax(-1), (x * x[0]).sum(-1)
+
+
 def scalars(x):
     return x * x.shape[0] + x.shape[1] / 2, x / x.numel()
 
@@ -180,6 +185,7 @@ PROGRAMS = {
     "long_rows": (long_rows, lambda a, b, c: (torch.randn(a, 4 * b + 5),)),
     "scaled": (scaled, lambda a, b, c: (torch.randn(a * c, b), torch.randn(a * c), torch.randn(b))),
     "tall": (tall, lambda a, b, c: (torch.randn(4 * b + 5, a) + 100,)),
+    "beside": (beside, lambda a, b, c: (torch.randn(4 * b + 5, a * c),)),
     "scalars": (scalars, lambda a, b, c: (torch.randn(a, b),)),
 }
 FIRST = (5, 37, 7)  # the sizes of the real call

@@ -212,6 +212,15 @@ def test_few_conditions_hold_for_a_plan():
 
 
 @needs_triton
+@pytest.mark.parametrize("name", ["long_rows", "beside"])
+def test_binaries_of_longer_rows(name):
+    """Those of the template that the first call makes that is far from small ones."""
+    program, arguments = PROGRAMS[name]
+    kernels = planned(program, arguments(32, 300, 19), fixed=(0,)).plan.kernels
+    assert len(build_gpu(kernels, gpu_target(TARGET.arch)).entries) >= len(kernels)
+
+
+@needs_triton
 @pytest.mark.parametrize("name", [
     pytest.param(name, marks=() if name in ("norms", "movement", "mask", "scalars") else pytest.mark.slow) for name in PROGRAMS])
 def test_binaries(name, monkeypatch):
