@@ -10,7 +10,7 @@ Sources: `__reduce__` of CPython `Objects/listobject.c`, `tupleobject.c`, `range
 
 import gc
 import types
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -35,7 +35,7 @@ VIEWS: dict[type, str] = {
 
 # What the machine advances by `next`; one from outside is advanced by host calls.
 C_ITERATORS = frozenset(
-    type(iter(made)) for made in ([], (), {}, set(), "", range(0), {}.items(), {}.values(), b"", reversed([]))
+    type(iter(made)) for made in ([], (), {}, set(), "", range(0), {}.items(), {}.values(), b"", reversed([]), deque())
 ) | {types.GeneratorType, zip, enumerate, reversed}
 HOSTED = C_ITERATORS - {types.GeneratorType}
 

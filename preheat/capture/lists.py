@@ -9,6 +9,7 @@ Which lists these are the observer says (`Guards.is_moving_list`). The answer of
 again, if it is a list or tuple of tensors.
 """
 
+from collections import deque
 from typing import Any
 
 from preheat.base.identity import identity
@@ -35,11 +36,16 @@ def is_moving(m, value: Any) -> bool:
 
 
 def is_taken_by_c(m, value: Any) -> bool:
-    """Whether all elements of `value` are to be taken by an operation of C: of such a list, or an iterator
-    that existed before."""
-    if type(value) in HOSTED:
+    """Whether all elements of `value` are to be taken by an operation of C: of such a list, of an iterator that
+    existed before, or of a deque, of whose items no guard speaks."""
+    if type(value) in HOSTED or type(value) is deque:
         return m.observer.has_answer() or identity(value) in m.known
     return is_moving(m, value)
+
+
+def is_iterated_anew(m, value: Any) -> bool:
+    """Whether `iter(value)` is a host call, and each `next` of what it gives: of such a list, or a deque from outside."""
+    return is_moving(m, value) or type(value) is deque and identity(value) in m.known
 
 
 def hangs_on_key(m, container: Any, key: Any) -> bool:

@@ -26,7 +26,7 @@ from preheat.capture.answers import judged
 from preheat.capture.calls import bind_special, invoke, with_handled
 from preheat.capture.frames import END, and_then, attempt
 from preheat.capture.iterators import C_ITERATORS, HOSTED
-from preheat.capture.lists import is_moving
+from preheat.capture.lists import is_iterated_anew, is_moving
 from preheat.capture.observer import ABSENT
 from preheat.capture.tracebacks import raise_as_is
 
@@ -399,7 +399,7 @@ def iterate(m, value: Any, is_alone: bool = False) -> Any:
         return and_then(call_dunder(m, raw, value), check_iterator, None, None, m)
     if raw is ABSENT and runs_python(m.lookup(value, cls, "__getitem__")):
         return invoke(m, polyfills.iterate_by_index, (value,))
-    if is_alone and (m.observer.has_answer() or is_moving(m, value) or cls is range and m.numbers):
+    if is_alone and (m.observer.has_answer() or is_iterated_anew(m, value) or cls is range and m.numbers):
         return operate(m, iter, value)
     if identity(value) in m.known and m.read_whole is not None:
         if is_alone and cls in HOSTED:
