@@ -28,6 +28,7 @@ from preheat.capture.arithmetic import is_operation
 from preheat.capture.calculations import EXTREMES, moves_elements, spelled_calculation
 from preheat.capture.elements import is_followed
 from preheat.capture.looks import BY_KEY
+from preheat.capture.native import CALLS
 from preheat.capture.observer import NOT_DONE, GiveUp, Observer
 from preheat.capture.pins import Pins
 from preheat.capture.policies import is_bound
@@ -67,6 +68,8 @@ class Boxing(Spelling, Observer):
 
     perform: Callable
     known_source: Callable[[Any], int | None]
+    refuse_text: Callable
+    end_if_touched: Callable[[Any], None]
     machine: Any
     fixed: tuple[str, str, str, int] | None  # where and why a marked size was pinned
     pins: Pins | None = None  # of all nodes of the run
@@ -204,6 +207,31 @@ class Boxing(Spelling, Observer):
 
     def look_at(self, value: Any) -> None:
         self.guards.numbers.pin_all(value)
+
+    def call_by_row(self, row: Call, function: Any, args: tuple, kwargs: dict) -> Any:
+        """What the row of `function` says is done with the call."""
+        call = CALLS[row.kind]
+        self.refuse_text(row.kind, function, args, kwargs)
+        if row.kind in _TAKES_BOXES:
+            args, kwargs = tuple(map(self.with_items, args)), named_of(kwargs, self.with_items)
+        if row.kind == "op" and kwargs:
+            kwargs = self.with_elements(function, kwargs)
+        if self.numbers:
+            return self.call_with_numbers(row, function, args, kwargs, call)
+        return call(self, function, args, kwargs, row)
+
+    def with_items(self, value: Any) -> Any:
+        """A list or tuple from outside, all of which C takes: one with the numbers in it as the program sees them."""
+        kind = type(value)
+        if kind not in _PUT_TOGETHER or not value or identity(value) not in self.known:
+            return value
+        if self.guards.is_moving_list(value):
+            return value
+        self.end_if_touched(value)
+        if identity(value) not in self.known or self.guards.length(value, len(value)) is not None:
+            return value
+        seen = [self.read_item(value, place, part) for place, part in enumerate(value)]
+        return kind([self.with_items(part if other is None else other) for part, other in zip(value, seen)])
 
     def call_with_numbers(
         self, row: Call, function: Any, args: tuple, kwargs: dict, call: Callable,

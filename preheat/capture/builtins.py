@@ -26,17 +26,20 @@ from preheat.capture.callbacks import by_greater, by_less, holds_numbers, iterat
 from preheat.capture.calls import c_call, invoke, mutate
 from preheat.capture.classes import common
 from preheat.capture.frames import Frame, and_then, attempt
-from preheat.capture.lists import hangs_on_key, is_taken_by_c
+from preheat.capture.lists import hangs_on_key, is_taken_by_c, with_numbers
 from preheat.capture.models import MODELS, method, models
 from preheat.capture.observer import ABSENT
 from preheat.capture.tracebacks import raise_as_is
 
 # ------------------------------------------------------------------------------------- callbacks
-def iterable(m, value: Any) -> Any:
-    """`value`, or an iterator that the machine drives when iterating it would run Python."""
+def iterable(m, value: Any, is_at_once: bool = False) -> Any:
+    """`value`, or an iterator that the machine drives when iterating it would run Python. `is_at_once`: C takes all
+    elements here and now, so that no list has changed by then."""
     if iterates_in_python(m, value):
         return generators.drive_iterator(m, m.finish(operations.iterate(m, value)))
     if m.read_whole is not None and identity(value) in m.known and not is_taken_by_c(m, value):
+        if type(value) is tuple or is_at_once and type(value) is list:
+            return with_numbers(m, value)
         m.read_whole(value)
     return value
 
@@ -51,6 +54,8 @@ def with_callback(
 
     def model(m, args, kwargs):
         args = list(args)
+        if function is not tuple or not args or type(args[0]) is not tuple:  # it gives back a tuple itself
+            args[iterables] = [iterable(m, value, function in AT_ONCE) for value in args[iterables]]
         if keyword in kwargs:
             kwargs[keyword] = trampoline(m, kwargs[keyword], decide)
         elif function is sorted and holds_numbers(m, args) and kwargs.keys() <= {"reverse"}:
@@ -60,12 +65,12 @@ def with_callback(
             return made
         if at is not None and at < len(args):
             args[at] = trampoline(m, args[at], decide)
-        args[iterables] = [iterable(m, value) for value in args[iterables]]
         return c_call(m, function, args, kwargs)
 
     MODELS[function] = model
 
 
+AT_ONCE = frozenset((sorted, any, all, list, tuple, set, frozenset, functools.reduce))
 FIRST, REST, SECOND, EACH = slice(0, 1), slice(1, None), slice(1, 2), slice(0, None)
 for row in (
     (map, 0, None, REST), (functools.reduce, 0, None, SECOND),
@@ -126,7 +131,7 @@ for row in ((list, polyfills.list_of), (tuple, polyfills.tuple_of), (any, polyfi
 def model_sum(m, args, kwargs):
     if kwargs or len(args) not in (1, 2) or not (
             type(args[0]) is types.GeneratorType or m.is_watching and is_added_in_machine(m, args[0])):
-        return c_call(m, sum, [iterable(m, value) for value in args[:1]] + list(args[1:]), kwargs)
+        return c_call(m, sum, [iterable(m, value, is_at_once=True) for value in args[:1]] + list(args[1:]), kwargs)
     return invoke(m, polyfills.sum_of, tuple(args))
 
 
@@ -140,10 +145,10 @@ def extremum(function: Callable, decide: Callable) -> None:
     """Models min or max: of one iterable, or of its arguments. `decide`: what C shall compare of a key."""
 
     def model(m, args, kwargs):
+        if len(args) == 1:
+            args = (iterable(m, args[0], is_at_once=True),)
         if "key" in kwargs:
             kwargs["key"] = trampoline(m, kwargs["key"], decide)
-        if len(args) == 1:
-            args = (iterable(m, args[0]),)
         return c_call(m, function, args, kwargs)
 
     MODELS[function] = model

@@ -19,7 +19,7 @@ from preheat.base.identity import identity
 from preheat.capture import polyfills, ranges
 from preheat.capture.calls import MUTATORS, c_call, invoke, mutate
 from preheat.capture.frames import and_then
-from preheat.capture.lists import hangs_on_key, hangs_on_length, has_other_keys
+from preheat.capture.lists import hangs_on_key, hangs_on_length, has_other_keys, read_items
 from preheat.capture.models import method, models
 from preheat.capture.observer import ABSENT
 from preheat.capture.operations import (
@@ -217,19 +217,6 @@ def cut(m, container: Any, key: slice, is_known: bool) -> Any:
     if m.born is not None:
         m.born(result, "result")
     return result
-
-
-def read_items(m, value: tuple | list, which: slice = slice(None)) -> list:
-    """The items of `value`, or those of a part of it, as the program shall see them: there must be so many."""
-    if m.read_length is not None:
-        length = m.read_length(value, len(value))
-        if length is not None and m.look_at is not None:
-            m.look_at(length)
-    found = []
-    for index in range(len(value))[which]:
-        other = m.read_item(value, index, value[index]) if m.read_item is not None else None
-        found.append(value[index] if other is None else other)
-    return found
 
 
 def subscript_class(m, cls: type, key: Any) -> Any:

@@ -9,6 +9,7 @@ Which lists these are the observer says (`Guards.is_moving_list`). The answer of
 again, if it is a list or tuple of tensors.
 """
 
+import operator
 from collections import deque
 from typing import Any
 
@@ -46,6 +47,31 @@ def is_taken_by_c(m, value: Any) -> bool:
 def is_iterated_anew(m, value: Any) -> bool:
     """Whether `iter(value)` is a host call, and each `next` of what it gives: of such a list, or a deque from outside."""
     return is_moving(m, value) or type(value) is deque and identity(value) in m.known
+
+
+def read_items(m, value: tuple | list, which: slice = slice(None)) -> list:
+    """The items of `value`, or those of a part of it, as the program shall see them: there must be so many."""
+    if m.read_length is not None:
+        length = m.read_length(value, len(value))
+        if length is not None and m.look_at is not None:
+            m.look_at(length)
+    found = []
+    for index in range(len(value))[which]:
+        other = m.read_item(value, index, value[index]) if m.read_item is not None else None
+        found.append(value[index] if other is None else other)
+    return found
+
+
+def with_numbers(m, value: tuple | list) -> tuple | list:
+    """A known list or tuple, all of which is about to be taken: one with the numbers in it that change, if there are
+    any."""
+    found = read_items(m, value)
+    if all(map(operator.is_, found, value)):
+        return value
+    made = type(value)(found)
+    if m.born is not None:
+        m.born(made, "result")
+    return made
 
 
 def hangs_on_key(m, container: Any, key: Any) -> bool:

@@ -26,7 +26,7 @@ from preheat.capture.answers import judged
 from preheat.capture.calls import bind_special, invoke, with_handled
 from preheat.capture.frames import END, and_then, attempt
 from preheat.capture.iterators import C_ITERATORS, HOSTED
-from preheat.capture.lists import is_iterated_anew, is_moving
+from preheat.capture.lists import is_iterated_anew, is_moving, with_numbers
 from preheat.capture.observer import ABSENT
 from preheat.capture.tracebacks import raise_as_is
 
@@ -404,7 +404,10 @@ def iterate(m, value: Any, is_alone: bool = False) -> Any:
     if identity(value) in m.known and m.read_whole is not None:
         if is_alone and cls in HOSTED:
             return value
-        m.read_whole(value)
+        if cls is tuple:
+            value = with_numbers(m, value)
+        else:
+            m.read_whole(value)
     if cls is str or cls is range:
         look_at(m, value)
     result = iter(value) if issubclass(cls, ITERATED_BY_C) else operate(m, iter, value)

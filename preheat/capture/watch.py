@@ -31,7 +31,6 @@ from preheat.capture.identities import has_identity
 from preheat.capture.iterators import feeds
 from preheat.capture.looks import HASHING, TAKING_ALL, Looks
 from preheat.capture.loops import Loops
-from preheat.capture.native import CALLS
 from preheat.capture.nodes import Nodes, Stop, break_at, changing_keys, moving_lists, own_float
 from preheat.capture.numbers import TOLD
 from preheat.capture.observer import ABSENT, NOT_DONE, GiveUp, Observer
@@ -343,14 +342,7 @@ class Watcher(Reads, Raises, Looks, Loops, Boxing, Observer):
         self._performed = self._raised = NOT_DONE
         mark = self._mark()
         try:
-            row = policy(function)
-            call = CALLS[row.kind]
-            self.refuse_text(row.kind, function, args, kwargs)
-            if row.kind == "op" and kwargs:
-                kwargs = self.with_elements(function, kwargs)
-            if self.numbers:
-                return self.call_with_numbers(row, function, args, kwargs, call)
-            return call(self, function, args, kwargs, row)
+            return self.call_by_row(policy(function), function, args, kwargs)
         except GiveUp as raised:
             given = raised.bare()  # outside this block the host call sees no exception of ours
         except Stop:
