@@ -117,6 +117,6 @@ def test_what_another_process_has_captured(tmp_path, monkeypatch):
 
 
 def test_elements_of_a_list_are_told_together():
-    compiled = called(lambda x: x * max(x.tolist()), [(torch.arange(20.0) * k,) for k in (1, -2, 3)])
+    compiled = called(lambda x: x * len(set(x.tolist())), [(torch.arange(20.0) * k,) for k in (1, -2, 3)])
     text = str(explained(compiled, torch.arange(20.0)))
     assert 1 <= text.count(" for good") <= 2 and "and so is each of" in text, text
