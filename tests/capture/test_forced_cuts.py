@@ -8,7 +8,7 @@ import random
 import pytest
 import torch
 
-from preheat.capture import watch
+from preheat.capture import native
 from preheat.capture.observer import GiveUp
 from tests.capture.chains import Chain
 from test_zoo import ZOO
@@ -18,7 +18,7 @@ CUT = ("bert with a padding mask", "gpt2", "llama", "llama one token", "vit", "c
 
 @pytest.fixture(params=[4])
 def every_few_ops(request, monkeypatch):
-    count, record = [0], watch.CALLS["op"]
+    count, record = [0], native.CALLS["op"]
 
     def op(watcher, function, args, kwargs, row):
         count[0] += 1
@@ -26,7 +26,7 @@ def every_few_ops(request, monkeypatch):
             raise GiveUp("host_call", "forced")
         return record(watcher, function, args, kwargs, row)
 
-    monkeypatch.setitem(watch.CALLS, "op", op)
+    monkeypatch.setitem(native.CALLS, "op", op)
 
 
 def leaves(value):
