@@ -50,7 +50,7 @@ def loaded(monkeypatch):
 
     def load(device, waiting, programs):
         monkeypatch.setattr(gpu, "driver", lambda: device)
-        binaries = (Binary(b"", "together", programs, 128, 1 << 15, 2, waiting=waiting), ALONE)
+        binaries = (Binary(b"", "together", programs, 128, 1 << 15, 2, waiting=waiting, least_groups=3), ALONE)
         return load_gpu(Image(b"", (("f", 0), ("f", 1)), Target("cuda", "sm_90"), binaries), "cuda:0")
 
     return load
