@@ -15,6 +15,7 @@ from collections.abc import Iterator
 
 _was_frozen = False
 
+
 @contextlib.contextmanager
 def paused_collector(is_lasting: bool = False) -> Iterator[None]:
     """No automatic collection inside, in any thread. Nests; the first to enter decides what is
